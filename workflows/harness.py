@@ -5,7 +5,7 @@ A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests":
 - "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode", "gemini", "mini-swe-agent"), or a row of your own: {"program": ..., "command": ...}.
 - "repository" is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}.
 - "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command".
-- "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2}.
+- "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2, "calls": 1000}.
 
 The agent runs in a sandbox that reaches the model and nothing else. Its time being up, or its exit code, decides nothing: the repository does. The reward is
 1 where every hidden test passes, else 0; with "partial": true, the share that passes.
@@ -27,6 +27,8 @@ from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, in
 from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests
 
 HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it
+SHOWN_CHARACTERS = 500
+"""Of an agent's last words, in an error."""
 _PATH = f'PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
 
 
@@ -40,6 +42,8 @@ class AgentLimits(BaseModel):
     disk_mb: int = Field(default=512, gt=0)
     """Of the repository, and of its home and temporary files. It is in memory."""
     cpus: float = Field(default=2.0, gt=0)
+    calls: int = Field(default=1000, gt=0)
+    """Requests to the model. At one more it is stopped."""
 
     def of_sandbox(self) -> Limits:
         """Return them as limits of a sandbox: agents start many threads, and open many files."""
@@ -72,6 +76,7 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
 
     Raises:
         SandboxLostError: A sandbox is lost.
+        WorkflowError: The agent's program is missing, or it never asked the model.
     """
     task = episode.task
     start = await in_thread(task.repository.packed)
@@ -81,6 +86,11 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
     await check_installed(sandbox, task.harness)
     await sandbox.restore(start)
     done = await run_agent(episode, sandbox, task.harness)
+    if not done.requests:
+        raise WorkflowError(
+            f"the agent {task.harness.program!r} ended with {_end(done)} and never asked the model; at its end it said: "
+            f"{(done.stderr.strip() or done.stdout.strip())[-SHOWN_CHARACTERS:]!r}"
+        )
     answer = await read_answer(sandbox, task.harness, done)
     try:
         end: bytes | None = await sandbox.snapshot()
@@ -94,7 +104,8 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
     metrics = {
         "tests_passed": result.passed / max(result.total, 1),
         "answered": float(bool(answer)),
-        "timed_out": float(done.exit_code is None),
+        "timed_out": float(done.exit_code is None and done.requests <= task.limits.calls),
+        "calls_used_up": float(done.requests > task.limits.calls),
         "exit_code": float(-1 if done.exit_code is None else done.exit_code),
         "repository_lost": float(end is None),
     }
@@ -128,6 +139,7 @@ async def run_agent(episode: Episode[HarnessTask], sandbox: Sandbox, harness: Ha
         env={**model_environment("{url}", INSIDE_KEY, episode.model), **extra},
         stdin=episode.task.prompt.encode(),
         timeout_s=episode.task.limits.timeout_s,
+        max_requests=episode.task.limits.calls,
     )
 
 
@@ -145,6 +157,10 @@ async def read_answer(sandbox: Sandbox, harness: Harness, done: CommandResult) -
         raise
     except SandboxError:
         return ""
+
+
+def _end(done: CommandResult) -> str:
+    return "its time" if done.exit_code is None else f"exit code {done.exit_code}"
 
 
 async def _graded(episode: Episode[HarnessTask], start: bytes, end: bytes) -> TestResult:
