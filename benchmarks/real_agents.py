@@ -31,10 +31,10 @@ from agentrl.workflows.harnesses import HARNESSES
 
 ROOT = Path(__file__).parents[1]
 CONTEXT = 131_072
+MAX_REPLY_TOKENS = 1024
+"""Of an agent that leaves it open. With its top_p, the end of a reply may be among what is never drawn from an untrained model."""
 MAX_RUN_S = 3600
-CHANCE = (
-    "import os\nimport pytest\n\n@pytest.mark.parametrize('n', range(8))\ndef test_chance(n):\n    assert os.urandom(1)[0] % 2\n"
-)
+CHANCE = "import os\nimport pytest\n\n@pytest.mark.parametrize('n', range(8))\ndef test_chance(n):\n    assert os.urandom(1)[0] % 2\n"
 OWN = "from calc import add\n\ndef test_add():\n    assert add(2, 3) == 5\n"
 
 
@@ -84,6 +84,7 @@ def train(run_dir: Path, model: Path, tasks: Path, groups: int, options: argpars
         "rollout.batch-size": groups * options.group_size,
         "rollout.group-size": options.group_size,
         "rollout.max-concurrent": 2,
+        "rollout.max-tokens": MAX_REPLY_TOKENS,
         "rollout.max-staleness": 0,
         "rollout.drop-uniform-groups": "false",
         "rollout.episode-timeout-s": options.timeout_s + 120,
@@ -102,15 +103,33 @@ def train(run_dir: Path, model: Path, tasks: Path, groups: int, options: argpars
 
 
 def report(run_dir: Path, names: list[str]) -> None:
-    """Print what was recorded."""
+    """Print what was recorded: a line for each agent, and the step."""
     with Store(run_dir / "store.sqlite", read_only=True) as store:
         rows = store.read(
             lambda db: db.execute(
-                "SELECT g.id, g.task FROM groups g WHERE EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = g.id) ORDER BY g.id"
+                "SELECT e.id, g.task, e.tokens, e.duration_s FROM episodes e JOIN groups g ON g.id = e.group_id"
+                " WHERE e.status = 'finished' ORDER BY e.id"
             ).fetchall()
         )
-        print(rows)
-    print(json.dumps(read_metrics(run_dir)[-1], indent=1))
+        ended = [(names[number], store.episode(episode), tokens, took) for episode, number, tokens, took in rows]
+    print(
+        f"{'agent':15} {'episodes':>8} {'longest prompt':>15} {'replies':>8} {'roots':>6} {'tokens':>7} {'seconds':>8}"
+    )
+    for name in names:
+        own = [(one.record.turns, tokens, took) for known, one, tokens, took in ended if known == name]
+        turns = [turn for some, _, _ in own for turn in some]
+        longest = max((len(turn.token_ids()) - len(turn.output_ids) for turn in turns), default=0)
+        roots = sum(turn.parent is None and not turn.left_out for turn in turns)
+        tokens, seconds = sum(one[1] for one in own), sum(one[2] for one in own)
+        print(f"{name:15} {len(own):8} {longest:15,} {len(turns):8} {roots:6} {tokens:7,} {seconds:8.0f}")
+    step = read_metrics(run_dir)[-1]
+    keys = ("sequences", "computed_tokens", "trained_tokens", "train_s", "grad_norm")
+    print(
+        {
+            key: step[key]
+            for key in (*keys, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
+        }
+    )
 
 
 def main() -> None:

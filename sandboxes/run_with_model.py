@@ -82,10 +82,10 @@ async def run_with_model(
                 try:
                     message = json.loads(line)
                     if message["kind"] == "exit":
-                        said = [
+                        out, err = (
                             base64.b64decode(message[name]).decode(errors="replace") for name in ("stdout", "stderr")
-                        ]
-                        finished = CommandResult(_exit_code(message["code"]), *said)
+                        )
+                        finished = CommandResult(_exit_code(message["code"]), out, err)
                         break
                     body = base64.b64decode(message["body"])
                     passed = {k: str(v) for k, v in message["headers"].items() if k in _PASSED_ON}
