@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -19,6 +19,8 @@ from agentrl.sandboxes.sandbox import Sandbox
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"
 MAX_TRAFFIC_MB = 256.0
 """Of requests, both ways, in base64."""
+MAX_REQUESTS = 10_000
+"""Of one command, where its caller says nothing: each is a task of this process while it is answered."""
 INSIDE_KEY = "outside"
 """What the command is given for a key. The real one is put in its place on the way."""
 _PASSED_ON = {"content-type", "anthropic-version", "anthropic-beta", "accept"}
@@ -32,6 +34,8 @@ class CommandResult:
     """None: it was stopped by a limit, such as its time."""
     stdout: str
     stderr: str
+    requests: int = 0
+    """What it asked of the model, the one that was too many included."""
 
 
 async def run_with_model(
@@ -43,6 +47,7 @@ async def run_with_model(
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     timeout_s: float = 600.0,
+    max_requests: int = MAX_REQUESTS,
 ) -> CommandResult:
     """Run `argv` in the sandbox.
 
@@ -50,38 +55,67 @@ async def run_with_model(
 
     Of each output stream the last megabyte is kept.
 
+    Args:
+        sandbox: The sandbox.
+        argv: The command.
+        base_url: The address of the model, with or without /v1.
+        api_key: The key that its requests get, on their way.
+        env: Further variables of the command.
+        stdin: Its standard input.
+        timeout_s: How long it may take.
+        max_requests: How many requests it may make. It is stopped at the next one.
+
     Raises:
         SandboxLostError: The sandbox is lost.
     """
     limits = sandbox.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
     process = await sandbox.start_python(RELAY, timeout_s=timeout_s, limits=limits)
-    upstream = base_url.removesuffix("/").removesuffix("/v1")
+    upstream = httpx2.URL(base_url.removesuffix("/").removesuffix("/v1"))
     headers = {"authorization": f"Bearer {api_key}", "x-api-key": api_key}
     async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:
         sending = anyio.Lock()
         first = {"argv": list(argv), "env": dict(env or {}), "stdin": base64.b64encode(stdin).decode()}
         await process.send(json.dumps(first).encode() + b"\n")
         async with anyio.create_task_group() as requests:
-            finished = CommandResult(None, "", "")
+            finished, asked = CommandResult(None, "", ""), 0
             while (line := await process.read_line()) is not None:
                 try:
                     message = json.loads(line)
                     if message["kind"] == "exit":
-                        said = [
+                        out, err = (
                             base64.b64decode(message[name]).decode(errors="replace") for name in ("stdout", "stderr")
-                        ]
-                        finished = CommandResult(int(message["code"]), *said)
+                        )
+                        finished = CommandResult(_exit_code(message["code"]), out, err)
                         break
                     body = base64.b64decode(message["body"])
                     passed = {k: str(v) for k, v in message["headers"].items() if k in _PASSED_ON}
-                    request = http.build_request(
-                        message["method"], upstream + message["path"], headers={**passed, **headers}, content=body
-                    )
-                    requests.start_soon(_answer, process, sending, http, request, int(message["id"]))
-                except (ValueError, KeyError, TypeError, AttributeError, httpx2.InvalidURL):
+                    # A path alone: put after the address as text, "@elsewhere/" would name another server.
+                    url = upstream.copy_with(raw_path=message["path"].encode())
+                    request = http.build_request(message["method"], url, headers={**passed, **headers}, content=body)
+                    number = int(message["id"])
+                except (
+                    ValueError,
+                    KeyError,
+                    TypeError,
+                    AttributeError,
+                    ArithmeticError,
+                    RecursionError,
+                    httpx2.InvalidURL,
+                ):
                     continue  # whatever else a program writes into the pipe of the relay
+                asked += 1
+                if asked > max_requests:
+                    break
+                requests.start_soon(_answer, process, sending, http, request, number)
             requests.cancel_scope.cancel()
-    return finished
+    return replace(finished, requests=asked)
+
+
+def _exit_code(given: Any) -> int:
+    code = int(given)
+    if not -64 <= code <= 255:
+        raise ValueError(f"{code} is no exit code")
+    return code
 
 
 async def _answer(

@@ -122,7 +122,8 @@ async def _run(
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             await process.aclose()
-    return CommandResult(exit_code, *(data.decode(errors="replace") for data in outputs.values()))
+    out, err = (data.decode(errors="replace") for data in outputs.values())
+    return CommandResult(exit_code, out, err)
 
 
 def _folder(files: Mapping[str, str]) -> tempfile.TemporaryDirectory[str]:

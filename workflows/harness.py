@@ -8,7 +8,7 @@ A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests":
 - "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command". "must_pass"
   names those that decide.
 - "image" is a Docker image with what the repository needs; without it, it is the run's.
-- "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2}.
+- "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2, "calls": 1000}.
 
 The agent runs in a sandbox that reaches the model and nothing else. Its time being up, or its exit code, decides nothing: the repository does. The reward is
 1 where every hidden test passes, else 0; with "partial": true, the share that passes. Rows in SWE-bench's form become such tasks: `--tasks swe:ROWS`
@@ -34,6 +34,8 @@ from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestRe
 from agentrl.workflows.shell_agent import work_with_a_shell
 
 HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it
+SHOWN_CHARACTERS = 500
+"""Of an agent's last words, in an error."""
 _PATH = f'PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
 
 
@@ -47,6 +49,8 @@ class AgentLimits(BaseModel):
     disk_mb: int = Field(default=512, gt=0)
     """Of the repository, and of its home and temporary files. It is in memory."""
     cpus: float = Field(default=2.0, gt=0)
+    calls: int = Field(default=1000, gt=0)
+    """Requests to the model. At one more it is stopped."""
 
     def of_sandbox(self) -> Limits:
         """Return them as limits of a sandbox: agents start many threads, and open many files."""
@@ -89,6 +93,7 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
 
     Raises:
         SandboxLostError: A sandbox is lost.
+        WorkflowError: The agent's program is missing, or it never asked the model.
     """
     task = episode.task
     start = await in_thread(task.repository.packed)
@@ -133,11 +138,12 @@ async def _work(episode: Episode[HarnessTask], sandbox: Sandbox) -> dict[str, fl
             max_turns=task.max_turns,
         )
         return {"timed_out": float(timed_out)}
-    done = await run_agent(episode, sandbox, task.harness, prompt=task.prompt, timeout_s=task.limits.timeout_s)
+    done = await run_agent(episode, sandbox, task.harness, prompt=task.prompt, limits=task.limits)
     answer = await read_answer(sandbox, task.harness, done)
     return {
         "answered": float(bool(answer)),
-        "timed_out": float(done.exit_code is None),
+        "timed_out": float(done.exit_code is None and done.requests <= task.limits.calls),
+        "calls_used_up": float(done.requests > task.limits.calls),
         "exit_code": float(-1 if done.exit_code is None else done.exit_code),
     }
 
@@ -157,20 +163,32 @@ async def check_installed(sandbox: Sandbox, harness: Harness) -> None:
 
 
 async def run_agent(
-    episode: Episode[Any], sandbox: Sandbox, harness: Harness, *, prompt: str, timeout_s: float
+    episode: Episode[Any], sandbox: Sandbox, harness: Harness, *, prompt: str, limits: AgentLimits
 ) -> CommandResult:
-    """Run the agent to its end, or to that of its time, with all that it started."""
+    """Run the agent to its end, or to that of its time or its calls, with all that it started.
+
+    Raises:
+        SandboxLostError: The sandbox is lost.
+        WorkflowError: It never asked the model.
+    """
     extra = {name: value.replace("{model}", episode.model) for name, value in harness.environment.items()}
     script = f"export {_PATH} HOME={HOME}; mkdir -p {HOME}; {harness.command}"
-    return await run_with_model(
+    done = await run_with_model(
         sandbox,
         ["sh", "-c", script],
         base_url=episode.base_url,
         api_key=episode.api_key,
         env={**model_environment("{url}", INSIDE_KEY, episode.model), **extra},
         stdin=prompt.encode(),
-        timeout_s=timeout_s,
+        timeout_s=limits.timeout_s,
+        max_requests=limits.calls,
     )
+    if not done.requests:
+        raise WorkflowError(
+            f"the agent {harness.program!r} ended with {_end(done)} and never asked the model; at its end it said: "
+            f"{(done.stderr.strip() or done.stdout.strip())[-SHOWN_CHARACTERS:]!r}"
+        )
+    return done
 
 
 async def read_answer(sandbox: Sandbox, harness: Harness, done: CommandResult) -> str:
@@ -187,6 +205,10 @@ async def read_answer(sandbox: Sandbox, harness: Harness, done: CommandResult) -
         raise
     except SandboxError:
         return ""
+
+
+def _end(done: CommandResult) -> str:
+    return "its time" if done.exit_code is None else f"exit code {done.exit_code}"
 
 
 async def _graded(episode: Episode[HarnessTask], start: bytes, end: bytes) -> TestResult:

@@ -87,7 +87,7 @@ async def _work_with_a_harness(
     here = harness.model_copy(
         update={"environment": environment, "command": f"cd {task.image.workdir!r} && {harness.command}"}
     )
-    done = await run_agent(episode, sandbox, here, prompt=episode.task.prompt, timeout_s=task.limits.timeout_s)
+    done = await run_agent(episode, sandbox, here, prompt=episode.task.prompt, limits=task.limits)
     return done.exit_code is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -77,6 +78,7 @@ async def test_a_row_of_your_own_mends_a_repository(backend: BackendName) -> Non
         "tests_passed": 1.0,
         "answered": 1.0,
         "timed_out": 0.0,
+        "calls_used_up": 0.0,
         "exit_code": 0.0,
         "repository_lost": 0.0,
     }
@@ -136,6 +138,93 @@ async def test_a_cheat_earns_nothing(bubblewrap: BackendName) -> None:
             done = await opened.run(task(prompt=cheat), 0)
             assert (done.error, done.reward) == (None, 0.0), cheat
             assert done.metrics["tests_passed"] < 1.0, cheat
+
+
+TO_THE_HOST = """
+import os
+seen = os.readlink("/proc/self/fd/1")
+pid = os.getppid()
+for _ in range(3):  # the shells that started this, then the relay
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    if os.readlink(f"/proc/{pid}/fd/1") != seen:
+        break
+os.write(os.open(f"/proc/{pid}/fd/1", os.O_WRONLY), LINE + b"\\n")
+"""
+
+
+def to_the_host(line: bytes) -> str:
+    """Write a line into the pipe that the relay writes to the host."""
+    return (
+        write("/tmp/say.py", f"LINE = {line!r}\n{TO_THE_HOST}")
+        + "python3 /tmp/say.py && echo written > said.txt; sleep 1"
+    )
+
+
+HARMS = {
+    "deletes the repository": "rm -rf /sandbox/* /sandbox/.* /sandbox; true",
+    "takes the rights of its folder": "chmod 000 /sandbox",
+    "fills its disk": "head -c 1000000000 /dev/zero > big; head -c 1000000000 /dev/zero > /tmp/big; true",
+    "makes folders in folders": "python3 -c \"import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')\"; true",
+    "leaves a pipe for an answer": "mkfifo $HOME/answer.txt",
+    "kills what it can": "kill -9 -1",
+    "leaves processes": "for i in 1 2 3 4 5 6 7 8; do (setsid sh -c 'while :; do :; done' &); done",
+}
+LINES = {
+    "brackets": b"[" * 100_000,
+    "an exit code of 400 digits": b'{"kind":"exit","code":' + b"9" * 400 + b',"stdout":"","stderr":""}',
+    "an exit code without end": b'{"kind":"exit","code":Infinity,"stdout":"","stderr":""}',
+}
+
+
+async def test_an_agent_that_does_harm_earns_nothing_and_the_next_is_not_harmed(bubblewrap: BackendName) -> None:
+    row = {**SHELL, "answer": "answer.txt"}
+    async with runner(lambda prompt: HARMS.get(prompt, prompt), bubblewrap) as opened:
+        for harm in HARMS:
+            done = await opened.run(task(prompt=harm, harness=row), 0)
+            assert (done.error, done.reward, done.metrics["answered"]) == (None, 0.0, 0.0), harm
+        assert (await opened.run(task(prompt=write("calc.py", RIGHT)), 0)).reward == 1.0
+
+
+async def test_what_is_written_into_the_pipe_of_the_relay_ends_no_episode(bubblewrap: BackendName) -> None:
+    tests = {"files": {"check.sh": 'test "$(cat said.txt)" = written\n'}, "command": ["sh", "check.sh"]}
+    async with runner(lambda prompt: to_the_host(LINES[prompt]), bubblewrap) as opened:
+        for line in LINES:
+            done = await opened.run(task(prompt=line, tests=tests), 0)
+            assert (done.error, done.reward, done.metrics["exit_code"]) == (None, 1.0, 0.0), line
+
+
+async def test_a_path_of_a_request_names_no_other_server(bubblewrap: BackendName) -> None:
+    """The key of the session goes with every request."""
+    ask = (
+        "import http.client, os, sys, urllib.parse\n"
+        "c = http.client.HTTPConnection(urllib.parse.urlparse(os.environ['OPENAI_BASE_URL']).netloc)\n"
+        "c.request('GET', sys.argv[1])\nprint(c.getresponse().status)"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        path = f"@127.0.0.1:{elsewhere.getsockname()[1]}/v1/models"
+        says = write("/tmp/ask.py", ask) + f"timeout 2 python3 /tmp/ask.py {path} > said.txt; true"
+        done = await outcome_of(says, task(), bubblewrap)
+        elsewhere.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert done.error is None
+
+
+async def test_an_agent_that_asks_without_end_is_stopped(bubblewrap: BackendName) -> None:
+    row = {**SHELL, "command": 'while :; do python3 -c "$ASK" > /tmp/said; done'}
+    limits = {"timeout_s": 30, "memory_mb": 512, "calls": 3}
+    async with runner(lambda _: "", bubblewrap) as opened:
+        done = await opened.run(task(harness=row, limits=limits), 0)
+    assert (done.error, done.reward, done.metrics["calls_used_up"], done.metrics["timed_out"]) == (None, 0.0, 1.0, 0.0)
+
+
+async def test_an_agent_that_never_asks_is_an_error_with_its_last_words(bubblewrap: BackendName) -> None:
+    row = {"program": "sh", "command": "echo 'no settings found' >&2; exit 41"}
+    done = await outcome_of("", task(harness=row), bubblewrap)
+    assert (
+        "the agent 'sh' ended with exit code 41 and never asked the model; at its end it said: 'no settings found'"
+        in (done.error or "")
+    )
 
 
 async def test_too_much_in_the_repository_earns_nothing(bubblewrap: BackendName) -> None:
