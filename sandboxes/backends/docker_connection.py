@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from docker.tls import TLSConfig
 
 CALL_TIMEOUT_S = 60
+OLDEST_API = "1.24"
+"""Stands in until the engine has said its own."""
 STREAM_HEADER = struct.Struct(">BxxxI")
 """Channel and length of a part of an attached stream."""
 STDERR = 2
@@ -96,11 +98,31 @@ def connect(find: Callable[[], Engine] = engine_address) -> DockerClient:
             # The SDK leaves a socket that found nobody to the garbage collector.
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(address)
-        return docker.DockerClient(base_url=engine.url, tls=engine.tls or False, timeout=CALL_TIMEOUT_S)
+        tls = engine.tls or False
+        client = docker.DockerClient(base_url=engine.url, tls=tls, timeout=CALL_TIMEOUT_S, version=OLDEST_API)
+        if engine.tls:
+            # REQUESTS_CA_BUNDLE would take the place of the engine's own authority.
+            client.api.trust_env = False
+        return settled(client)
     except (docker.errors.DockerException, OSError) as error:
         raise SandboxError(
             f"no Docker engine answers at {engine or 'DOCKER_HOST'} ({error}); {_remedy(error)}"
         ) from error
+
+
+def settled(client: DockerClient) -> DockerClient:
+    """Return a client that speaks the engine's version of the API.
+
+    Raises:
+        DockerException: The engine refuses.
+        OSError: It does not answer.
+    """
+    try:
+        client.api._version = client.version(api_version=False)["ApiVersion"]
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def attach(client: DockerClient, container: str) -> socket.socket:

@@ -18,9 +18,8 @@ from docker.errors import DockerException
 from docker.transport.basehttpadapter import BaseHTTPAdapter
 
 from agentrl.errors import SandboxError
+from agentrl.sandboxes.backends.docker_connection import OLDEST_API, settled
 
-OLDEST_API = "1.24"
-"""Stands in until the engine has said its own."""
 SAYING_S = 5.0
 """How long an ssh whose connection ended may take to say why."""
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=30", "ServerAliveInterval=15", "ServerAliveCountMax=4")
@@ -37,14 +36,12 @@ def client_over_ssh(url: str, timeout_s: int) -> docker.DockerClient:
     client = docker.DockerClient(base_url="unix:///nothing-connects-here", version=OLDEST_API, timeout=timeout_s)
     client.api.mount("http+docker://", adapter)
     try:
-        client.api._version = client.version(api_version=False)["ApiVersion"]
+        return settled(client)
     except (DockerException, OSError) as error:
-        client.close()
         said = adapter.what_ssh_said() or str(error)
         raise SandboxError(
             f"no Docker engine answers at {url} ({said}); try `ssh {urlsplit(url).netloc.partition(':')[0]} docker version`: it must ask nothing"
         ) from error
-    return client
 
 
 def _command(url: str) -> list[str]:

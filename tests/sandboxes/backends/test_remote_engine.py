@@ -16,10 +16,11 @@ import anyio
 import pytest
 
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes import Docker, SandboxSpec, open_sandbox
+from agentrl.sandboxes import BackendName, Docker, SandboxSpec, open_sandbox
 from agentrl.sandboxes.backends.docker_connection import engine_address
+from agentrl.sandboxes.backends.owner import is_dead, owner
 from agentrl.testing import check_backend
-from tests.components import missing
+from tests.components import missing, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 BASE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl/sandbox-base.tar"
@@ -148,3 +149,74 @@ async def test_an_engine_over_tls_keeps_the_contract(tmp_path_factory: pytest.Te
                 tasks.start_soon(die)
                 with anyio.fail_after(20), pytest.raises(SandboxLostError):
                     await sandbox.run(["sleep", "100"], timeout_s=100)
+
+
+@contextmanager
+def engine_over_ssh(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The running engine behind an sshd of its own, with keys made for it: its address, and sshd. `ssh` is given its configuration."""
+    port = free_port()
+    for name in ("host", "user"):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(make, check=True, capture_output=True)
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+    Path("/run/sshd").mkdir(exist_ok=True)
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nPidFile none\n"
+        "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n"
+    )
+    (folder / "ssh_config").write_text(
+        f"IdentityFile {folder}/user\nIdentitiesOnly yes\nUserKnownHostsFile {folder}/known\nGlobalKnownHostsFile none\n"
+    )
+    (folder / "bin").mkdir()
+    (folder / "bin/ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
+    (folder / "bin/ssh").chmod(0o755)
+    with open(folder / "log", "wb") as log:
+        command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")]
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        for _ in range(100):
+            if "Server listening" in (folder / "log").read_text():
+                break
+            assert process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield f"ssh://root@127.0.0.1:{port}", process
+    finally:
+        ended(process)
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [further for child in children for further in descendants(child)]
+
+
+async def test_an_engine_over_ssh_keeps_the_contract(docker: BackendName, tmp_path: Path) -> None:
+    needs("sshd", "ssh", "ssh-keygen")
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    with engine_over_ssh(tmp_path) as (address, sshd), variables(DOCKER_HOST=address, PATH=path):
+        await check_backend(Docker())
+        with variables(DOCKER_HOST=address.replace("root@", "nobody@"), PATH=path):
+            with pytest.raises(SandboxError, match=r"Permission denied.*try `ssh nobody@127.0.0.1 docker version`"):
+                await Docker().prepare(SandboxSpec())
+        # A connection that breaks takes its sandbox with it, in the middle of a run, and nothing else: the next one starts.
+        async with open_sandbox(backend="docker") as sandbox, anyio.create_task_group() as tasks:
+
+            async def break_off() -> None:
+                await anyio.sleep(0.3)
+                for pid in descendants(sshd.pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+            tasks.start_soon(break_off)
+            with anyio.fail_after(20), pytest.raises(SandboxLostError):
+                await sandbox.run(["sleep", "100"], timeout_s=100)
+        async with open_sandbox(backend="docker") as sandbox:
+            assert (await sandbox.run(["true"])).ok
+        await wait_until(lambda: not descendants(sshd.pid), timeout_s=10)
+
+
+def test_a_machine_of_the_same_name_is_not_taken_for_dead() -> None:
+    host, _, pid, started = owner().split(":")
+    other = f"{host}:another-boot:{pid}:{started}"
+    assert is_dead(other)
+    assert not is_dead(other, same_boot=True)
+    assert is_dead(owner().rpartition(":")[0] + ":1", same_boot=True)
