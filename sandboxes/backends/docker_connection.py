@@ -42,6 +42,7 @@ class Engine:
     url: str | None = None
     """None: the default socket."""
     tls: TLSConfig | None = None
+    remedy: str = "start one, or set DOCKER_HOST"
 
     @property
     def is_here(self) -> bool:
@@ -106,7 +107,7 @@ def connect(find: Callable[[], Engine] = engine_address) -> DockerClient:
         return settled(client)
     except (docker.errors.DockerException, OSError) as error:
         raise SandboxError(
-            f"no Docker engine answers at {engine or 'DOCKER_HOST'} ({error}); {_remedy(error)}"
+            f"no Docker engine answers at {engine or 'DOCKER_HOST'} ({error}); {_remedy(error, engine or Engine())}"
         ) from error
 
 
@@ -197,10 +198,10 @@ def _carry(far: ssl.SSLSocket, near: socket.socket) -> None:
             poll.poll()
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, engine: Engine) -> str:
     said = str(error)
     if "HTTPS server" in said:
         return "it speaks TLS: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH"
     if any(word in said for word in ("SSL", "TLS", "certificate")):
         return TLS_REMEDY
-    return "start one, or set DOCKER_HOST"
+    return engine.remedy

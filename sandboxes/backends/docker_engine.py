@@ -50,6 +50,12 @@ class Docker:
     """The backend on a Docker engine, here or elsewhere, found as the `docker` command finds it. Needs `agentrl[docker]`."""
 
     name = "docker"
+    # AppArmor's profile of the engine forbids mounts, whatever the rights.
+    security: ClassVar[tuple[str, ...]] = ("no-new-privileges", "apparmor=unconfined")
+    folders = "ro,size=4096,nr_inodes=2"
+    """Each user gets new ones on top of these."""
+    counted = True
+    """Whether its control groups bound memory, processes and CPU time."""
     isolates: ClassVar = {
         "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
         "processes": "a namespace, new for each user, and a control group; all are killed after each run",
@@ -88,7 +94,8 @@ class Docker:
         _in_use.add(name)
         try:
             stream = await self._call(lambda client: self._start(client, name, spec, core))
-            link = AttachedLink(stream, WORK, sandbox_environment(WORK, PATH))
+            nproc = None if self.counted else spec.limits.processes
+            link = AttachedLink(stream, WORK, sandbox_environment(WORK, PATH), nproc)
             try:
                 yield link
             finally:
@@ -118,49 +125,60 @@ class Docker:
 
     def _core(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> str | None:
         """Return the core to pin a sandbox to: none on another machine, whose cores a pool of this one does not know."""
-        engine = self._engine()
-        if core is None or spec.cpus > 1 or not engine.is_here:
+        if core is None or spec.cpus > 1 or not self._engine().is_here:
             return None
-        if str(engine) not in _cores:
-            _cores[str(engine)] = client.info()["NCPU"]
-        return str(core % _cores[str(engine)])
+        return str(core % self._cores(client))
+
+    def _cores(self, client: DockerClient) -> int:
+        name = str(self._engine())
+        if name not in _cores:
+            _cores[name] = client.info()["NCPU"]
+        return _cores[name]
+
+    def _shown(self, spec: SandboxSpec) -> Iterable[tuple[str, str]]:
+        return spec.folders
+
+    def _bounds(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
+        """Return what of a container's HostConfig a control group holds."""
+        memory = memory_of_a_sandbox(spec.limits)
+        return {
+            "CpusetCpus": self._core(client, spec, core) or "",
+            "Memory": memory,
+            "MemorySwap": memory,
+            # Version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit.
+            "KernelMemoryTCP": memory,
+            "NanoCpus": int(spec.cpus * 1e9),
+            "PidsLimit": spec.limits.processes + OWN_PROCESSES,
+        }
+
+    def _command(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> list[str]:
+        return ["python3", *init_arguments(spec, own_python=False)]
 
     def _start(self, client: DockerClient, name: str, spec: SandboxSpec, core: int | None) -> socket.socket:
         import docker.types
 
-        limits = spec.limits
-        place = "ro,size=4096,nr_inodes=2"  # each user gets new ones on top of these
-        memory = memory_of_a_sandbox(limits)
         api = client.api
         host = api.create_host_config(
             auto_remove=True,
             cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
             cap_drop=["ALL"],
-            cpuset_cpus=self._core(client, spec, core),
             ipc_mode="private",
             log_config=docker.types.LogConfig(type="none"),
-            mem_limit=memory,
-            memswap_limit=memory,
             mounts=[
                 docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
-                for inside, here in spec.folders
+                for inside, here in self._shown(spec)
             ],
-            nano_cpus=int(spec.cpus * 1e9),
             network_mode="bridge" if spec.network else "none",
-            pids_limit=limits.processes + OWN_PROCESSES,
             read_only=True,
             runtime=spec.runtime,
-            # AppArmor's profile of the engine forbids mounts, whatever the rights.
-            security_opt=["no-new-privileges", "apparmor=unconfined"],
-            tmpfs=dict.fromkeys((WORK, *FOLDERS), place),
+            security_opt=list(self.security),
+            tmpfs=dict.fromkeys((WORK, *FOLDERS), self.folders),
             ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
         )
-        host["KernelMemoryTCP"] = (
-            memory  # version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit
-        )
+        host |= self._bounds(client, spec, core)
         created = api.create_container(
             spec.image,
-            command=["python3", *init_arguments(spec, own_python=False)],
+            command=self._command(client, spec, core),
             entrypoint=[],
             environment={"PATH": PATH, "LANG": "C.UTF-8"},
             host_config=host,
