@@ -32,6 +32,7 @@ START_TIMEOUT_S = 60
 OF_DOCKER = (
     "cli/test_doctor",
     "sandboxes/backends/test_docker_engine",
+    "sandboxes/backends/test_remote_engine",
     "sandboxes/test_docs",
     "workflows/test_code",
     "workflows/test_ready",

@@ -42,6 +42,7 @@ class Engine:
     url: str | None = None
     """None: the default socket."""
     tls: TLSConfig | None = None
+    product: str = "Docker engine"
     remedy: str = "start one, or set DOCKER_HOST"
 
     @property
@@ -86,7 +87,7 @@ def connect(find: Callable[[], Engine] = engine_address) -> DockerClient:
     import docker.errors
     import docker.utils
 
-    engine = None
+    engine = Engine()
     try:
         engine = find()
         address = docker.utils.parse_host(engine.url).removeprefix("http+unix://")
@@ -106,9 +107,7 @@ def connect(find: Callable[[], Engine] = engine_address) -> DockerClient:
             client.api.trust_env = False
         return settled(client)
     except (docker.errors.DockerException, OSError) as error:
-        raise SandboxError(
-            f"no Docker engine answers at {engine or 'DOCKER_HOST'} ({error}); {_remedy(error, engine or Engine())}"
-        ) from error
+        raise SandboxError(f"no {engine.product} answers at {engine} ({error}); {_remedy(error, engine)}") from error
 
 
 def settled(client: DockerClient) -> DockerClient:

@@ -50,10 +50,13 @@ class Docker:
     """The backend on a Docker engine, here or elsewhere, found as the `docker` command finds it. Needs `agentrl[docker]`."""
 
     name = "docker"
+    product = "Docker engine"
     # AppArmor's profile of the engine forbids mounts, whatever the rights.
     security: ClassVar[tuple[str, ...]] = ("no-new-privileges", "apparmor=unconfined")
-    folders = "ro,size=4096,nr_inodes=2"
-    """Each user gets new ones on top of these."""
+    folders: ClassVar[tuple[str, ...]] = (WORK, *FOLDERS)
+    empty = "ro,size=4096,nr_inodes=2"
+    """What the folders of memory are; each user gets new ones on top of these."""
+    network = "bridge"
     counted = True
     """Whether its control groups bound memory, processes and CPU time."""
     isolates: ClassVar = {
@@ -135,9 +138,6 @@ class Docker:
             _cores[name] = client.info()["NCPU"]
         return _cores[name]
 
-    def _shown(self, spec: SandboxSpec) -> Iterable[tuple[str, str]]:
-        return spec.folders
-
     def _bounds(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
         """Return what of a container's HostConfig a control group holds."""
         memory = memory_of_a_sandbox(spec.limits)
@@ -166,13 +166,13 @@ class Docker:
             log_config=docker.types.LogConfig(type="none"),
             mounts=[
                 docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
-                for inside, here in self._shown(spec)
+                for inside, here in spec.folders
             ],
-            network_mode="bridge" if spec.network else "none",
+            network_mode=self.network if spec.network else "none",
             read_only=True,
             runtime=spec.runtime,
             security_opt=list(self.security),
-            tmpfs=dict.fromkeys((WORK, *FOLDERS), self.folders),
+            tmpfs=dict.fromkeys(self.folders, self.empty),
             ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
         )
         host |= self._bounds(client, spec, core)
@@ -218,7 +218,7 @@ class Docker:
         try:
             return await in_thread(call)
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-            raise SandboxError(f"the Docker engine: {error}") from error
+            raise SandboxError(f"the {self.product}: {error}") from error
 
 
 @dataclass

@@ -8,7 +8,6 @@ no process's size shows is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentrl.errors import SandboxError
@@ -27,9 +26,14 @@ class Podman(Docker):
     """The backend on a Podman service of this user: CONTAINER_HOST, or the socket of `podman system service`. Needs `agentrl[docker]`."""
 
     name = "podman"
-    folders = "ro,size=4096"
+    product = "Podman service"
+    # Podman makes the last two, writable, in a container whose root is not.
+    folders: ClassVar[tuple[str, ...]] = (*Docker.folders, "/run", "/var/tmp")  # noqa: S108
+    empty = "ro,size=4096"
+    network = "slirp4netns"
     counted = False
-    security: ClassVar[tuple[str, ...]] = ("no-new-privileges",)
+    # /dev/zero gives shared memory that nothing here counts.
+    security: ClassVar[tuple[str, ...]] = ("no-new-privileges", "mask=/dev/zero")
     isolates: ClassVar = {
         "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
         "processes": "a namespace, new for each user; the number by RLIMIT_NPROC; all are killed after each run",
@@ -57,7 +61,9 @@ class Podman(Docker):
                 f"CONTAINER_HOST = {address!r}: sandboxes of Podman are on this machine; name a unix:// socket"
             )
         return Engine(
-            address, remedy="start `podman system service --time 0` as an ordinary user, or set CONTAINER_HOST"
+            address,
+            product=self.product,
+            remedy="start `podman system service --time 0` as an ordinary user, or set CONTAINER_HOST",
         )
 
     def _check(self, client: DockerClient, spec: SandboxSpec) -> None:
@@ -65,11 +71,11 @@ class Podman(Docker):
             raise SandboxError(
                 f"cpus = {spec.cpus}: a rootless Podman bounds no part of a core; use 1 or more, or Docker"
             )
+        if spec.runtime is not None:
+            raise SandboxError(
+                f"runtime = {spec.runtime!r}: Podman's service takes that of containers.conf; set it there"
+            )
         super()._check(client, spec)
-
-    def _shown(self, spec: SandboxSpec) -> Iterable[tuple[str, str]]:
-        # What is written to /dev/zero's shared memory is counted by nobody.
-        return (*spec.folders, ("/dev/zero", "/dev/null"))
 
     def _bounds(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
         return {}
