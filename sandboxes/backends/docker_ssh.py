@@ -100,7 +100,11 @@ class _SshConnection(urllib3.connection.HTTPConnection):
         near.settimeout(self.timeout)
         with far:
             process = subprocess.Popen(  # noqa: S603 - a session of its own: Ctrl-C is for us
-                self.pool.command, stdin=far, stdout=far, stderr=subprocess.PIPE, start_new_session=True
+                self.pool.command,
+                stdin=far.fileno(),
+                stdout=far.fileno(),
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         # It ends when nobody has the near end any more, long after this client: a container's stream outlives it.
         reaper = threading.Thread(target=_reap, args=(process, self.pool.said), name="docker over ssh", daemon=True)
