@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from docker.tls import TLSConfig
 
 CALL_TIMEOUT_S = 60
-OLDEST_API = "1.24"
-"""Stands in until the engine has said its own."""
 STREAM_HEADER = struct.Struct(">BxxxI")
 """Channel and length of a part of an attached stream."""
 STDERR = 2
@@ -87,13 +85,13 @@ def connect(find: Callable[[], Engine] = engine_address) -> DockerClient:
     import docker.errors
     import docker.utils
 
+    from agentrl.sandboxes.backends.docker_ssh import OLDEST_API, client_over_ssh, settled
+
     engine = Engine()
     try:
         engine = find()
         address = docker.utils.parse_host(engine.url).removeprefix("http+unix://")
         if address.startswith("ssh://"):
-            from agentrl.sandboxes.backends.docker_ssh import client_over_ssh
-
             # Not the parsed address, which has a port where the user's ssh configuration has another.
             return client_over_ssh(engine.url or address, CALL_TIMEOUT_S)
         if address.startswith("/"):
@@ -108,21 +106,6 @@ def connect(find: Callable[[], Engine] = engine_address) -> DockerClient:
         return settled(client)
     except (docker.errors.DockerException, OSError) as error:
         raise SandboxError(f"no {engine.product} answers at {engine} ({error}); {_remedy(error, engine)}") from error
-
-
-def settled(client: DockerClient) -> DockerClient:
-    """Return a client that speaks the engine's version of the API.
-
-    Raises:
-        DockerException: The engine refuses.
-        OSError: It does not answer.
-    """
-    try:
-        client.api._version = client.version(api_version=False)["ApiVersion"]
-    except BaseException:
-        client.close()
-        raise
-    return client
 
 
 def attach(client: DockerClient, container: str) -> socket.socket:

@@ -18,8 +18,9 @@ from docker.errors import DockerException
 from docker.transport.basehttpadapter import BaseHTTPAdapter
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.backends.docker_connection import OLDEST_API, settled
 
+OLDEST_API = "1.24"
+"""Stands in until the engine has said its own."""
 SAYING_S = 5.0
 """How long an ssh whose connection ended may take to say why."""
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=30", "ServerAliveInterval=15", "ServerAliveCountMax=4")
@@ -42,6 +43,21 @@ def client_over_ssh(url: str, timeout_s: int) -> docker.DockerClient:
         raise SandboxError(
             f"no Docker engine answers at {url} ({said}); try `ssh {urlsplit(url).netloc.partition(':')[0]} docker version`: it must ask nothing"
         ) from error
+
+
+def settled(client: docker.DockerClient) -> docker.DockerClient:
+    """Return a client that speaks the engine's version of the API.
+
+    Raises:
+        DockerException: The engine refuses.
+        OSError: It does not answer.
+    """
+    try:
+        client.api._version = client.version(api_version=False)["ApiVersion"]
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def _command(url: str) -> list[str]:
