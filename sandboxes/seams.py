@@ -83,7 +83,7 @@ class SandboxSpec:
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
     folders: tuple[tuple[str, str], ...] = ()
-    """Folders of this machine that programs see, read-only: (path inside, path here), both absolute. Docker: the engine's machine."""
+    """Folders of this machine that programs see, read-only: (path inside, path here), both absolute."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
-from agentrl.sandboxes.backends.docker_engine import connect, follow, have_image
+from agentrl.sandboxes.backends.docker_connection import connect
+from agentrl.sandboxes.backends.docker_engine import follow, have_image
 from agentrl.sandboxes.inside.files import MAX_PACKED_BYTES
 from agentrl.sandboxes.seams import WORK
 

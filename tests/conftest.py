@@ -34,6 +34,7 @@ collect_ignore = ["workflows/terminal_tasks"]
 OF_DOCKER = (
     "cli/test_doctor",
     "sandboxes/backends/test_docker_engine",
+    "sandboxes/backends/test_remote_engine",
     "sandboxes/test_docs",
     "workflows/test_code",
     "workflows/test_ready",

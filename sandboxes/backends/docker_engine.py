@@ -11,9 +11,7 @@ but its attached stream is a plain socket, which answers in half the time; and D
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -28,6 +26,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, sandbox_environment
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
+from agentrl.sandboxes.backends.docker_connection import STREAM_HEADER, Engine, attach, connect, engine_address
 from agentrl.sandboxes.backends.owner import is_dead, owner
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, init_arguments
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
@@ -39,18 +38,27 @@ T = TypeVar("T")
 
 OWNER_LABEL = "agentrl.owner"
 """Which process a container belongs to: "host:boot:pid:start of pid"."""
-CALL_TIMEOUT_S = 60
-STREAM_HEADER = struct.Struct(">BxxxI")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 IMAGES = Path(__file__).parents[1] / "images"
+_cores: dict[str, int] = {}
+"""How many an engine has."""
 _in_use: set[str] = set()
 """The names of this process's containers that a sandbox has; any other with this process's label is left over."""
 
 
 class Docker:
-    """The backend on a Docker engine, found as the `docker` command finds it (DOCKER_HOST). Needs `agentrl[docker]`."""
+    """The backend on a Docker engine, here or elsewhere, found as the `docker` command finds it. Needs `agentrl[docker]`."""
 
     name = "docker"
+    product = "Docker engine"
+    # AppArmor's profile of the engine forbids mounts, whatever the rights.
+    security: ClassVar[tuple[str, ...]] = ("no-new-privileges", "apparmor=unconfined")
+    folders: ClassVar[tuple[str, ...]] = (WORK, *FOLDERS)
+    empty = "ro,size=4096,nr_inodes=2"
+    """What the folders of memory are; each user gets new ones on top of these."""
+    network = "bridge"
+    counted = True
+    """Whether its control groups bound memory, processes and CPU time."""
     isolates: ClassVar = {
         "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
         "processes": "a namespace, new for each user, and a control group; all are killed after each run",
@@ -73,19 +81,24 @@ class Docker:
         return _holes(await self._call(lambda client: client.info()))
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Fetch or build the image where it is missing, and remove containers that nobody uses any more."""
-        await self._call(remove_left_over)
+        """Fetch or build the image where it is missing, and remove containers that nobody uses any more.
+
+        Raises:
+            SandboxError: The engine does not answer, did not get the image, or is elsewhere and does not have this machine's folders.
+        """
+        await self._call(lambda client: self._check(client, spec))
         await self._call(lambda client: have_image(client, spec.image, self._on_progress))
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
         """Yield a new container, once those that an engine's failure has left over are removed."""
-        await self._call(remove_left_over)
+        await self._call(lambda client: self._check(client, spec))
         name = f"agentrl-{uuid.uuid4().hex[:12]}"
         _in_use.add(name)
         try:
-            stream = await self._call(lambda client: _start(client, name, spec, core))
-            link = AttachedLink(stream, WORK, sandbox_environment(WORK, PATH))
+            stream = await self._call(lambda client: self._start(client, name, spec, core))
+            nproc = None if self.counted else spec.limits.processes
+            link = AttachedLink(stream, WORK, sandbox_environment(WORK, PATH), nproc)
             try:
                 yield link
             finally:
@@ -95,6 +108,94 @@ class Docker:
             _in_use.discard(name)
             with anyio.CancelScope(shield=True), suppress(SandboxError):
                 await self._call(lambda client: _remove(client, name))
+
+    def _engine(self) -> Engine:
+        return engine_address()
+
+    def _check(self, client: DockerClient, spec: SandboxSpec) -> None:
+        """Remove what is left over, and check that the engine can do what `spec` asks for.
+
+        Raises:
+            SandboxError: It cannot.
+        """
+        engine = self._engine()
+        if spec.folders and not engine.is_here:
+            (inside, here), *_ = spec.folders
+            raise SandboxError(
+                f"folders shows {here!r} at {inside!r}, and the engine at {engine} has no folder of this machine; put it into the image"
+            )
+        remove_left_over(client, engine.is_here)
+
+    def _core(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> str | None:
+        """Return the core to pin a sandbox to: none on another machine, whose cores a pool of this one does not know."""
+        if core is None or spec.cpus > 1 or not self._engine().is_here:
+            return None
+        return str(core % self._cores(client))
+
+    def _cores(self, client: DockerClient) -> int:
+        name = str(self._engine())
+        if name not in _cores:
+            _cores[name] = client.info()["NCPU"]
+        return _cores[name]
+
+    def _bounds(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
+        """Return what of a container's HostConfig a control group holds."""
+        memory = memory_of_a_sandbox(spec.limits)
+        return {
+            "CpusetCpus": self._core(client, spec, core) or "",
+            "Memory": memory,
+            "MemorySwap": memory,
+            # Version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit.
+            "KernelMemoryTCP": memory,
+            "NanoCpus": int(spec.cpus * 1e9),
+            "PidsLimit": spec.limits.processes + OWN_PROCESSES,
+        }
+
+    def _command(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> list[str]:
+        return ["python3", *init_arguments(spec, own_python=False)]
+
+    def _start(self, client: DockerClient, name: str, spec: SandboxSpec, core: int | None) -> socket.socket:
+        import docker.types
+
+        api = client.api
+        host = api.create_host_config(
+            auto_remove=True,
+            cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
+            cap_drop=["ALL"],
+            ipc_mode="private",
+            log_config=docker.types.LogConfig(type="none"),
+            mounts=[
+                docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
+                for inside, here in spec.folders
+            ],
+            network_mode=self.network if spec.network else "none",
+            read_only=True,
+            runtime=spec.runtime,
+            security_opt=list(self.security),
+            tmpfs=dict.fromkeys(self.folders, self.empty),
+            ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
+        )
+        host |= self._bounds(client, spec, core)
+        created = api.create_container(
+            spec.image,
+            command=self._command(client, spec, core),
+            entrypoint=[],
+            environment={"PATH": PATH, "LANG": "C.UTF-8"},
+            host_config=host,
+            labels={OWNER_LABEL: owner()},
+            name=name,
+            stdin_open=True,
+            stop_signal="SIGKILL",
+            user="0:0",
+            working_dir=WORK,
+        )
+        stream = attach(client, created["Id"])
+        try:
+            api.start(created["Id"])
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     async def _call(self, function: Callable[[DockerClient], T]) -> T:
         """Call the SDK in a thread, with a client of its own: it shares none between threads, and survives the engine.
@@ -106,7 +207,7 @@ class Docker:
         """
 
         def call() -> T:
-            with closing(connect()) as client:
+            with closing(connect(self._engine)) as client:
                 return function(client)
 
         try:
@@ -117,7 +218,7 @@ class Docker:
         try:
             return await in_thread(call)
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-            raise SandboxError(f"the Docker engine: {error}") from error
+            raise SandboxError(f"the {self.product}: {error}") from error
 
 
 @dataclass
@@ -188,27 +289,6 @@ class AttachedLink:
             raise SandboxLostError("its connection was closed") from error
 
 
-def connect() -> DockerClient:
-    """Return a client of the Docker engine.
-
-    Raises:
-        SandboxError: There is none; it names the remedy.
-    """
-    import docker
-    import docker.errors
-    import docker.utils
-
-    address = docker.utils.parse_host(os.environ.get("DOCKER_HOST")).removeprefix("http+unix://")
-    try:
-        if address.startswith("/"):
-            # The SDK leaves a socket that found nobody to the garbage collector.
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(address)
-        return docker.from_env(timeout=CALL_TIMEOUT_S)
-    except (docker.errors.DockerException, OSError) as error:
-        raise SandboxError(f"no Docker engine answers ({error}); start one, or set DOCKER_HOST") from error
-
-
 def _holes(engine: dict[str, Any]) -> list[str]:
     """Return those of an engine, by what it says of itself."""
     counted = {"memory": "MemoryLimit", "processes": "PidsLimit", "swap": "SwapLimit", "CPU": "CpuCfsQuota"}
@@ -221,14 +301,14 @@ def _holes(engine: dict[str, Any]) -> list[str]:
     return found
 
 
-def remove_left_over(client: DockerClient) -> None:
+def remove_left_over(client: DockerClient, engine_is_here: bool) -> None:
     """Remove the containers of processes that are no longer there, and those of this one that no sandbox has."""
     import docker.errors
 
     mine = owner()
     for container in client.api.containers(all=True, filters={"label": OWNER_LABEL}):
         whose, names = container["Labels"][OWNER_LABEL], [name.removeprefix("/") for name in container["Names"] or ()]
-        if is_dead(whose) or (whose == mine and _in_use.isdisjoint(names)):
+        if is_dead(whose, same_boot=not engine_is_here) or (whose == mine and _in_use.isdisjoint(names)):
             with suppress(docker.errors.APIError):  # the engine may be removing it already
                 client.api.remove_container(container["Id"], force=True, v=True)
 
@@ -277,69 +357,6 @@ def follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None])
                 on_progress(f"{layer}: {event['status']} {10 * tenth} % of {size['total'] / MB:.0f} MB")
         elif text := (event.get("stream") or event.get("status") or "").strip():
             on_progress(f"{layer}: {text}" if layer else text)
-
-
-def _start(client: DockerClient, name: str, spec: SandboxSpec, core: int | None) -> socket.socket:
-    import docker.types
-
-    limits = spec.limits
-    place = "ro,size=4096,nr_inodes=2"  # each user gets new ones on top of these
-    memory = memory_of_a_sandbox(limits)
-    api = client.api
-    host = api.create_host_config(
-        auto_remove=True,
-        cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
-        cap_drop=["ALL"],
-        cpuset_cpus=str(core % client.info()["NCPU"]) if core is not None and spec.cpus <= 1 else None,
-        ipc_mode="private",
-        log_config=docker.types.LogConfig(type="none"),
-        mem_limit=memory,
-        memswap_limit=memory,
-        mounts=[
-            docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
-            for inside, here in spec.folders
-        ],
-        nano_cpus=int(spec.cpus * 1e9),
-        network_mode="bridge" if spec.network else "none",
-        pids_limit=limits.processes + OWN_PROCESSES,
-        read_only=True,
-        runtime=spec.runtime,
-        # AppArmor's profile of the engine forbids mounts, whatever the rights.
-        security_opt=["no-new-privileges", "apparmor=unconfined"],
-        tmpfs=dict.fromkeys((WORK, *FOLDERS), place),
-        ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
-    )
-    host["KernelMemoryTCP"] = (
-        memory  # version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit
-    )
-    created = api.create_container(
-        spec.image,
-        command=["python3", *init_arguments(spec, own_python=False)],
-        entrypoint=[],
-        environment={"PATH": PATH, "LANG": "C.UTF-8"},
-        host_config=host,
-        labels={OWNER_LABEL: owner()},
-        name=name,
-        stdin_open=True,
-        stop_signal="SIGKILL",
-        user="0:0",
-        working_dir=WORK,
-    )
-    attached = api.attach_socket(created["Id"], params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-    with closing(attached), closing(attached._response):
-        theirs = getattr(attached, "_sock", attached)
-        if type(theirs) is not socket.socket:
-            raise SandboxError("sandboxes need a Docker engine on a unix or plain TCP socket; DOCKER_HOST is neither")
-        # A socket of our own on the same connection: the SDK's closes with the response that it came with.
-        stream = socket.socket(fileno=os.dup(theirs.fileno()))
-        theirs.close()
-    try:
-        api.start(created["Id"])
-    except BaseException:
-        stream.close()
-        raise
-    stream.setblocking(False)
-    return stream
 
 
 def _remove(client: DockerClient, name: str) -> None:

@@ -12,10 +12,13 @@ def owner() -> str:
     return f"{socket.gethostname()}:{_boot()}:{os.getpid()}:{_started_at(os.getpid())}"
 
 
-def is_dead(owner: str) -> bool:
-    """Return whether the owner is known to be dead: one of another machine, on a shared engine, may live."""
+def is_dead(owner: str, *, same_boot: bool = False) -> bool:
+    """Return whether the owner is known to be dead: one of another machine, on a shared engine, may live.
+
+    Two machines may have one name: of another start of the machine with this one's, `same_boot` takes none for dead.
+    """
     host, boot, pid, started = owner.split(":")
-    if host != socket.gethostname():
+    if host != socket.gethostname() or (same_boot and boot != _boot()):
         return False
     try:
         return boot != _boot() or _started_at(int(pid)) != started
