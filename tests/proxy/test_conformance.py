@@ -46,7 +46,8 @@ def check(reply: Reply, line: dict[str, Any], session: Session, known: int) -> N
         assert len(turn.logprobs) == len(turn.output_ids) > 0
     if reply.output_tokens is not None:
         assert reply.output_tokens == sum(len(turn.output_ids) for turn in turns)
-        assert reply.prompt_tokens == turns[0].length - len(turns[0].output_ids)
+        prompts = turns[:: line["body"].get("n") or 1]
+        assert reply.prompt_tokens == sum(turn.length - len(turn.output_ids) for turn in prompts)
     thoughtless = [one.rpartition("</think>")[2].strip() for one in said]
     offered = line["body"].get("tools") or line["body"].get("functions")
     if len(said) == 1 and not any(one.startswith("<tool_call>") for one in thoughtless):
