@@ -46,7 +46,9 @@ def check(reply: Reply, line: dict[str, Any], session: Session, known: int) -> N
         assert len(turn.logprobs) == len(turn.output_ids) > 0
     if reply.output_tokens is not None:
         assert reply.output_tokens == sum(len(turn.output_ids) for turn in turns)
-        prompts = turns[:: line["body"].get("n") or 1]
+        asked = line["body"].get("prompt")
+        count = len(asked) if isinstance(asked, list) and not isinstance(asked[0], int) else 1
+        prompts = turns[:: len(turns) // count]
         assert reply.prompt_tokens == sum(turn.length - len(turn.output_ids) for turn in prompts)
     thoughtless = [one.rpartition("</think>")[2].strip() for one in said]
     offered = line["body"].get("tools") or line["body"].get("functions")
