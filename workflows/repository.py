@@ -180,6 +180,8 @@ def main():
                 outcomes[report.nodeid] = False
 
     out = os.dup(1)
+    for stream in (1, 2):  # what tests print, however much, is nobody's to read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), "src")]  # in place of an installation
     options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir", os.getcwd()]
     pytest.main([*options, *job["files"]], plugins=[Reporter()])
@@ -289,10 +291,11 @@ def with_patch(start: bytes, patch: str) -> bytes:
     """
     with tempfile.TemporaryDirectory(prefix="agentrl-patch-") as folder:
         with tarfile.open(fileobj=io.BytesIO(start)) as given:
-            given.extractall(folder, filter="data")
+            # Links may lead anywhere, as a repository's do: nothing is written through them, and nothing is read.
+            given.extractall(folder, filter="tar")
         if patch.strip():
-            # Outside of any repository that the folder for temporary files may be in.
-            env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(Path(folder).parent)}
+            # In no repository, least of all in one that these files make up: its settings may name programs for git to run here.
+            env = {**os.environ, "GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
             command = ["git", "apply", "--whitespace=nowarn", "-"]
             try:
                 done = subprocess.run(  # noqa: S603

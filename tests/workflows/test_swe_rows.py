@@ -169,6 +169,14 @@ async def test_a_mend_earns_1(tasks: list[dict[str, Any]], backend: BackendName)
         assert (done.error, done.reward, done.metrics["tests_passed"]) == (None, 1.0, 1.0)
 
 
+async def test_what_tests_print_decides_nothing(tasks: list[dict[str, Any]], bubblewrap: BackendName) -> None:
+    loud = "\n\ndef test_of_no_list():\n    print('x' * 10_000_000)\n    assert False\n"
+    files = {name: text + loud for name, text in tasks[0]["tests"]["files"].items()}
+    task = {**tasks[0], "tests": {**tasks[0]["tests"], "files": files}}
+    done = await outcome_of(write("slugs/make.py", SLUGS_MENDED), task, bubblewrap)
+    assert (done.error, done.reward) == (None, 1.0)
+
+
 PASSES_ALL = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n    report = yield\n    report.outcome = 'passed'\n    return report\n"
 NO_MENDS = {
     "nothing": "true",
