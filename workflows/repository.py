@@ -108,6 +108,8 @@ class HiddenTests(BaseModel):
 
     files: Files = Field(min_length=1)
     """Put over the repository, by path. Those called test_*.py or *_test.py are run by pytest, unless `command` says otherwise."""
+    removed: list[RelativePath] = Field(default_factory=list)
+    """Files of the repository that its tests do without."""
     command: list[str] | None = None
     """Decides by its exit code, in place of pytest. Code under test that ends the command's process with 0 passes it."""
     timeout_s: float = Field(default=120.0, gt=0)
@@ -213,7 +215,7 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
         SandboxLostError: The sandbox is lost.
     """
     try:
-        await sandbox.restore(await in_thread(with_tests, start, end, tests.files))
+        await sandbox.restore(await in_thread(with_tests, start, end, tests.files, None, tests.removed))
     except SandboxLostError:
         raise
     except SandboxError:
@@ -234,7 +236,11 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
 
 
 def with_tests(
-    start: bytes, end: bytes, tests: Mapping[str, str], is_steering: Callable[[str], bool] | None = None
+    start: bytes,
+    end: bytes,
+    tests: Mapping[str, str],
+    is_steering: Callable[[str], bool] | None = None,
+    removed: Iterable[str] = (),
 ) -> bytes:
     """Return the repository as its tests see it: `end`, with the files of `tests`, and with what steers them as it was at the `start`.
 
@@ -243,9 +249,10 @@ def with_tests(
         end: The repository as the agent left it.
         tests: The files of the tests, by path.
         is_steering: Whether the file of a path steers tests; None: where a part of the path is one of `STEERING`.
+        removed: Files that the tests do without, whoever made them.
     """
     is_steering = is_steering or steers
-    replaced = {*tests}
+    replaced = {*tests, *removed}
     result = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(end)) as left,
