@@ -265,7 +265,7 @@ def test_a_folder_in_another_repository_is_not_taken_for_the_rows(
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "another")
     (tmp_path / "repositories" / "made" / "slugs").mkdir(parents=True)
     monkeypatch.setenv("AGENTRL_REPOSITORIES", str(tmp_path / "repositories"))
-    with pytest.raises(TaskFileError, match="row 0 .*not a git repository"):
+    with pytest.raises(TaskFileError, match=r"row 0 .*not a git repository"):
         list(swe_rows.tasks_of_rows([{**rows[0], "base_commit": "HEAD"}]))
 
 
