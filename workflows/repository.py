@@ -370,12 +370,30 @@ def _sorted(paths: Iterable[Path]) -> list[Path]:
 
 
 def _archive(repository: Path, commit: str) -> bytes:
-    command = ["git", "-C", str(repository), "archive", "--format=tar", commit]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"repository.git = {str(repository)!r}: git cannot be run: {error}") from error
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise ConfigError(f"repository.git = {str(repository)!r}, commit = {commit!r}: {said}")
-    return done.stdout
+    where = f"repository.git = {str(repository)!r}, commit = {commit!r}"
+
+    def git(*command: str, **env: str) -> bytes:
+        try:
+            done = subprocess.run(  # noqa: S603
+                ["git", *command],  # noqa: S607
+                capture_output=True,
+                env={**os.environ, **env},
+                timeout=GIT_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConfigError(f"{where}: git cannot be run: {error}") from error
+        if done.returncode:
+            raise ConfigError(f"{where}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+    asked = ("rev-parse", "--path-format=absolute", "--git-path", "objects", f"{commit}^{{commit}}")
+    objects, name = os.fsdecode(git("-C", str(repository), *asked)).splitlines()
+    # Attributes of the repository may leave files out of an archive, write its history into others, or name programs of this machine.
+    with tempfile.TemporaryDirectory(prefix="agentrl-archive-") as folder:
+        for below in ("refs", "info", "objects"):
+            Path(folder, below).mkdir()
+        Path(folder, "HEAD").write_text("ref: refs/heads/none\n")
+        Path(folder, "info", "attributes").write_text("* -export-ignore -export-subst -filter -text -ident\n")
+        env = {"GIT_DIR": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        return git("archive", "--format=tar", name, **env)

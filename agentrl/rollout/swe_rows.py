@@ -198,7 +198,8 @@ def _git(
             ["git", "-C", str(repository), *command],  # noqa: S607
             input=stdin.encode(),
             capture_output=True,
-            env={**os.environ, **(env or {})},
+            # A folder that is no repository may be in one, which is not the row's.
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(repository.parent), **(env or {})},
             timeout=GIT_TIMEOUT_S,
             check=False,
         )

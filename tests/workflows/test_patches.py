@@ -11,6 +11,7 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.workflows.repository import Repository, pack, with_patch
+from tests.workflows.test_swe_rows import git
 
 PATCH = "--- a/calc.py\n+++ b/calc.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
 
@@ -37,6 +38,23 @@ def test_files_that_make_up_a_repository_run_nothing_here(tmp_path: Path, below:
     }
     assert text_in(with_patch(pack(files), PATCH), "calc.py") == "x = 2\n"
     assert not ran.exists()
+
+
+def test_a_commit_is_what_it_holds_whatever_its_attributes_say(tmp_path: Path) -> None:
+    files = {
+        "docs/a.txt": "a\n",
+        "version.py": "it = '$Format:%H %B$'\n",
+        ".gitattributes": "docs export-ignore\nversion.py export-subst\n*.txt eol=crlf\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "it" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "it" / name).write_text(text)
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "the message"]):
+        git(tmp_path / "it", *command)
+    packed = Repository(git=tmp_path / "it", commit="HEAD").packed()
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert {one.name for one in archive if one.isreg()} == {*files}
+    assert {name: text_in(packed, name) for name in files} == files
 
 
 def test_links_of_a_repository_may_lead_anywhere_and_nothing_goes_through_them(tmp_path: Path) -> None:

@@ -258,6 +258,17 @@ def test_a_row_that_cannot_be_used_is_named_before_a_run(
         list_tasks(f"swe:{file}")
 
 
+def test_a_folder_in_another_repository_is_not_taken_for_the_rows(
+    rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "another")
+    (tmp_path / "repositories" / "made" / "slugs").mkdir(parents=True)
+    monkeypatch.setenv("AGENTRL_REPOSITORIES", str(tmp_path / "repositories"))
+    with pytest.raises(TaskFileError, match=r"row 0 .*not a git repository"):
+        list(swe_rows.tasks_of_rows([{**rows[0], "base_commit": "HEAD"}]))
+
+
 def test_a_repository_that_no_sandbox_has_room_for_is_named_before_a_run(
     rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
