@@ -105,13 +105,19 @@ def _load(name: str, args: str) -> Any:
         raise TaskFileError(f"the verifiers environment {name!r} cannot be loaded: {one_line(error)}") from error
     finally:
         environment.signal = theirs
-    compared = loaded.rubric._get_group_reward_func_names()
+    compared = _group_rewards(loaded.rubric)
     if compared:
         raise TaskFileError(
             f"the verifiers environment {name!r} compares the attempts of a group ({', '.join(compared)}), and each is scored by itself here; "
             "use an environment whose rewards look at one rollout"
         )
     return loaded
+
+
+def _group_rewards(rubric: Any) -> list[str]:
+    """Return the names of the rewards of a rubric, and of those in it, that look at all attempts of a group."""
+    own: list[str] = rubric._get_group_reward_func_names()
+    return own + [name for inner in getattr(rubric, "rubrics", ()) for name in _group_rewards(inner)]
 
 
 def _module_of_folder(folder: Path) -> str:

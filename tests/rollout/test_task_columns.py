@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
+import agentrl
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
-from agentrl.evaluation import evaluate
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.tasks import TaskStream
 from agentrl.testing import ScriptedModel
@@ -66,7 +66,7 @@ async def test_an_evaluation_has_them_too(saved: str) -> None:
         }
     )
     async with ScriptedModel(answer).serve() as url:
-        result = await evaluate(config, chat.run, saved, base_url=url, api_key="-")
+        result = await agentrl.evaluate(config, workflow=chat.run, tasks=saved, base_url=url, api_key="-")
     assert result.mean_reward == 0.5
 
 

@@ -65,7 +65,7 @@ async def test_a_tool_environment_with_its_rewards_and_metrics() -> None:
 
 
 async def test_a_bundled_environment_scores_as_it_does_by_itself() -> None:
-    environment = verifiers_env.load("vf-gcd", "{}")
+    environment = await in_thread(verifiers_env.load, "vf-gcd", "{}")
     entry = environment.rg_dataset[4]
     right = await outcome_of(lambda _: f"<answer>{entry['answer']}</answer>", {"environment": "vf-gcd", "row": 4})
     wrong = await outcome_of(lambda _: "<answer>-1</answer>", {"environment": "vf-gcd", "row": 4})
