@@ -17,7 +17,7 @@ import secrets
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -26,9 +26,10 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError, one_line
+from agentrl.rollout.swe_rows import MAX_REPOSITORY_BYTES
 from agentrl.sandboxes import Sandbox
 
-MAX_BYTES = 32 * 2**20
+MAX_BYTES = MAX_REPOSITORY_BYTES
 """Of a repository: what a sandbox's snapshot holds."""
 STEERING = (
     *(
@@ -111,11 +112,15 @@ class HiddenTests(BaseModel):
     command: list[str] | None = None
     """Decides by its exit code, in place of pytest. Code under test that ends the command's process with 0 passes it."""
     timeout_s: float = Field(default=120.0, gt=0)
+    deleted: list[str] = Field(default_factory=list)
+    """Paths of files that are not there when the tests run, whatever the agent did to them."""
     must_pass: list[str] = Field(default_factory=list)
     """The ids of pytest of the tests that decide, such as tests/test_it.py::test_one; none: all of them do."""
 
     @model_validator(mode="after")
     def _something_runs(self) -> HiddenTests:
+        if twice := set(self.deleted) & set(self.files):
+            raise ValueError(f"{min(twice)!r} is in 'files' and in 'deleted'; leave it out of one")
         if missing := [test for test in self.must_pass if test.partition("::")[0] not in self.files]:
             raise ValueError(f"must_pass names {missing[0]!r}, whose file is none of 'files'")
         if self.command is None and not self.test_files:
@@ -211,7 +216,7 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
         SandboxLostError: The sandbox is lost.
     """
     try:
-        await sandbox.restore(await in_thread(with_tests, start, end, tests.files))
+        await sandbox.restore(await in_thread(with_tests, start, end, tests.files, None, tests.deleted))
     except SandboxLostError:
         raise
     except SandboxError:
@@ -232,7 +237,11 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
 
 
 def with_tests(
-    start: bytes, end: bytes, tests: Mapping[str, str], is_steering: Callable[[str], bool] | None = None
+    start: bytes,
+    end: bytes,
+    tests: Mapping[str, str],
+    is_steering: Callable[[str], bool] | None = None,
+    deleted: Collection[str] = (),
 ) -> bytes:
     """Return the repository as its tests see it: `end`, with the files of `tests`, and with what steers them as it was at the `start`.
 
@@ -241,9 +250,10 @@ def with_tests(
         end: The repository as the agent left it.
         tests: The files of the tests, by path.
         is_steering: Whether the file of a path steers tests; None: where a part of the path is one of `STEERING`.
+        deleted: Paths that are left out.
     """
     is_steering = is_steering or steers
-    replaced = {*tests}
+    replaced = {*tests, *deleted}
     result = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(end)) as left,

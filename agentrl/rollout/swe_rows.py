@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +24,9 @@ from agentrl.errors import TaskFileError, one_line
 
 DEFAULT_AGENT = "shell"
 GIT_TIMEOUT_S = 120.0
+MAX_REPOSITORY_BYTES = 32 * 2**20
+"""Bytes of a repository's tar archive that go into a sandbox."""
+_TAR_BLOCK = 512
 
 
 def _listed(given: Any) -> Any:
@@ -86,12 +89,14 @@ def tasks_of_rows(rows: Iterable[Mapping[str, Any]], agent: str = DEFAULT_AGENT)
             message = problem["msg"].removeprefix("Value error, ")
             raise TaskFileError(f"{where}: {field}: {message}; see docs/swe_tasks.md") from None
         repository = _repository(row.repo, where)
+        files, deleted = _test_files(repository, row, where)
+        tests = {"files": files, "must_pass": row.must_pass}
         task: Task = {
             "harness": agent,
             "name": row.instance_id,
             "repository": {"git": str(repository), "commit": row.base_commit},
             "prompt": row.problem_statement,
-            "tests": {"files": _test_files(repository, row, where), "must_pass": row.must_pass},
+            "tests": {**tests, "deleted": deleted} if deleted else tests,
             "solution": row.patch,
         }
         image = row.docker_image or row.image_name
@@ -118,8 +123,10 @@ def _repository(repo: str, where: str) -> Path:
     )
 
 
-def _test_files(repository: Path, row: SweRow, where: str) -> dict[str, str]:
-    """Return the files of the tests: those that the test patch makes or changes, and those of the tests that have to pass.
+def _test_files(repository: Path, row: SweRow, where: str) -> tuple[dict[str, str], list[str]]:
+    """Return the files of the tests, and the paths that the test patch deletes.
+
+    The files are those that the test patch makes or changes, and those of the tests that have to pass.
 
     Raises:
         TaskFileError: They cannot be had.
@@ -147,11 +154,16 @@ def _test_files(repository: Path, row: SweRow, where: str) -> dict[str, str]:
             return _git(repository, command, where, env=env, stdin=stdin)
 
         git("read-tree", f"{row.base_commit}^{{commit}}")
+        _check_size(git, row.base_commit, where)
         changed: list[str] = []
+        deleted: list[str] = []
         if row.test_patch.strip():
             git("apply", "--cached", "--whitespace=nowarn", "-", stdin=row.test_patch)
-            listed = git("diff", "--cached", "--name-only", "--no-renames", "--diff-filter=AM", "-z", row.base_commit)
-            changed = listed.decode().split("\0")[:-1]
+            differs = ("diff", "--cached", "--name-only", "--no-renames", "-z")
+            changed, deleted = (
+                git(*differs, f"--diff-filter={kind}", row.base_commit).decode().split("\0")[:-1]
+                for kind in ("AM", "D")
+            )
         files = {}
         for path in dict.fromkeys([*changed, *named]):
             content = git("cat-file", "blob", f":{path}")
@@ -159,7 +171,23 @@ def _test_files(repository: Path, row: SweRow, where: str) -> dict[str, str]:
                 files[path] = content.decode()
             except UnicodeDecodeError:
                 raise TaskFileError(f"{where}: the test file {path} is not UTF-8; leave the row out") from None
-    return files
+    return files, deleted
+
+
+def _check_size(git: Callable[..., bytes], commit: str, where: str) -> None:
+    """Refuse what is too large for a sandbox.
+
+    Raises:
+        TaskFileError: It is.
+    """
+    sizes = [line.split()[3] for line in git("ls-tree", "-r", "-l", "--full-tree", commit).splitlines()]
+    least = sum(_TAR_BLOCK + -(-int(size) // _TAR_BLOCK) * _TAR_BLOCK for size in sizes if size != b"-")
+    # The attributes of a repository may keep files out of its archive, which takes long to make.
+    if least > MAX_REPOSITORY_BYTES and (size := len(git("archive", "--format=tar", commit))) > MAX_REPOSITORY_BYTES:
+        raise TaskFileError(
+            f"{where}: the repository has {size} bytes at {commit}; at most {MAX_REPOSITORY_BYTES} go into a sandbox; leave the row "
+            "out, or make it a terminal task, whose image has the repository (docs/terminal_tasks.md)"
+        )
 
 
 def _git(

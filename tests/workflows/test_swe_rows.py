@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.cli.main import main
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
+from agentrl.rollout import swe_rows
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import remote_runner
@@ -236,6 +238,44 @@ def test_a_row_that_cannot_be_used_is_named_before_a_run(
     file.write_text(json.dumps({**rows[0], **change}) + "\n")
     with pytest.raises(TaskFileError, match=message):
         list_tasks(f"swe:{file}")
+
+
+async def test_a_test_that_the_test_patch_deletes_is_gone(
+    tmp_path: Path, bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent puts it back, which changes nothing."""
+    old = {"tests/old.py": "VALUE = 0\n"}
+    checks = "from pathlib import Path\n\ndef test_gone():\n    assert not Path('tests/old.py').exists()\n"
+    found = await in_thread(made, tmp_path / "made", {"calc.py": "", **old}, {}, {"tests/test_gone.py": checks})
+    deletion = (
+        "diff --git a/tests/old.py b/tests/old.py\ndeleted file mode 100644\n"
+        "--- a/tests/old.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-VALUE = 0\n"
+    )
+    row = {
+        **found,
+        "test_patch": found["test_patch"] + deletion,
+        "instance_id": "gone-1",
+        "repo": "made",
+        "problem_statement": "Mend it.",
+        "FAIL_TO_PASS": ["tests/test_gone.py::test_gone"],
+    }
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    monkeypatch.setenv("AGENTRL_REPOSITORIES", str(tmp_path))
+    (task,) = await in_thread(list_tasks, f"swe:{file}", None, task_type_of(harness.run))
+    assert task["tests"]["deleted"] == ["tests/old.py"]
+    done = await outcome_of("echo VALUE = 1 > tests/old.py", task, bubblewrap)
+    assert (done.error, done.reward) == (None, 1.0)
+
+
+def test_a_repository_that_no_sandbox_takes_is_refused_before_a_run(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swe_rows, "MAX_REPOSITORY_BYTES", 1000)
+    with pytest.raises(
+        TaskFileError, match=r"row 0 \(made__slugs-1\): the repository has \d+ bytes at .*; at most 1000 go"
+    ):
+        list_tasks(source)
 
 
 def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(

@@ -121,9 +121,10 @@ async def test_each_kind_plays_as_the_library_says() -> None:
         results = [message["content"] for message in messages if message["role"] == "tool"]
         return results[-1] if len(results) == 2 else ToolCall("add", '{"number": 1}')
 
-    single, many, stateful = (
-        list_tasks(f'verifiers:vf-kinds?{{"kind": "{k}"}}') for k in ("single", "many", "stateful")
-    )
+    single, many, stateful = [
+        await in_thread(list_tasks, f'verifiers:vf-kinds?{{"kind": "{kind}"}}')
+        for kind in ("single", "many", "stateful")
+    ]
     outcome = await outcome_of(lambda messages: str(len(messages)), single[2])
     assert (outcome.error, outcome.reward) == (None, 1.0)  # the system prompt comes first
     outcome = await outcome_of(wrong_once, many[2])
