@@ -14,7 +14,6 @@ import io
 import json
 import os
 import secrets
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +25,7 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError, one_line
+from agentrl.machine.git import run_git
 from agentrl.sandboxes import Sandbox
 
 MAX_BYTES = 32 * 2**20
@@ -44,7 +44,6 @@ STEERING = (
     *("sitecustomize.py", "usercustomize.py", "*.dist-info", "*.egg-info", "__pycache__"),
 )
 """Names of files and folders that decide how pytest runs, or what Python imports; an agent's changes to them do not count."""
-GIT_TIMEOUT_S = 120.0
 
 
 def _relative(path: str) -> str:
@@ -302,22 +301,11 @@ def with_patch(start: bytes, patch: str) -> bytes:
             given.extractall(folder, filter="tar")
         if patch.strip():
             # In no repository, least of all in one that these files make up: its settings may name programs for git to run here.
-            env = {**os.environ, "GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-            command = ["git", "apply", "--whitespace=nowarn", "-"]
+            nothing = {"GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
             try:
-                done = subprocess.run(  # noqa: S603
-                    command,
-                    cwd=folder,
-                    env=env,
-                    input=patch.encode(),
-                    capture_output=True,
-                    timeout=GIT_TIMEOUT_S,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise ConfigError(f"the patch cannot be applied: git cannot be run: {error}") from error
-            if done.returncode:
-                raise ConfigError(f"the patch does not apply: {one_line(done.stderr.decode(errors='replace').strip())}")
+                run_git(Path(folder), "apply", "--whitespace=nowarn", "-", stdin=patch, **nothing)
+            except OSError as error:
+                raise ConfigError(f"the patch does not apply: {one_line(error)}") from error
         return _pack_folder(Path(folder))
 
 
@@ -370,30 +358,18 @@ def _sorted(paths: Iterable[Path]) -> list[Path]:
 
 
 def _archive(repository: Path, commit: str) -> bytes:
-    where = f"repository.git = {str(repository)!r}, commit = {commit!r}"
-
-    def git(*command: str, **env: str) -> bytes:
-        try:
-            done = subprocess.run(  # noqa: S603
-                ["git", *command],  # noqa: S607
-                capture_output=True,
-                env={**os.environ, **env},
-                timeout=GIT_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ConfigError(f"{where}: git cannot be run: {error}") from error
-        if done.returncode:
-            raise ConfigError(f"{where}: {done.stderr.decode(errors='replace').strip()}")
-        return done.stdout
-
     asked = ("rev-parse", "--path-format=absolute", "--git-path", "objects", f"{commit}^{{commit}}")
-    objects, name = os.fsdecode(git("-C", str(repository), *asked)).splitlines()
     # Attributes of the repository may leave files out of an archive, write its history into others, or name programs of this machine.
     with tempfile.TemporaryDirectory(prefix="agentrl-archive-") as folder:
         for below in ("refs", "info", "objects"):
             Path(folder, below).mkdir()
         Path(folder, "HEAD").write_text("ref: refs/heads/none\n")
         Path(folder, "info", "attributes").write_text("* -export-ignore -export-subst -filter -text -ident\n")
-        env = {"GIT_DIR": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
-        return git("archive", "--format=tar", name, **env)
+        try:
+            objects, name = os.fsdecode(run_git(repository, *asked)).splitlines()
+            env = {"GIT_DIR": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+            return run_git(Path(folder), "archive", "--format=tar", name, **env)
+        except OSError as error:
+            raise ConfigError(
+                f"repository.git = {str(repository)!r}, commit = {commit!r}: {one_line(error)}"
+            ) from error

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,9 +20,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.machine.git import run_git
 
 DEFAULT_AGENT = "shell"
-GIT_TIMEOUT_S = 120.0
 MAX_BYTES = 32 * 2**20
 """Of a repository, packed: what `workflows/repository.py` puts into a sandbox."""
 TAR_BLOCK = 512
@@ -142,7 +141,7 @@ def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, d
     with tempfile.TemporaryDirectory(prefix="agentrl-swe-") as folder:
         # Git writes to the folder alone: the repository stays as it is.
         (objects := Path(folder) / "objects").mkdir()
-        found = _git(repository, ["rev-parse", "--path-format=absolute", "--git-path", "objects"], where)
+        found = _git(repository, where, "rev-parse", "--path-format=absolute", "--git-path", "objects")
         env = {
             "GIT_INDEX_FILE": str(Path(folder) / "index"),
             "GIT_OBJECT_DIRECTORY": str(objects),
@@ -150,7 +149,7 @@ def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, d
         }
 
         def git(*command: str, stdin: str = "") -> bytes:
-            return _git(repository, command, where, env=env, stdin=stdin)
+            return _git(repository, where, *command, stdin=stdin, **env)
 
         git("read-tree", f"{row.base_commit}^{{commit}}")
         commit = git("rev-parse", "--verify", f"{row.base_commit}^{{commit}}").decode().strip()
@@ -190,27 +189,11 @@ def _check_size(listed: bytes, where: str) -> None:
         )
 
 
-def _git(
-    repository: Path, command: Sequence[str], where: str, *, env: Mapping[str, str] | None = None, stdin: str = ""
-) -> bytes:
+def _git(repository: Path, where: str, *command: str, stdin: str = "", **variables: str) -> bytes:
     try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(repository), *command],  # noqa: S607
-            input=stdin.encode(),
-            capture_output=True,
-            # A folder that is no repository may be in one, which is not the row's.
-            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(repository.parent), **(env or {})},
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except ValueError as error:  # a NUL, or half of a character, which JSON can say
-        raise TaskFileError(f"{where}: {one_line(error)}; git takes no such text, leave the row out") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise TaskFileError(f"{where}: git cannot be run: {error}") from error
-    if done.returncode:
-        said = one_line(done.stderr.decode(errors="replace").strip())
+        return run_git(repository, *command, stdin=stdin, **variables)
+    except OSError as error:
         what = (
             "test_patch does not apply to base_commit" if "apply" in command else f"{repository}: {' '.join(command)}"
         )
-        raise TaskFileError(f"{where}: {what}: {said}")
-    return done.stdout
+        raise TaskFileError(f"{where}: {what}: {one_line(error)}; mend it, or leave the row out") from error
