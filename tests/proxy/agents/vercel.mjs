@@ -1,5 +1,6 @@
-// Vercel's ai with one of its providers: MODEL is "responses", "chat" or "anthropic", HOW "whole" or "stream".
+// Vercel's ai with one of its providers: MODEL is "responses", "chat", "anthropic" or "google", HOW "whole" or "stream".
 import { createAnthropic } from "@ai-sdk/anthropic";
+import { createGoogleGenerativeAI } from "@ai-sdk/google";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
@@ -10,6 +11,7 @@ const models = {
   responses: () => openai("any"),
   chat: () => openai.chat("any"),
   anthropic: () => createAnthropic({ baseURL: `${url}/v1`, apiKey })("any"),
+  google: () => createGoogleGenerativeAI({ baseURL: `${url}/v1beta`, apiKey })("any"),
 };
 const weather = tool({
   description: "The weather of a place.",
