@@ -98,7 +98,7 @@ def installed(name: str) -> str:
     return str(program)
 
 
-def call(name: str, **arguments: str) -> str:
+def call(name: str, **arguments: object) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
@@ -107,17 +107,25 @@ def policy(prompt: str) -> str:
     spoken = prompt[prompt.rfind("<|im_start|>user") :]
     if "<tool_response>" in spoken:
         return ANSWER if DONE in spoken else "The tool failed."
+    if "as JSON" in spoken and not re.search('"name": ?"json"', prompt):
+        return '{"answer":42}'
     if "at once" in spoken:
-        return "\n".join(call(name, place="Berlin") for name in ("weather", "population"))
-    for name, arguments in (
+        names = re.findall(r'"name": ?"((?:mcp__sky__)?(?:weather|population))"', prompt)
+        return "\n".join(call(name, place="Berlin") for name in names)
+    if "Think first" in spoken:
+        return "<think>\nI look.\n</think>\n\n" + call("weather", place="Berlin")
+    tools: tuple[tuple[str, dict[str, object]], ...] = (
         ("weather", {"place": "Berlin"}),
-        ("mcp__sky__weather", {"place": "Berlin"}),
+        ("broken", {"place": "Berlin"}),
+        ("json", {"answer": 42}),
         ("Bash", {"command": f"echo {DONE}", "description": "Look"}),
         ("exec_command", {"cmd": f"echo {DONE}"}),
         ("shell_command", {"command": f"echo {DONE}"}),
-    ):
+    )
+    for name, arguments in tools:
         if re.search(rf'"name": ?"{name}"', prompt):
-            return call(name, **arguments)
+            begun = prompt.rpartition("<|im_start|>assistant\n")[2]
+            return call(name, **arguments).removeprefix(begun)
     return "Weather"
 
 
@@ -262,9 +270,12 @@ SDKS = {
 @pytest.mark.parametrize("how", ["whole", "stream"])
 @pytest.mark.parametrize("model", VERCEL)
 async def test_vercel_ai(nano_format: ChatFormat, tmp_path: Path, model: str, how: str) -> None:
+    """A call; two at once, with a question after them that is thought about; a call that must be; a tool that fails; an answer in JSON."""
     async with opened(nano_format, tmp_path, f"Vercel ai with {VERCEL[model]}", "ai") as setup:
-        assert ANSWER in await setup.node("vercel.mjs", MODEL=model, HOW=how)
-        setup.check(roots=1, leaves=1)
+        *said, answer = (await setup.node("vercel.mjs", MODEL=model, HOW=how)).splitlines()
+        assert said == [ANSWER, ANSWER, ANSWER, "", "The tool failed."]
+        assert json.loads(answer) == {"answer": 42}
+        setup.check(roots=5, leaves=5)
 
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
@@ -288,7 +299,7 @@ async def test_claude_agent_sdk(nano_format: ChatFormat, tmp_path: Path) -> None
     program = installed("claude")
     client = "Claude Agent SDK", "@anthropic-ai/claude-agent-sdk"
     async with opened(nano_format, tmp_path, *client, folder=AGENT_SDK) as setup:
-        assert ANSWER in await setup.node("claude_agent_sdk.mjs", AGENT_SDK, CLAUDE=program)
+        assert (await setup.node("claude_agent_sdk.mjs", AGENT_SDK, CLAUDE=program)).count(ANSWER) == 2
         roots = setup.choose()
     assert [root.kind for root in roots if root.tools] == ["main"]
     setup.check(roots=len(roots), leaves=len(roots))

@@ -1,4 +1,4 @@
-// Anthropic's agent SDK: a conversation with a tool of its own, which it runs in this process. It starts Claude Code, which is at CLAUDE.
+// Anthropic's agent SDK: a conversation of two questions with tools of its own, which it runs in this process. It starts Claude Code, which is at CLAUDE.
 import { createSdkMcpServer, query, tool } from "@anthropic-ai/claude-agent-sdk";
 import { z } from "zod";
 
@@ -6,14 +6,28 @@ const { CLAUDE, URL: url, KEY: key, HOME, PATH } = process.env;
 const weather = tool("weather", "The weather of a place.", { place: z.string() }, async ({ place }) => ({
   content: [{ type: "text", text: `sunny in ${place}` }],
 }));
+const population = tool("population", "Who lives there.", { place: z.string() }, async () => ({
+  content: [{ type: "text", text: "4 people" }],
+}));
+let answered;
+async function* questions() {
+  for (const content of [
+    "What is the weather in Berlin, and how many live there? Look both up at once.",
+    "And what is the weather in Berlin now? Look both up at once.",
+  ]) {
+    const done = new Promise((resolve) => (answered = resolve));
+    yield { type: "user", message: { role: "user", content }, parent_tool_use_id: null };
+    await done;
+  }
+}
 const messages = query({
-  prompt: "What is the weather in Berlin?",
+  prompt: questions(),
   options: {
     model: "anything",
     systemPrompt: "You tell the weather.",
     tools: [],
-    mcpServers: { sky: createSdkMcpServer({ name: "sky", version: "1.0.0", tools: [weather] }) },
-    allowedTools: ["mcp__sky__weather"],
+    mcpServers: { sky: createSdkMcpServer({ name: "sky", version: "1.0.0", tools: [weather, population] }) },
+    allowedTools: ["mcp__sky__weather", "mcp__sky__population"],
     settingSources: [],
     includePartialMessages: true,
     maxTurns: 4,
@@ -26,5 +40,6 @@ const messages = query({
 for await (const message of messages) {
   if (message.type === "result") {
     console.log(message.result ?? message.subtype);
+    answered();
   }
 }
