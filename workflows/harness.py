@@ -6,7 +6,7 @@ A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests":
   `shell_agent.py`), or a row of your own: {"program": ..., "command": ...}.
 - "repository" is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}.
 - "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command". "must_pass"
-  names those that decide.
+  names those that decide, "removed" the files that are gone then.
 - "image" is a Docker image with what the repository needs; without it, it is the run's.
 - "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2, "calls": 1000}.
 

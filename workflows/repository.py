@@ -108,6 +108,8 @@ class HiddenTests(BaseModel):
 
     files: Files = Field(min_length=1)
     """Put over the repository, by path. Those called test_*.py or *_test.py are run by pytest, unless `command` says otherwise."""
+    removed: list[RelativePath] = Field(default_factory=list)
+    """Files of the repository that its tests do without."""
     command: list[str] | None = None
     """Decides by its exit code, in place of pytest. Code under test that ends the command's process with 0 passes it."""
     timeout_s: float = Field(default=120.0, gt=0)
@@ -180,6 +182,8 @@ def main():
                 outcomes[report.nodeid] = False
 
     out = os.dup(1)
+    for stream in (1, 2):  # what tests print, however much, is nobody's to read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), "src")]  # in place of an installation
     options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir", os.getcwd()]
     pytest.main([*options, *job["files"]], plugins=[Reporter()])
@@ -211,7 +215,7 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
         SandboxLostError: The sandbox is lost.
     """
     try:
-        await sandbox.restore(await in_thread(with_tests, start, end, tests.files))
+        await sandbox.restore(await in_thread(with_tests, start, end, tests.files, None, tests.removed))
     except SandboxLostError:
         raise
     except SandboxError:
@@ -232,7 +236,11 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
 
 
 def with_tests(
-    start: bytes, end: bytes, tests: Mapping[str, str], is_steering: Callable[[str], bool] | None = None
+    start: bytes,
+    end: bytes,
+    tests: Mapping[str, str],
+    is_steering: Callable[[str], bool] | None = None,
+    removed: Iterable[str] = (),
 ) -> bytes:
     """Return the repository as its tests see it: `end`, with the files of `tests`, and with what steers them as it was at the `start`.
 
@@ -241,9 +249,10 @@ def with_tests(
         end: The repository as the agent left it.
         tests: The files of the tests, by path.
         is_steering: Whether the file of a path steers tests; None: where a part of the path is one of `STEERING`.
+        removed: Files that the tests do without, whoever made them.
     """
     is_steering = is_steering or steers
-    replaced = {*tests}
+    replaced = {*tests, *removed}
     result = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(end)) as left,
@@ -289,10 +298,11 @@ def with_patch(start: bytes, patch: str) -> bytes:
     """
     with tempfile.TemporaryDirectory(prefix="agentrl-patch-") as folder:
         with tarfile.open(fileobj=io.BytesIO(start)) as given:
-            given.extractall(folder, filter="data")
+            # Links may lead anywhere, as a repository's do: nothing is written through them, and nothing is read.
+            given.extractall(folder, filter="tar")
         if patch.strip():
-            # Outside of any repository that the folder for temporary files may be in.
-            env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(Path(folder).parent)}
+            # In no repository, least of all in one that these files make up: its settings may name programs for git to run here.
+            env = {**os.environ, "GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
             command = ["git", "apply", "--whitespace=nowarn", "-"]
             try:
                 done = subprocess.run(  # noqa: S603
@@ -360,12 +370,30 @@ def _sorted(paths: Iterable[Path]) -> list[Path]:
 
 
 def _archive(repository: Path, commit: str) -> bytes:
-    command = ["git", "-C", str(repository), "archive", "--format=tar", commit]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"repository.git = {str(repository)!r}: git cannot be run: {error}") from error
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise ConfigError(f"repository.git = {str(repository)!r}, commit = {commit!r}: {said}")
-    return done.stdout
+    where = f"repository.git = {str(repository)!r}, commit = {commit!r}"
+
+    def git(*command: str, **env: str) -> bytes:
+        try:
+            done = subprocess.run(  # noqa: S603
+                ["git", *command],  # noqa: S607
+                capture_output=True,
+                env={**os.environ, **env},
+                timeout=GIT_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConfigError(f"{where}: git cannot be run: {error}") from error
+        if done.returncode:
+            raise ConfigError(f"{where}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+    asked = ("rev-parse", "--path-format=absolute", "--git-path", "objects", f"{commit}^{{commit}}")
+    objects, name = os.fsdecode(git("-C", str(repository), *asked)).splitlines()
+    # Attributes of the repository may leave files out of an archive, write its history into others, or name programs of this machine.
+    with tempfile.TemporaryDirectory(prefix="agentrl-archive-") as folder:
+        for below in ("refs", "info", "objects"):
+            Path(folder, below).mkdir()
+        Path(folder, "HEAD").write_text("ref: refs/heads/none\n")
+        Path(folder, "info", "attributes").write_text("* -export-ignore -export-subst -filter -text -ident\n")
+        env = {"GIT_DIR": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        return git("archive", "--format=tar", name, **env)

@@ -47,9 +47,17 @@ MODULES = (sys.stdlib_module_names - {"test"}) | {
     "pygments",
     "py",
     "tomli",
+    "sitecustomize",
+    "usercustomize",
 }
 """Modules that tests are run by."""
-_RUNS_A_MODULE = re.compile(r"\bpython[\d.]*\s+(-\S+\s+)*-[A-Za-z]*m\b")
+_LOOKS_IN_WORKDIR = re.compile(
+    r"""PYTHONPATH
+    | \bpython[\d.]*["'}]* ([\s\\]+ (-[WX][\s\\]+\S+ | -\w+))* [\s\\]* ((?<=[\s\\])-\w*[mc] | (?<=\s)-(?=\s) | <)
+    | \| [\s\\]* (\S*/)?python[\d.]* \s* $""",
+    re.VERBOSE | re.MULTILINE,
+)
+"""`python -m`, and a program of its command line (`-c`) or of its standard input."""
 _SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) ", re.MULTILINE)
 
@@ -85,7 +93,7 @@ class OpenTask:
         if self.folder.form == "terminal-bench":
             script = self.folder.folder / self.folder.test_script
         named = {**self.image.env, **self.folder.settings.environment.env, **self.folder.settings.verifier.env}
-        return "PYTHONPATH" in named or _RUNS_A_MODULE.search(script.read_text(errors="replace")) is not None
+        return "PYTHONPATH" in named or _LOOKS_IN_WORKDIR.search(script.read_text(errors="replace")) is not None
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of the task's programs: the image's, the task's and `more`."""
@@ -216,7 +224,7 @@ async def _lay_out(task: OpenTask, sandbox: Sandbox, end: bytes) -> bool:
         own = _only(end, [root.strip("/") for root in task.image.writable])
         with tarfile.open(fileobj=io.BytesIO(own)) as left:
             leading_out = links_out(left, task.image.writable)
-        packed = with_tests(task.image.start, own, {}, lambda path: path in leading_out or _steers(task, path))
+        packed = with_tests(task.image.start, own, {}, lambda path: path in leading_out or steers_tests(task, path))
         packed = _with_folder(packed, folder.tests, TESTS)
         return packed if folder.form == "harbor" else _with_folder(packed, folder.folder / folder.test_script, TESTS)
 
@@ -229,7 +237,7 @@ async def _lay_out(task: OpenTask, sandbox: Sandbox, end: bytes) -> bool:
     return True
 
 
-def _steers(task: OpenTask, path: str) -> bool:
+def steers_tests(task: OpenTask, path: str) -> bool:
     """Return whether a file of the agent's is to be as it was at the start.
 
     It steers tests by its name, or it is where programs are looked for, or where modules are: `python -m pytest` takes those of the
@@ -300,7 +308,7 @@ async def _reward_written(sandbox: Sandbox, name: str) -> float | None:
             continue
         try:
             return reward_of(parse(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EpisodeError(
                 f"the verifier of {name} left {one_line(text, 80)!r} in {file}: {one_line(error)}"
             ) from error
@@ -317,7 +325,10 @@ def reward_of(given: Any) -> float:
         given = given.get("reward")
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise ValueError("a reward is a number, or an object with the number 'reward'")
-    value = float(given)
+    try:
+        value = float(given)
+    except OverflowError:
+        value = math.inf
     if not (math.isfinite(value) and 0 <= value <= 1):
         raise ValueError("a reward is a number from 0 to 1")
     return value

@@ -1,7 +1,8 @@
 """Run an environment of the `verifiers` library (0.1.x, the Environments Hub's `load_environment`), unmodified.
 
 A task is {"environment": ID, "row": i} and, as needed, "args" of its `load_environment` and "sampling" (its sampling
-arguments). The reward and the metrics are the environment's own. Tasks for a whole environment:
+arguments). The reward and the metrics are the environment's own. The source `verifiers:ENV` makes the tasks of a whole
+environment (`agentrl.rollout.verifiers_tasks`); to have them in files, which you may change:
 
     python -m agentrl.workflows.verifiers_env ID DIR [--args JSON]       # writes train.jsonl and eval.jsonl
 
@@ -12,21 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-import threading
-from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
-from agentrl.errors import EpisodeError
+from agentrl.errors import EpisodeError, TaskFileError
 from agentrl.reporting.exit_code import exit_code_of
-
-_loading = threading.Lock()
+from agentrl.rollout.verifiers_tasks import dataset_of, load_environment
 
 
 async def run(episode: Episode) -> Reward:
@@ -47,44 +43,24 @@ async def run(episode: Episode) -> Reward:
 
 
 def load(name: str, args: str) -> Any:
-    """Return an environment by its id; each is loaded once.
+    """Return an environment by its name or folder; each is loaded once.
 
     Args:
-        name: The id.
+        name: The name or folder.
         args: The arguments of its `load_environment`, as JSON.
 
     Raises:
         EpisodeError: It cannot be loaded.
     """
-    with _loading:
-        return _load(name, args)
-
-
-@lru_cache
-def _load(name: str, args: str) -> Any:
     try:
-        import verifiers
-        from verifiers.envs import environment
-    except ImportError:
-        raise EpisodeError(
-            "verifiers environments need the library: pip install -e '/path/to/agentrl[verifiers]'"
-        ) from None
-    # Every environment puts handlers of its own on SIGINT and SIGTERM. They belong to the run, and this is no main thread.
-    theirs = environment.signal
-    environment.signal = SimpleNamespace(**{**vars(signal), "signal": lambda *_: None})
-    try:
-        return verifiers.load_environment(name, **json.loads(args))
-    except Exception as error:
-        raise EpisodeError(f"the verifiers environment {name!r} cannot be loaded: {error}") from error
-    finally:
-        environment.signal = theirs
+        return load_environment(name, args)
+    except TaskFileError as error:
+        raise EpisodeError(str(error)) from error
 
 
 def row_of(environment: Any, index: int, split: str = "train") -> dict[str, Any]:
     """Return one row of an environment's dataset, as its rollouts take it."""
-    dataset = environment.get_eval_dataset() if split == "eval" else environment.get_dataset()
-    row = dict(dataset[index])
-    return {name: row[name] for name in ("prompt", "example_id", "task", "answer", "info") if row.get(name) is not None}
+    return {name: value for name, value in dict(dataset_of(environment, split)[index]).items() if value is not None}
 
 
 def main() -> int:

@@ -36,6 +36,7 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
+from agentrl.rollout.task_columns import with_columns
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, list_tasks
 from agentrl.rollout.workflow import Workflow
@@ -83,7 +84,8 @@ async def evaluate(
     if sources.tasks is None and not config.tasks:
         raise UsageError("`data.sources` mixes tasks of a training run; name those of an evaluation with `tasks`")
     given = config.tasks if sources.tasks is None else sources.tasks
-    chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run))
+    named = await in_users_thread(with_columns, given, config.data)
+    chosen = await in_users_thread(list_tasks, named, config.eval.limit, task_type_of(run))
     identity = {
         "workflow": _name_of(sources),
         "tasks": fingerprint(chosen),

@@ -19,6 +19,7 @@ from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.sampling_order import MixedOrder, SamplingOrder, first_indices, source_of
+from agentrl.rollout.task_columns import with_columns
 from agentrl.rollout.task_pools import PooledOrder, PoolStage
 from agentrl.rollout.task_type import TaskType
 from agentrl.rollout.tasks import TaskList, Tasks, TaskStream, list_tasks, open_tasks, split_tasks, tasks_from_python
@@ -42,11 +43,17 @@ def open_run_tasks(
         ConfigError: A share of a stream is to be held out, a stream is to be drawn from, or a stage takes no task.
     """
     data = config.data
-    held_out = list_tasks(config.eval.tasks, config.eval.limit, task_type) if config.eval.tasks else []
+    held_out: list[Task] = []
+    if config.eval.tasks:
+        held_out = list_tasks(with_columns(config.eval.tasks, data), config.eval.limit, task_type)
     sources = data.sources or [TaskSource(tasks=config.tasks or "the tasks from Python")]
     lists: list[list[Task]] = []
     for source in sources:
-        tasks = open_tasks(source.tasks, task_type) if given is None else tasks_from_python(given, task_type=task_type)
+        named = with_columns(source.tasks if given is None else given, data)
+        if isinstance(named, str):
+            tasks = open_tasks(named, task_type)
+        else:
+            tasks = tasks_from_python(named, source.tasks if given is None else "tasks", task_type)
         if isinstance(tasks, TaskStream):
             return _stream(tasks, config, source, held_out), held_out
         lists.append(tasks)

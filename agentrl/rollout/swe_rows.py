@@ -24,6 +24,9 @@ from agentrl.errors import TaskFileError, one_line
 
 DEFAULT_AGENT = "shell"
 GIT_TIMEOUT_S = 120.0
+MAX_BYTES = 32 * 2**20
+"""Of a repository, packed: what `workflows/repository.py` puts into a sandbox."""
+TAR_BLOCK = 512
 
 
 def _listed(given: Any) -> Any:
@@ -86,12 +89,13 @@ def tasks_of_rows(rows: Iterable[Mapping[str, Any]], agent: str = DEFAULT_AGENT)
             message = problem["msg"].removeprefix("Value error, ")
             raise TaskFileError(f"{where}: {field}: {message}; see docs/swe_tasks.md") from None
         repository = _repository(row.repo, where)
+        commit, tests = _commit_and_tests(repository, row, where)
         task: Task = {
             "harness": agent,
             "name": row.instance_id,
-            "repository": {"git": str(repository), "commit": row.base_commit},
+            "repository": {"git": str(repository), "commit": commit},
             "prompt": row.problem_statement,
-            "tests": {"files": _test_files(repository, row, where), "must_pass": row.must_pass},
+            "tests": {**tests, "must_pass": row.must_pass},
             "solution": row.patch,
         }
         image = row.docker_image or row.image_name
@@ -118,8 +122,10 @@ def _repository(repo: str, where: str) -> Path:
     )
 
 
-def _test_files(repository: Path, row: SweRow, where: str) -> dict[str, str]:
-    """Return the files of the tests: those that the test patch makes or changes, and those of the tests that have to pass.
+def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, dict[str, Any]]:
+    """Return the commit by its hash, as names move on, and `files` and `removed` of the tests.
+
+    The files are those that the test patch makes or changes, and those of the tests that have to pass.
 
     Raises:
         TaskFileError: They cannot be had.
@@ -147,19 +153,41 @@ def _test_files(repository: Path, row: SweRow, where: str) -> dict[str, str]:
             return _git(repository, command, where, env=env, stdin=stdin)
 
         git("read-tree", f"{row.base_commit}^{{commit}}")
+        commit = git("rev-parse", "--verify", f"{row.base_commit}^{{commit}}").decode().strip()
+        _check_size(git("ls-tree", "-r", "-l", "-z", commit), where)
         changed: list[str] = []
+        removed: list[str] = []
         if row.test_patch.strip():
             git("apply", "--cached", "--whitespace=nowarn", "-", stdin=row.test_patch)
-            listed = git("diff", "--cached", "--name-only", "--no-renames", "--diff-filter=AM", "-z", row.base_commit)
-            changed = listed.decode().split("\0")[:-1]
+            options = ("--cached", "--name-only", "--no-renames", "-z", commit)
+            changed = _paths(git("diff", "--diff-filter=d", *options), where)
+            removed = _paths(git("diff", "--diff-filter=D", *options), where)
         files = {}
         for path in dict.fromkeys([*changed, *named]):
             content = git("cat-file", "blob", f":{path}")
+            if not git("ls-files", "--stage", "-z", "--", f":(literal){path}").startswith(b"100"):
+                raise TaskFileError(f"{where}: the test file {path} is a link; leave the row out")
             try:
                 files[path] = content.decode()
             except UnicodeDecodeError:
                 raise TaskFileError(f"{where}: the test file {path} is not UTF-8; leave the row out") from None
-    return files
+    return commit, {"files": files, "removed": removed}
+
+
+def _paths(listed: bytes, where: str) -> list[str]:
+    try:
+        return listed.decode().split("\0")[:-1]
+    except UnicodeDecodeError:
+        raise TaskFileError(f"{where}: test_patch: a path in it is not UTF-8; leave the row out") from None
+
+
+def _check_size(listed: bytes, where: str) -> None:
+    sizes = [int(size) for one in listed.split(b"\0")[:-1] if (size := one.partition(b"\t")[0].split()[3]) != b"-"]
+    packed = sum(TAR_BLOCK + -(-size // TAR_BLOCK) * TAR_BLOCK for size in sizes)
+    if packed > MAX_BYTES:
+        raise TaskFileError(
+            f"{where}: base_commit: the repository has {packed >> 20} MB; a sandbox has room for {MAX_BYTES >> 20}; leave the row out"
+        )
 
 
 def _git(
@@ -170,10 +198,13 @@ def _git(
             ["git", "-C", str(repository), *command],  # noqa: S607
             input=stdin.encode(),
             capture_output=True,
-            env={**os.environ, **(env or {})},
+            # A folder that is no repository may be in one, which is not the row's.
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(repository.parent), **(env or {})},
             timeout=GIT_TIMEOUT_S,
             check=False,
         )
+    except ValueError as error:  # a NUL, or half of a character, which JSON can say
+        raise TaskFileError(f"{where}: {one_line(error)}; git takes no such text, leave the row out") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TaskFileError(f"{where}: git cannot be run: {error}") from error
     if done.returncode:

@@ -33,7 +33,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 class _Section(BaseModel):
     """A table of `task.toml`. Harbor ignores what it does not know, and so do we."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 def _megabytes(given: Any) -> Any:
@@ -126,7 +126,7 @@ class Solution(_Section):
 class SandboxSettings(_Section):
     """`[metadata.agentrl]`: what Harbor's form has no field for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     writable: tuple[AbsolutePath, ...] = ()
     """Folders that the agent may write to, beside the working folder. Their files are what the verifier sees of its work."""
@@ -255,7 +255,7 @@ def read_task_folder(folder: Path) -> TaskFolder:
     else:
         try:
             settings = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
         instruction = read_text(folder / "instruction.md")
         context, script, solution = folder / "environment", "test.sh", folder / "solution" / "solve.sh"
@@ -281,6 +281,9 @@ def read_task_folder(folder: Path) -> TaskFolder:
             f"{test_file} is missing: it runs the tests"
             + (" and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else "")
         )
+    for root in (context / "Dockerfile", folder / "tests", test_file, solution, solution.parent):
+        if root != folder:
+            _check_links(root)
     return TaskFolder(
         form=form,
         folder=folder.absolute(),
@@ -292,6 +295,23 @@ def read_task_folder(folder: Path) -> TaskFolder:
         test_script=script,
         solution=solution if solution.is_file() else None,
     )
+
+
+def _check_links(root: Path) -> None:
+    """Check that no link leads out of what is copied into a sandbox, where it would lead nowhere; an absolute one leads into the image.
+
+    Raises:
+        TaskFileError: One does.
+    """
+    home = Path(os.path.normpath(root))
+    for path in [home, *home.rglob("*")]:
+        target = os.readlink(path) if path.is_symlink() else None
+        if target is None or (target.startswith("/") and path != home):
+            continue
+        if path == home or not Path(os.path.normpath(path.parent / target)).is_relative_to(home):
+            raise TaskFileError(
+                f"{path} is a link to {one_line(target, 200)!r}, which a sandbox does not have; put a copy in its place"
+            )
 
 
 def read_text(file: Path) -> str:
@@ -334,7 +354,13 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
             )
         return known
 
-    return {name: _VARIABLE.sub(value, text) for name, text in given.items()}
+    result = {name: _VARIABLE.sub(value, text) for name, text in given.items()}
+    for name, text in result.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise TaskFileError(
+                f"{where}: {name!r} can be no variable: there is a '=' in its name, or a NUL, or no name"
+            )
+    return result
 
 
 def folder_digest(folder: Path | None, also: Iterable[str] = ()) -> str:
@@ -353,7 +379,9 @@ def folder_digest(folder: Path | None, also: Iterable[str] = ()) -> str:
             info = path.lstat()
             if stat.S_ISDIR(info.st_mode):
                 continue
-            content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+            if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+                raise TaskFileError(f"{path} is no file, folder or link; take it out")
+            content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
             head = f"{path.relative_to(folder)}\0{path.is_symlink()}\0{bool(info.st_mode & 0o100)}\0{len(content)}\0"
             digest.update(head.encode(errors="surrogateescape") + content)
     except OSError as error:

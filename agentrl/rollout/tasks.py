@@ -5,6 +5,7 @@
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
     harbor:terminal_tasks@codex     a folder of Harbor's or Terminal-Bench's task folders, or one; the agent, as needed
     swe:rows.jsonl@codex            rows in SWE-bench's form, from any of the sources above; the agent, as needed
+    verifiers:gsm8k@eval?{"a": 1}   a verifiers environment or its folder, then, as needed, train or eval, and arguments
 
 Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was. Orders that go by more than that
 are in `agentrl.rollout.drawn_tasks`.
@@ -28,6 +29,7 @@ from agentrl.rollout.swe_rows import split_agent, tasks_of_rows
 from agentrl.rollout.task_file import load_tasks
 from agentrl.rollout.task_folders import tasks_of_folder
 from agentrl.rollout.task_type import TaskType, as_task
+from agentrl.rollout.verifiers_tasks import tasks_of_environment
 from agentrl.rollout.workflow import load_object
 
 
@@ -166,7 +168,7 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
     """Return the tasks of a source, as the top of this file describes them.
 
     Args:
-        source: A path, `hf:...`, `python:...`, `harbor:...` or `swe:...`.
+        source: A path, `hf:...`, `python:...`, `harbor:...`, `swe:...` or `verifiers:...`.
         task_type: What every task must be (`agentrl.rollout.task_type.task_type_of` a workflow); None: any dict.
 
     Raises:
@@ -182,6 +184,8 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
     if colon and kind == "swe":
         rows, agent = split_agent(rest)
         return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent)), source, task_type)
+    if colon and kind == "verifiers":
+        return tasks_from_python(tasks_of_environment(rest), source, task_type)
     return load_tasks(Path(source), task_type)
 
 

@@ -18,7 +18,7 @@ def read_terminal_bench(file: Path, text: str) -> tuple[str, dict[str, Any]]:
     """
     try:
         said = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise TaskFileError(f"{file}: not valid YAML: {one_line(error)}") from error
     if not isinstance(said, dict):
         raise TaskFileError(f"{file}: a task must be a mapping, not {type(said).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import gymnasium
@@ -13,6 +14,9 @@ import pytest
 from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs import AsyncToolEnv
 from agentrl.errors import EpisodeError
+from agentrl.rollout.run_episode import remote_runner
+from agentrl.testing import ScriptedModel, ToolCall
+from agentrl.workflows import tool_loop
 from tests.loopback import python_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -65,6 +69,19 @@ async def test_sessions_do_not_disturb_each_other(url: str) -> None:
         assert rewards == dict.fromkeys(range(5), 1.0)
         for env in envs:
             await env.close()
+
+
+async def test_a_task_plays_without_a_workflow_of_ones_own(url: str) -> None:
+    def play(request: dict[str, Any]) -> ToolCall:
+        return ToolCall("act", '{"number": 50}' if len(request["messages"]) == 2 else '{"number": 42}')
+
+    task = {"env": "agentrl/OpenEnv-v0", "make": {"base_url": url}, "seed": 41, "prompt": "Play."}
+    async with (
+        ScriptedModel(play).serve() as model_url,
+        remote_runner(tool_loop.run, base_url=model_url, api_key="-", model="scripted", timeout_s=60) as runner,
+    ):
+        outcome = await runner.run(task, 0)
+    assert (outcome.error, outcome.reward) == (None, pytest.approx(0.9))
 
 
 async def test_a_server_that_is_not_there(url: str) -> None:

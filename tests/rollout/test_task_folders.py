@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,10 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
         ({"task.toml": "["}, "task.toml: not valid TOML"),
         ({"task.toml": "[agent]\ntimeout_sec = 0"}, "task.toml, agent.timeout_sec: Input should be greater than 0, not 0"),
         ({"task.toml": "[environment]\nmemory = 'much'"}, "task.toml, environment.memory_mb: "),
+        ({"task.toml": "[agent]\ntimeout_sec = inf"}, "task.toml, agent.timeout_sec: Input should be a finite number, not inf"),
+        ({"task.toml": f"a = {'[' * 5000}"}, "task.toml: not valid TOML"),
+        ({"task.toml": "[environment]\nenv = {'A=B' = 'x'}"}, "environment.env: 'A=B' can be no variable"),
+        ({"task.toml": "[verifier]\nenv = {A = '\\u0000'}".replace("'", '"')}, "verifier.env: 'A' can be no variable"),
         ({"task.toml": "[environment]\ngpus = 1"}, "task.toml, environment: gpus cannot be had in a sandbox"),
         ({"task.toml": "[environment]\nos = 'windows'"}, "os cannot be had in a sandbox"),
         ({"task.toml": "[environment]\nworkdir = 'app'"}, "environment.workdir: 'app' must be an absolute path"),
@@ -128,6 +133,7 @@ def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path, files: dict[str, 
     ("files", "complaint"),
     [
         ({"task.yaml": "a: ["}, "task.yaml: not valid YAML"),
+        ({"task.yaml": "[" * 5000}, "task.yaml: not valid YAML"),
         ({"task.yaml": "- a"}, "a task must be a mapping, not list"),
         ({"task.yaml": "author: me"}, "task.yaml, instruction: it must be a text, not None"),
         ({"task.yaml": "instruction: x\nparser_name: swebench"}, "task.yaml, parser_name: 'swebench' is not understood"),
@@ -141,6 +147,43 @@ def test_a_folder_of_the_older_form_says_so_too(tmp_path: Path, files: dict[str,
     with pytest.raises(TaskFileError) as refused:
         open_tasks(f"harbor:{folder_of(tmp_path, {**OLDER, **files})}")
     assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "refused"),
+    [
+        ("tests/test.sh", "../shared.sh", True),
+        ("tests/test.sh", "run.sh", True),
+        ("tests/data", "../../others", True),
+        ("tests/data", "test.sh", False),
+        ("tests/data", "/usr/share/dict", False),
+        ("solution/solve.sh", "../shared.sh", True),
+        ("environment/Dockerfile", "../Dockerfile", True),
+        ("tests", "environment", True),
+    ],
+)
+def test_links_that_a_sandbox_does_not_have_are_named(tmp_path: Path, path: str, target: str, refused: bool) -> None:
+    folder = folder_of(tmp_path, {**HARBOR, "shared.sh": "", "Dockerfile": "FROM x\n", "tests/run.sh": ""})
+    (folder / "environment" / "test.sh").touch()
+    (folder / "solution").mkdir()
+    link = folder / path
+    if link.exists():
+        link.rename(folder / "away")
+    link.symlink_to(target)
+    if not refused:
+        read_task_folder(folder)
+        return
+    with pytest.raises(TaskFileError, match=f"{path} is a link to '{target}', which a sandbox does not have"):
+        read_task_folder(folder)
+
+
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {**HARBOR})
+    os.symlink(b"\xff", bytes(folder / "link"))
+    assert folder_digest(folder)
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(TaskFileError, match="pipe is no file, folder or link"):
+        folder_digest(folder)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
@@ -94,8 +93,19 @@ CLIENTS = {
     "claude-code": ("Claude Code", "@anthropic-ai/claude-code"),
     "codex": ("Codex", "@openai/codex"),
     "opencode": ("OpenCode", "opencode-ai"),
+    "gemini": ("Gemini CLI", "@google/gemini-cli"),
+    "mini-swe-agent": ("mini-swe-agent", ""),
 }
-"""What a harness's recording is of: the client, and the package that it is installed from."""
+"""What a harness's recording is of: the client, and the package of npm that it is installed from; "": of PyPI."""
+
+
+def version_of(package: str) -> str:
+    """Return the version that is installed."""
+    if package:
+        text = (installed_agents() / "node_modules" / package / "package.json").read_text()
+        return str(json.loads(text)["version"])
+    (folder,) = installed_agents().glob("python/lib/python3*/site-packages/mini_swe_agent-*.dist-info")
+    return folder.name.removesuffix(".dist-info").rpartition("-")[2]
 
 
 async def episodes(
@@ -105,8 +115,7 @@ async def episodes(
     config = RunConfig.model_validate({"sandbox": {"leases": 2, **sandbox}})
     name = task["harness"] if isinstance(task["harness"], str) else "claude-code"
     client, package = CLIENTS[name]
-    installed = installed_agents() / "node_modules" / package / "package.json"
-    recorder = Recorder(client, json.loads(await anyio.Path(installed).read_text())["version"])
+    recorder = Recorder(client, await in_thread(version_of, package))
     async with (
         open_proxy(engine, chat_format, "nano", training=True, middleware=recorder.around) as proxy,
         open_run_sandboxes(config) as sandboxes,

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.cli.main import main
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
+from agentrl.rollout import swe_rows
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import remote_runner
@@ -59,6 +61,9 @@ def test_fewest():
 def test_none():
     assert change(3, [2]) is None
 """
+
+
+NEW_FILE = "diff --git a/x {path}\nnew file mode {mode}\n--- /dev/null\n+++ {path}\n@@ -0,0 +1 @@\n+x\n"
 
 
 def git(folder: Path, *command: str) -> str:
@@ -169,6 +174,14 @@ async def test_a_mend_earns_1(tasks: list[dict[str, Any]], backend: BackendName)
         assert (done.error, done.reward, done.metrics["tests_passed"]) == (None, 1.0, 1.0)
 
 
+async def test_what_tests_print_decides_nothing(tasks: list[dict[str, Any]], bubblewrap: BackendName) -> None:
+    loud = "\n\ndef test_of_no_list():\n    print('x' * 10_000_000)\n    assert False\n"
+    files = {name: text + loud for name, text in tasks[0]["tests"]["files"].items()}
+    task = {**tasks[0], "tests": {**tasks[0]["tests"], "files": files}}
+    done = await outcome_of(write("slugs/make.py", SLUGS_MENDED), task, bubblewrap)
+    assert (done.error, done.reward) == (None, 1.0)
+
+
 PASSES_ALL = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n    report = yield\n    report.outcome = 'passed'\n    return report\n"
 NO_MENDS = {
     "nothing": "true",
@@ -227,6 +240,13 @@ def test_the_agent_may_be_named(source: str) -> None:
         ({"FAIL_TO_PASS": ["tests/test_none.py::test"]}, "row 0 .*tests/test_none.py"),
         ({"problem_statement": ""}, "row 0 .*: problem_statement: "),
         ({"instance_id": None}, "row 0 .*: instance_id: "),
+        ({"FAIL_TO_PASS": ["tests/\0.py::test"]}, "row 0 .*null byte"),
+        ({"test_patch": "\ud800"}, "row 0 .*(surrogate|unicode string)"),
+        (
+            {"test_patch": NEW_FILE.format(mode=100644, path='"b/\\377.py"')},
+            "row 0 .*test_patch: a path in it is not UTF-8",
+        ),
+        ({"test_patch": NEW_FILE.format(mode=120000, path="b/link")}, "row 0 .*the test file link is a link"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_before_a_run(
@@ -236,6 +256,43 @@ def test_a_row_that_cannot_be_used_is_named_before_a_run(
     file.write_text(json.dumps({**rows[0], **change}) + "\n")
     with pytest.raises(TaskFileError, match=message):
         list_tasks(f"swe:{file}")
+
+
+def test_a_folder_in_another_repository_is_not_taken_for_the_rows(
+    rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "another")
+    (tmp_path / "repositories" / "made" / "slugs").mkdir(parents=True)
+    monkeypatch.setenv("AGENTRL_REPOSITORIES", str(tmp_path / "repositories"))
+    with pytest.raises(TaskFileError, match=r"row 0 .*not a git repository"):
+        list(swe_rows.tasks_of_rows([{**rows[0], "base_commit": "HEAD"}]))
+
+
+def test_a_repository_that_no_sandbox_has_room_for_is_named_before_a_run(
+    rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swe_rows, "MAX_BYTES", 2000)
+    with pytest.raises(TaskFileError, match=r"row 0 .*base_commit: the repository has 0 MB"):
+        list(swe_rows.tasks_of_rows(rows))
+
+
+async def test_the_commit_and_the_files_that_a_patch_removes_are_the_data_sets(
+    rows: list[dict[str, Any]], bubblewrap: BackendName
+) -> None:
+    removes = (
+        "diff --git a/pyproject.toml b/pyproject.toml\ndeleted file mode 100644\n--- a/pyproject.toml\n+++ /dev/null\n"
+        "@@ -1,3 +0,0 @@\n-[project]\n-name = 'slugs'\n-version = '1'\n"
+    )
+    test = "def test_gone():\n    import os\n    assert not os.path.exists('pyproject.toml')\n"
+    adds = NEW_FILE.format(mode=100644, path="b/tests/test_gone.py").partition("@@")[0]
+    adds += "@@ -0,0 +1,3 @@\n" + "".join(f"+{line}\n" for line in test.splitlines())
+    row = {**rows[0], "base_commit": "HEAD~1", "test_patch": removes + adds}
+    row |= {"FAIL_TO_PASS": ["tests/test_gone.py::test_gone"], "PASS_TO_PASS": []}
+    [task] = await in_thread(lambda: list(swe_rows.tasks_of_rows([row])))
+    assert task["repository"]["commit"] == rows[0]["base_commit"]
+    done = await outcome_of(write("pyproject.toml", "[tool]"), task, bubblewrap)
+    assert (done.error, done.reward) == (None, 1.0)
 
 
 def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(

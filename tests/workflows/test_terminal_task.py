@@ -19,13 +19,15 @@ from agentrl.errors import SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
+from agentrl.rollout.task_folders import read_task_folder
 from agentrl.rollout.tasks import list_tasks
 from agentrl.sandboxes import BackendName
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport
+from agentrl.sandboxes.task_image import TaskImage
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
 from agentrl.workflows.links_to_tests import links_out
-from agentrl.workflows.task_verifier import open_task, pytest_reward, reward_of
+from agentrl.workflows.task_verifier import OpenTask, open_task, pytest_reward, reward_of, steers_tests
 from agentrl.workflows.vet_terminal import vet_terminal_tasks
 from tests.workflows.test_harness import SHELL
 
@@ -278,12 +280,41 @@ def test_rewards_are_numbers_from_0_to_1() -> None:
         True,
         None,
         [1],
+        {"reward": 10**400},
         {"score": 1},
         {"reward": "yes"},
         {"reward": None},
     ):
         with pytest.raises(ValueError, match=r"a reward is|could not convert"):
             reward_of(bad)
+
+
+@pytest.mark.parametrize(
+    ("line", "looks_there"),
+    [
+        ("python3 -W ignore -m pytest", True),
+        ('"python3" -um pytest', True),
+        ("python3 \\\n -m pytest", True),
+        ("python3 -c 'import csv'", True),
+        ("python3 - <<END", True),
+        ("python3 <<END", True),
+        ("cat check.py | /usr/bin/python3", True),
+        ("export PYTHONPATH=/app", True),
+        ("python3 /tests/check.py -m 3 -c", False),
+        ("pytest /tests -m slow", False),
+        ("apt-get install python3 -y", False),
+    ],
+)
+def test_a_verifier_that_takes_modules_from_the_working_folder_is_known(
+    tmp_path: Path, line: str, looks_there: bool
+) -> None:
+    folder = tmp_path / "task"
+    shutil.copytree(GREETING, folder)
+    (folder / "tests" / "test.sh").write_text(f"#!/bin/sh\n{line}\n")
+    task = OpenTask(read_task_folder(folder), TaskImage("image", "/app", ("/app",), {}, b""))
+    assert task.imports_from_workdir is looks_there
+    for path in ("app/csv.py", "app/sitecustomize/__init__.py", "app/sitecustomize.pyc"):
+        assert steers_tests(task, path) is looks_there
 
 
 def test_the_last_summary_of_pytest_counts() -> None:

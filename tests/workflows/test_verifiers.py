@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.sglang import sglang_engine
+from agentrl.errors import TaskFileError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
+from agentrl.rollout.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import verifiers_env
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
@@ -62,7 +65,7 @@ async def test_a_tool_environment_with_its_rewards_and_metrics() -> None:
 
 
 async def test_a_bundled_environment_scores_as_it_does_by_itself() -> None:
-    environment = verifiers_env.load("vf-gcd", "{}")
+    environment = await in_thread(verifiers_env.load, "vf-gcd", "{}")
     entry = environment.rg_dataset[4]
     right = await outcome_of(lambda _: f"<answer>{entry['answer']}</answer>", {"environment": "vf-gcd", "row": 4})
     wrong = await outcome_of(lambda _: "<answer>-1</answer>", {"environment": "vf-gcd", "row": 4})
@@ -105,3 +108,84 @@ def test_task_files_for_a_whole_environment(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert rows[-1] == {"environment": "vf-gcd", "args": {"num_train_examples": 7}, "split": "train", "row": 6}
     assert len((tmp_path / "eval.jsonl").read_text().splitlines()) == 5
+
+
+async def test_each_kind_plays_as_the_library_says() -> None:
+    seen: list[list[dict[str, Any]]] = []
+
+    def wrong_once(messages: list[dict[str, Any]]) -> Any:
+        seen.append(messages)
+        return "2" if len(messages) > 2 else "7"
+
+    def adds(messages: list[dict[str, Any]]) -> Any:
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        return results[-1] if len(results) == 2 else ToolCall("add", '{"number": 1}')
+
+    single, many, stateful = [
+        await in_thread(list_tasks, f'verifiers:vf-kinds?{{"kind": "{kind}"}}')
+        for kind in ("single", "many", "stateful")
+    ]
+    outcome = await outcome_of(lambda messages: str(len(messages)), single[2])
+    assert (outcome.error, outcome.reward) == (None, 1.0)  # the system prompt comes first
+    outcome = await outcome_of(wrong_once, many[2])
+    assert (outcome.error, outcome.reward, len(seen)) == (None, 1.0, 2)
+    assert seen[1][-1]["content"] == "No. Level 2, limit 2."
+    outcomes = [await outcome_of(adds, stateful[2]) for _ in range(2)]
+    assert [(outcome.error, outcome.reward) for outcome in outcomes] == [(None, 1.0)] * 2
+
+
+def test_tasks_of_an_environments_own_datasets() -> None:
+    assert list_tasks("verifiers:owner/vf-capitals") == [
+        {"environment": "owner/vf-capitals", "split": "train", "row": row} for row in range(2)
+    ]
+    args = {"num_train_examples": 7}
+    tasks = list_tasks(f"verifiers:vf-gcd@eval?{json.dumps(args)}")
+    assert (len(tasks), tasks[-1]) == (5, {"environment": "vf-gcd", "args": args, "split": "eval", "row": 4})
+    assert len(list_tasks('verifiers:vf-kinds@eval?{"kind": "held-out"}')) == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("vf-nowhere", "'vf-nowhere' cannot be loaded.*Ensure the package"),
+        ("vf-gcd@test", "write verifiers:ENV, verifiers:ENV@train or verifiers:ENV@eval"),
+        ("vf-gcd?{gym}", "the arguments after . are not JSON"),
+        ("vf-gcd?[1]", "must be a JSON object"),
+        ('vf-gcd?{"colour": 1}', "cannot be loaded.*colour"),
+        ('vf-kinds?{"kind": "held-out"}', "'vf-kinds' has no dataset to train on: dataset is not set; try @eval"),
+        ('vf-kinds?{"kind": "compared"}', r"compares the attempts of a group \(compared\)"),
+        ("./nowhere", "has no pyproject.toml"),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_refused(source: str, complaint: str) -> None:
+    with pytest.raises(TaskFileError, match=complaint):
+        list_tasks(f"verifiers:{source}")
+
+
+@pytest.mark.parametrize(
+    "module", ["vf_folder_file.py", "vf_folder_package/__init__.py", "src/vf_folder_src/__init__.py"]
+)
+async def test_a_folder_that_is_not_installed(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = module.removeprefix("src/").partition("/")[0].removesuffix(".py")
+    (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / module).write_bytes((HUB / "vf_kinds.py").read_bytes())
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{name.replace("_", "-")}"\nversion = "0.1.0"\n')
+    monkeypatch.chdir(tmp_path.parent)
+    tasks = await in_thread(list_tasks, f"verifiers:./{tmp_path.name}")
+    assert tasks[1] == {"environment": str(tmp_path), "split": "train", "row": 1}
+    assert (await outcome_of(lambda _: "1", tasks[1])).reward == 1.0
+
+
+def test_a_folder_whose_project_is_not_its_module(tmp_path: Path) -> None:
+    pyproject = tmp_path / "pyproject.toml"
+    for content, complaint in (
+        ("[project]\n", "names no project"),
+        ('[project]\nname = "other"\n', r"has neither other\.py nor other/"),
+    ):
+        pyproject.write_text(content)
+        with pytest.raises(TaskFileError, match=complaint):
+            list_tasks(f"verifiers:{tmp_path}")
+    pyproject.write_text('[project]\nname = "json"\n')
+    (tmp_path / "json.py").write_text("")
+    with pytest.raises(TaskFileError, match=r"the module json is .*, not of"):
+        list_tasks(f"verifiers:{tmp_path}")

@@ -87,13 +87,17 @@ def _completion(reply: Completion) -> Reply:
 
 def _completion_stream(said: str) -> Reply:
     assert said.endswith("data: [DONE]\n\n")
-    pieces = [Completion.model_validate(event) for event in events_of(said)]
+    # The service's pieces but the last have null for a finish reason, which the SDK's type does not know, and which it does not check.
+    pieces = [Completion.construct(**event) for event in events_of(said)]
+    for piece in pieces[:-1]:
+        assert all(choice.finish_reason in (None, "stop", "length") for choice in piece.choices)
     choices = [choice for piece in pieces for choice in piece.choices]
     texts = [
         "".join(choice.text for choice in choices if choice.index == index)
         for index in sorted({choice.index for choice in choices})
     ]
     usage = pieces[-1].usage
+    assert choices[-1].finish_reason in ("stop", "length")
     return Reply(choices[-1].finish_reason, usage and usage.prompt_tokens, usage and usage.completion_tokens, texts)
 
 

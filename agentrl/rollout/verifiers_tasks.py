@@ -1,0 +1,158 @@
+"""Environments of the `verifiers` library (0.1.x, the Environments Hub's `load_environment`) as a source of tasks.
+
+    verifiers:ENV[@SPLIT][?ARGS] ─► its load_environment(**ARGS) ─► a task of workflows/verifiers_env.py for each row of its own dataset
+
+ENV is the name of an installed environment (`gsm8k`, or with its owner `primeintellect/gsm8k`), or a folder with a pyproject.toml, which need
+not be installed. SPLIT is `train` or `eval`; ARGS are JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import signal
+import sys
+import threading
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from agentrl.episode import Task
+from agentrl.errors import TaskFileError, one_line
+
+SPLITS = ("train", "eval")
+_loading = threading.Lock()
+
+
+def tasks_of_environment(source: str) -> list[Task]:
+    """Return a task for each row of an environment's dataset.
+
+    Args:
+        source: ENV[@SPLIT][?ARGS], as the top of this file describes it.
+
+    Raises:
+        TaskFileError: The source is malformed, or the environment cannot be loaded or has no such dataset.
+    """
+    named, mark, written = source.partition("?")
+    name, _, split = named.partition("@")
+    where = f"verifiers:{source}"
+    if not name or (split or "train") not in SPLITS:
+        raise TaskFileError(
+            f"{where}: write verifiers:ENV, verifiers:ENV@train or verifiers:ENV@eval, then, as needed, ? and arguments as JSON"
+        )
+    try:
+        args = json.loads(written) if mark else {}
+    except ValueError as error:
+        raise TaskFileError(f"{where}: the arguments after ? are not JSON: {error}") from None
+    if not isinstance(args, dict):
+        raise TaskFileError(f'{where}: the arguments after ? must be a JSON object, such as {{"max_turns": 4}}')
+    if name.startswith(".") or (Path(name) / "pyproject.toml").is_file():
+        name = str(Path(name).resolve())
+    split = split or "train"
+    rows = dataset_of(load_environment(name, json.dumps(args, sort_keys=True)), split)
+    task: Task = {"environment": name, **({"args": args} if args else {}), "split": split}
+    return [{**task, "row": row} for row in range(len(rows))]
+
+
+def load_environment(name: str, args: str) -> Any:
+    """Return an environment; each is loaded once in a process.
+
+    Args:
+        name: Its name, or its folder.
+        args: The arguments of its `load_environment`, as JSON.
+
+    Raises:
+        TaskFileError: It cannot be loaded, or has rewards that compare the attempts of a group.
+    """
+    with _loading:
+        return _load(name, args)
+
+
+def dataset_of(environment: Any, split: str) -> Any:
+    """Return a dataset of an environment.
+
+    Raises:
+        TaskFileError: It has none.
+    """
+    other = "eval" if split == "train" else "train"
+    try:
+        return environment.get_eval_dataset() if split == "eval" else environment.get_dataset()
+    except Exception as error:
+        raise TaskFileError(
+            f"the verifiers environment {environment.env_id!r} has no dataset to {split} on: {one_line(error)}; try @{other}"
+        ) from error
+
+
+@lru_cache
+def _load(name: str, args: str) -> Any:
+    try:
+        import verifiers
+        from verifiers.envs import environment
+    except ImportError:
+        raise TaskFileError(
+            "verifiers environments need the library: pip install -e '/path/to/agentrl[verifiers]'"
+        ) from None
+    known = _module_of_folder(Path(name).resolve()) if name.startswith((".", "/")) else name
+    # Every environment puts handlers of its own on SIGINT and SIGTERM. They belong to the run, and this is no main thread.
+    theirs = environment.signal
+    environment.signal = SimpleNamespace(**{**vars(signal), "signal": lambda *_: None})
+    try:
+        loaded = verifiers.load_environment(known, **json.loads(args))
+    except Exception as error:
+        raise TaskFileError(f"the verifiers environment {name!r} cannot be loaded: {one_line(error)}") from error
+    finally:
+        environment.signal = theirs
+    compared = _group_rewards(loaded.rubric)
+    if compared:
+        raise TaskFileError(
+            f"the verifiers environment {name!r} compares the attempts of a group ({', '.join(compared)}), and each is scored by itself here; "
+            "use an environment whose rewards look at one rollout"
+        )
+    return loaded
+
+
+def _group_rewards(rubric: Any) -> list[str]:
+    """Return the names of the rewards of a rubric, and of those in it, that look at all attempts of a group."""
+    own: list[str] = rubric._get_group_reward_func_names()
+    return own + [name for inner in getattr(rubric, "rubrics", ()) for name in _group_rewards(inner)]
+
+
+def _module_of_folder(folder: Path) -> str:
+    """Return the module that a folder's pyproject.toml names, which can be imported from then on.
+
+    Raises:
+        TaskFileError: There is no such file or module, or another module of that name is imported already.
+    """
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
+        module = re.sub(r"[-.]", "_", project)
+    except OSError as error:
+        raise TaskFileError(f"the folder {folder} has no pyproject.toml to be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise TaskFileError(f"{folder}/pyproject.toml names no project: {one_line(error)}") from error
+    places = [place for place in (folder, folder / "src") if _holds(place, module)]
+    if not places:
+        raise TaskFileError(
+            f"the folder {folder} has neither {module}.py nor {module}/, which its project's name asks for"
+        )
+    sys.path.insert(0, str(places[0]))
+    try:
+        found = Path(importlib.import_module(module).__file__ or "")
+    except Exception as error:
+        raise TaskFileError(
+            f"{folder}: {module} cannot be imported: {type(error).__name__}: {one_line(error)}"
+        ) from error
+    finally:
+        sys.path.remove(str(places[0]))
+    if folder not in found.parents:
+        raise TaskFileError(
+            f"the module {module} is {found}, not of {folder}; give the project of the folder another name"
+        )
+    return module
+
+
+def _holds(place: Path, module: str) -> bool:
+    return (place / f"{module}.py").is_file() or (place / module / "__init__.py").is_file()
