@@ -7,18 +7,21 @@ set -euo pipefail
 folder="${XDG_CACHE_HOME:-$HOME/.cache}/agentrl/agents"
 packages=(
     @ai-sdk/anthropic@3.0.140
+    @ai-sdk/google@3.0.141
     @ai-sdk/openai@3.0.141
     @anthropic-ai/claude-code@2.1.197
     @anthropic-ai/sdk@1.13.0
     @google/gemini-cli@0.61.0
+    @google/genai@3.3.0
     @openai/codex@0.169.0
     ai@6.0.326
     openai@6.49.0
     opencode-ai@1.18.33
     zod@4.6.7
 )
+agent_sdk=@anthropic-ai/claude-agent-sdk@0.3.331
 python_agent=mini-swe-agent==2.4.6
-if [ "$(cat "$folder/installed" 2> /dev/null)" = "${packages[*]} $python_agent" ]; then
+if [ "$(cat "$folder/installed" 2> /dev/null)" = "${packages[*]} $agent_sdk $python_agent" ]; then
     exit 0
 fi
 if ! command -v npm > /dev/null; then
@@ -29,6 +32,8 @@ fi
 echo "[2/3] installing ${packages[*]} in $folder" >&2
 mkdir -p "$folder/bin"
 npm install --prefix "$folder" --save-exact --no-audit --no-fund --loglevel=error "${packages[@]}" >&2
+# In a folder of its own, where npm can leave out its second copy of Claude Code (380 MB); Node finds what else it needs in the folder above.
+npm install --prefix "$folder/claude-agent-sdk" --omit=optional --legacy-peer-deps --save-exact --no-audit --no-fund --loglevel=error "$agent_sdk" >&2
 # Of Debian's Python, as sandboxes have that one at the same place; a program that starts it from where the folder is shown.
 echo "[3/3] installing $python_agent in $folder" >&2
 rm -rf "$folder/python"
@@ -39,4 +44,4 @@ cat > "$folder/bin/mini" << 'END'
 exec "$(dirname "$0")/../python/bin/python3" -m minisweagent.run.mini "$@"
 END
 chmod +x "$folder/bin/mini"
-echo "${packages[*]} $python_agent" > "$folder/installed"
+echo "${packages[*]} $agent_sdk $python_agent" > "$folder/installed"

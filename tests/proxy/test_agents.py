@@ -29,6 +29,7 @@ from tests.record_invariant import assert_record_is_what_the_engine_saw
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl"
 AGENTS = CACHE / "agents"
+AGENT_SDK = AGENTS / "claude-agent-sdk"
 SCRIPTS = Path(__file__).parent / "agents"
 TIMEOUT_S = 120
 ANSWER = "The answer is 42."
@@ -71,9 +72,9 @@ class Setup:
         assert done.returncode == 0, text[-4000:]
         return text
 
-    async def node(self, script: str, **extra: str) -> str:
-        """What a script printed that imports installed packages."""
-        return await self.run("node", "--input-type=module", "-", cwd=AGENTS, script=SCRIPTS / script, **extra)
+    async def node(self, script: str, folder: Path = AGENTS, **extra: str) -> str:
+        """What a script printed that imports the packages installed in a folder."""
+        return await self.run("node", "--input-type=module", "-", cwd=folder, script=SCRIPTS / script, **extra)
 
     def choose(self) -> list[Root]:
         """Choose what is trained on, as at the end of an episode."""
@@ -97,7 +98,7 @@ def installed(name: str) -> str:
     return str(program)
 
 
-def call(name: str, **arguments: str) -> str:
+def call(name: str, **arguments: object) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
@@ -106,23 +107,39 @@ def policy(prompt: str) -> str:
     spoken = prompt[prompt.rfind("<|im_start|>user") :]
     if "<tool_response>" in spoken:
         return ANSWER if DONE in spoken else "The tool failed."
-    for name, arguments in (
+    if "as JSON" in spoken and not re.search('"name": ?"json"', prompt):
+        return '{"answer":42}'
+    if "at once" in spoken:
+        names = re.findall(r'"name": ?"((?:mcp__sky__)?(?:weather|population))"', prompt)
+        return "\n".join(call(name, place="Berlin") for name in names)
+    if "Think first" in spoken:
+        return "<think>\nI look.\n</think>\n\n" + call("weather", place="Berlin")
+    tools: tuple[tuple[str, dict[str, object]], ...] = (
         ("weather", {"place": "Berlin"}),
+        ("broken", {"place": "Berlin"}),
+        ("json", {"answer": 42}),
         ("Bash", {"command": f"echo {DONE}", "description": "Look"}),
         ("exec_command", {"cmd": f"echo {DONE}"}),
         ("shell_command", {"command": f"echo {DONE}"}),
-    ):
+    )
+    for name, arguments in tools:
         if re.search(rf'"name": ?"{name}"', prompt):
-            return call(name, **arguments)
+            begun = prompt.rpartition("<|im_start|>assistant\n")[2]
+            return call(name, **arguments).removeprefix(begun)
     return "Weather"
 
 
 @asynccontextmanager
 async def opened(
-    nano_format: ChatFormat, home: Path, client: str, package: str, decide: Callable[[str], str] = policy
+    nano_format: ChatFormat,
+    home: Path,
+    client: str,
+    package: str,
+    decide: Callable[[str], str] = policy,
+    folder: Path = AGENTS,
 ) -> AsyncIterator[Setup]:
     """A proxy whose policy is `decide`, and a session, for one client, which an npm package installs."""
-    version = version_of(package)
+    version = version_of(package, folder)
     prompts: list[str] = []
 
     def reply(prompt: str) -> str:
@@ -137,11 +154,11 @@ async def opened(
     await recorder.save()
 
 
-def version_of(package: str) -> str:
-    """Version of an installed npm package."""
-    file = AGENTS / "node_modules" / package / "package.json"
+def version_of(package: str, folder: Path) -> str:
+    """Version of an npm package that is installed in a folder."""
+    file = folder / "node_modules" / package / "package.json"
     if shutil.which("node") is None or not file.exists():
-        missing(f"the package {package} is not installed in {AGENTS}; scripts/install_agents.sh installs it")
+        missing(f"the package {package} is not installed in {folder}; scripts/install_agents.sh installs it")
     return str(json.loads(file.read_text())["version"])
 
 
@@ -238,7 +255,12 @@ async def test_codex(nano_format: ChatFormat, tmp_path: Path) -> None:
         setup.check(roots=1, leaves=1)
 
 
-VERCEL = {"responses": "@ai-sdk/openai", "chat": "@ai-sdk/openai", "anthropic": "@ai-sdk/anthropic"}
+VERCEL = {
+    "responses": "@ai-sdk/openai",
+    "chat": "@ai-sdk/openai",
+    "anthropic": "@ai-sdk/anthropic",
+    "google": "@ai-sdk/google",
+}
 SDKS = {
     "anthropic_tool_runner": ("Anthropic for Node", "@anthropic-ai/sdk"),
     "openai_run_tools": ("openai for Node", "openai"),
@@ -248,9 +270,12 @@ SDKS = {
 @pytest.mark.parametrize("how", ["whole", "stream"])
 @pytest.mark.parametrize("model", VERCEL)
 async def test_vercel_ai(nano_format: ChatFormat, tmp_path: Path, model: str, how: str) -> None:
+    """A call; two at once, with a question after them that is thought about; a call that must be; a tool that fails; an answer in JSON."""
     async with opened(nano_format, tmp_path, f"Vercel ai with {VERCEL[model]}", "ai") as setup:
-        assert ANSWER in await setup.node("vercel.mjs", MODEL=model, HOW=how)
-        setup.check(roots=1, leaves=1)
+        *said, answer = (await setup.node("vercel.mjs", MODEL=model, HOW=how)).splitlines()
+        assert said == [ANSWER, ANSWER, ANSWER, "", "The tool failed."]
+        assert json.loads(answer) == {"answer": 42}
+        setup.check(roots=5, leaves=5)
 
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
@@ -259,3 +284,22 @@ async def test_sdks_that_run_the_tools(nano_format: ChatFormat, tmp_path: Path, 
     async with opened(nano_format, tmp_path, *SDKS[sdk]) as setup:
         assert ANSWER in await setup.node(f"{sdk}.mjs", HOW=how)
         setup.check(roots=1, leaves=1)
+
+
+@pytest.mark.parametrize("how", ["whole", "stream"])
+async def test_chats_of_google_for_node(nano_format: ChatFormat, tmp_path: Path, how: str) -> None:
+    """One conversation with one call, and one with two at once."""
+    async with opened(nano_format, tmp_path, "google-genai for Node", "@google/genai") as setup:
+        assert (await setup.node("google_chats.mjs", HOW=how)).count(ANSWER) == 2
+        setup.check(roots=2, leaves=2)
+    assert len(setup.session.record.turns) == 4
+
+
+async def test_claude_agent_sdk(nano_format: ChatFormat, tmp_path: Path) -> None:
+    program = installed("claude")
+    client = "Claude Agent SDK", "@anthropic-ai/claude-agent-sdk"
+    async with opened(nano_format, tmp_path, *client, folder=AGENT_SDK) as setup:
+        assert (await setup.node("claude_agent_sdk.mjs", AGENT_SDK, CLAUDE=program)).count(ANSWER) == 2
+        roots = setup.choose()
+    assert [root.kind for root in roots if root.tools] == ["main"]
+    setup.check(roots=len(roots), leaves=len(roots))
