@@ -24,8 +24,8 @@ from tests.record_invariant import assert_record_is_what_the_engine_saw
 pytestmark = pytest.mark.anyio
 FOLDER = Path(__file__).parent / "conformance"
 FILES = sorted(FOLDER.glob("*.jsonl"))
-LEAST_CLIENTS = 18
-LEAST_REQUESTS = 400
+LEAST_CLIENTS = 25
+LEAST_REQUESTS = 600
 MOST_BYTES = 3_000_000
 """Of all files together."""
 REFUSED: dict[int, str] = {503: "the engine failed, as the test's plan says, and the client tried again"}
