@@ -238,7 +238,7 @@ def with_tests(
     start: bytes,
     end: bytes,
     tests: Mapping[str, str],
-    is_steering: Callable[[str], bool] | None = None,
+    steers_here: Callable[[str], bool] | None = None,
     removed: Iterable[str] = (),
 ) -> bytes:
     """Return the repository as its tests see it: `end`, with the files of `tests`, and with what steers them as it was at the `start`.
@@ -247,10 +247,11 @@ def with_tests(
         start: The repository as the agent found it.
         end: The repository as the agent left it.
         tests: The files of the tests, by path.
-        is_steering: Whether the file of a path steers tests; None: where a part of the path is one of `STEERING`.
+        steers_here: Whether the file of a path steers tests; None: where a part of the path is one of `STEERING`. So does what links of
+            such names lead to at the start.
         removed: Files that the tests do without, whoever made them.
     """
-    is_steering = is_steering or steers
+    by_name = steers_here or steers
     replaced = {*tests, *removed}
     result = io.BytesIO()
     with (
@@ -258,6 +259,11 @@ def with_tests(
         tarfile.open(fileobj=io.BytesIO(start)) as given,
         tarfile.open(fileobj=result, mode="w") as packed,
     ):
+        linked = _linked_from(given, by_name)
+
+        def is_steering(path: str) -> bool:
+            return path in linked or by_name(path)
+
         steering = [one for one in given if is_steering(_name(one)) and _name(one) not in replaced]
         replaced.update(map(_name, steering))
         above = {str(folder) for path in replaced for folder in PurePosixPath(path).parents}
@@ -274,6 +280,20 @@ def with_tests(
             _copy(given, one, packed)
         _add_files(packed, tests)
     return result.getvalue()
+
+
+def _linked_from(given: tarfile.TarFile, is_steering: Callable[[str], bool]) -> set[str]:
+    """Return the paths that links with the names of steering files lead to, by way of others as well."""
+    links = {_name(one): one.linkname for one in given if one.issym()}
+    found: set[str] = set()
+    follow = [name for name in links if is_steering(name)]
+    while follow:
+        name = follow.pop()
+        target = os.path.normpath(PurePosixPath(name).parent / links[name])
+        if target not in found:
+            found.add(target)
+            follow += [target] if target in links else []
+    return found
 
 
 def steers(path: str) -> bool:

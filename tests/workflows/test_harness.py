@@ -250,6 +250,22 @@ async def test_what_steers_pytest_is_as_the_repository_had_it(bubblewrap: Backen
     assert (done.error, done.reward) == (None, 1.0)
 
 
+def test_what_a_steering_link_leads_to_is_as_the_repository_had_it() -> None:
+    def repository(text: str) -> bytes:
+        result = io.BytesIO(pack({"cfg/base.ini": text, "cfg/other.ini": text}))
+        with tarfile.open(fileobj=result, mode="a") as packed:
+            for name, target in (("pytest.ini", "cfg/link.ini"), ("cfg/link.ini", "../cfg/base.ini")):
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, target
+                packed.addfile(link)
+        return result.getvalue()
+
+    with tarfile.open(fileobj=io.BytesIO(with_tests(repository("old"), repository("new"), {}))) as packed:
+        files = {one.name: packed.extractfile(one).read() for one in packed if one.isreg()}  # type: ignore[union-attr]
+        assert packed.getmember("pytest.ini").linkname == "cfg/link.ini"
+    assert files == {"cfg/base.ini": b"old", "cfg/other.ini": b"new"}
+
+
 def test_hidden_tests_take_the_place_of_what_is_in_their_way() -> None:
     start = pack({"calc.py": "old", "conftest.py": "old", "sub/setup.cfg": "old"})
     end = pack({"calc.py": "new", "conftest.py": "new", "tests": "a file", "other/conftest.py": "new", "kept/x": "new"})
