@@ -22,7 +22,7 @@ from agentrl.sandboxes.backends.owner import is_dead, owner
 from agentrl.testing import check_backend
 from tests.components import missing, wait_until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 BASE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl/sandbox-base.tar"
 
 
@@ -75,18 +75,23 @@ def engine_over_tls(folder: Path) -> Iterator[tuple[str, Path, subprocess.Popen[
     make_certificates(certificates)
     own = ["--data-root", str(folder / "data"), "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid")]
     tls = ["--tlsverify", "--tlscacert", "ca.pem", "--tlscert", "server.pem", "--tlskey", "server-key.pem"]
-    command = ["dockerd", "--host", f"tcp://127.0.0.1:{port}", *tls, *own, "--bridge=none", "--iptables=false"]
+    # Without a bridge of its own it would take away the one of the first engine, also where it is told to have none.
+    bridge = f"agentrl{port}"
+    subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
+    subprocess.run(["ip", "addr", "add", "10.231.0.1/24", "dev", bridge], check=True)
+    command = ["dockerd", "--host", f"tcp://127.0.0.1:{port}", *tls, *own, "--bridge", bridge, "--iptables=false"]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(command, cwd=certificates, stdout=log, stderr=log, start_new_session=True)
     try:
-        for _ in range(300):
-            if "API listen on" in (folder / "log").read_text():
-                break
+        deadline = time.monotonic() + 90
+        while "API listen on" not in (folder / "log").read_text():
             assert process.poll() is None, (folder / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
             time.sleep(0.1)
         yield f"tcp://127.0.0.1:{port}", certificates, process
     finally:
         ended(process)
+        subprocess.run(["ip", "link", "delete", bridge], check=False)
         for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
             if (place := line.split()[1]).startswith(str(folder)):
                 subprocess.run(["umount", "--lazy", place], check=False)
@@ -104,7 +109,7 @@ def variables(**values: str) -> Iterator[None]:
 
 
 async def test_an_engine_over_tls_keeps_the_contract(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    needs("dockerd", "openssl")
+    needs("dockerd", "openssl", "ip")
     if not BASE.exists():
         missing(f"{BASE} is not here (scripts/start_sandboxes.sh makes it)")
     with engine_over_tls(tmp_path_factory.mktemp("tls")) as (address, certificates, engine):
