@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes import BackendName, Docker, SandboxSpec, open_sandbox
 from agentrl.sandboxes.backends.docker_connection import engine_address
@@ -126,9 +127,9 @@ async def test_an_engine_over_tls_keeps_the_contract(tmp_path_factory: pytest.Te
             files = f"ca={certificates}/ca.pem,cert={certificates}/cert.pem,key={certificates}/key.pem"
             make = ["docker", "context", "create", "far", "--docker", f"host={address},{files}"]
             subprocess.run(make, check=True, capture_output=True)
-            assert engine_address().is_here
+            assert (await in_thread(engine_address)).is_here
             subprocess.run(["docker", "context", "use", "far"], check=True, capture_output=True)
-            assert engine_address().url == address
+            assert (await in_thread(engine_address)).url == address
             async with open_sandbox(backend="docker") as sandbox:
                 assert (await sandbox.run(["echo", "there"])).stdout == b"there\n"
             with variables(DOCKER_CONTEXT="nowhere"), pytest.raises(SandboxError, match="no Docker context 'nowhere'"):
