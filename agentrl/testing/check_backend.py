@@ -16,7 +16,7 @@ from agentrl.sandboxes import Backend, EndReason, Sandbox, SandboxSpec
 from agentrl.sandboxes.choose import choose_backend, start_sandbox
 from agentrl.sandboxes.limit_check import ATTEMPTS, LIMITS, Attempt
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, Link
-from agentrl.testing.clause import BrokenContractError, require
+from agentrl.testing.clause import require, try_cases
 from agentrl.testing.problems import Problems
 
 _LOOK = """
@@ -73,34 +73,19 @@ async def check_backend(
     contract = _Contract(chosen, spec, many, loses, told_holes)
     before = 0 if alive is None else await alive()
     problems = Problems(f"the backend {chosen.name}")
-    for case in contract.cases():
-        name = case.__name__.replace("_", " ")
-        try:
-            with anyio.fail_after(timeout_s):
-                await case()
-        except TimeoutError:
-            problems.add(
-                f"{name}: it took longer than {timeout_s:g} s", f"{name}: everything ends, whatever happens meanwhile"
-            )
-        except Exception as error:
-            problem, remedy = _told(error, name)
-            problems.add(f"{name}: {problem}", remedy)
+    await try_cases(
+        contract.cases(),
+        problems,
+        timeout_s=timeout_s,
+        ends="{name}: everything ends, whatever happens meanwhile",
+        raises="{name}: nothing of this raises",
+    )
     if alive is not None and (left := await alive() - before) > 0:
         problems.add(
             f"{left} sandboxes are left at the service",
             "start() removes its sandbox from the service, however its block ends",
         )
     problems.raise_any()
-
-
-def _told(error: Exception, name: str) -> tuple[str, str]:
-    """Return what happened, and what the contract says."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, BrokenContractError):
-        problem, remedy = error.args
-        return problem, remedy
-    return f"{type(error).__name__}: {one_line(error)}", f"{name}: nothing of this raises"
 
 
 @dataclass(frozen=True)

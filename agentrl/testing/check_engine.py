@@ -12,10 +12,9 @@ import anyio
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.engine.protocol import Engine, PartialGeneration, PauseMode, Sampling
 from agentrl.engine.soundness import Expected, fault_of
-from agentrl.errors import one_line
 from agentrl.record.tokens import Generation, beginning
 from agentrl.testing.check_sampling import sampling_cases
-from agentrl.testing.clause import BrokenContractError, require
+from agentrl.testing.clause import require, try_cases
 from agentrl.testing.problems import Problems
 
 TokenLogprobs = Callable[[list[int], list[int], float], Sequence[float]]
@@ -57,27 +56,14 @@ async def check_engine(
     """
     contract = _Contract(engine, list(prompt), checkpoints, token_logprobs, pause_mode, max_tokens)
     problems = Problems(f"the engine {type(engine).__name__}")
-    for case in contract.cases():
-        name = case.__name__.replace("_", " ")
-        try:
-            with anyio.fail_after(timeout_s):
-                await case()
-        except TimeoutError:
-            problems.add(f"{name}: it took longer than {timeout_s:g} s", "every call ends, whatever happens meanwhile")
-        except Exception as error:
-            problem, remedy = _told(error)
-            problems.add(f"{name}: {problem}", remedy)
+    await try_cases(
+        contract.cases(),
+        problems,
+        timeout_s=timeout_s,
+        ends="every call ends, whatever happens meanwhile",
+        raises="calls of the contract raise nothing",
+    )
     problems.raise_any()
-
-
-def _told(error: Exception) -> tuple[str, str]:
-    """Return what happened, and what the contract says."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, BrokenContractError):
-        problem, remedy = error.args
-        return problem, remedy
-    return f"{type(error).__name__}: {one_line(error)}", "calls of the contract raise nothing"
 
 
 @dataclass(frozen=True)
