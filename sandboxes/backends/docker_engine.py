@@ -28,7 +28,7 @@ from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, sandbox_envir
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
 from agentrl.sandboxes.backends.docker_connection import STREAM_HEADER, Engine, attach, connect, engine_address
 from agentrl.sandboxes.backends.owner import is_dead, owner
-from agentrl.sandboxes.backends.start_arguments import FOLDERS, init_arguments
+from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 OWNER_LABEL = "agentrl.owner"
 """Which process a container belongs to: "host:boot:pid:start of pid"."""
-PATH = "/usr/local/bin:/usr/bin:/bin"
 IMAGES = Path(__file__).parents[1] / "images"
 _cores: dict[str, int] = {}
 """How many an engine has."""

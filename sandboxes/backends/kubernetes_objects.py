@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from agentrl.sandboxes.backends.control_group import OWN_MEMORY_MB
-from agentrl.sandboxes.backends.streams import PATH, start_command
+from agentrl.sandboxes.backends.start_arguments import PATH
+from agentrl.sandboxes.backends.streams import start_command
 from agentrl.sandboxes.inside.namespaces import FIRST_UID, LAST_UID
 from agentrl.sandboxes.seams import WORK, SandboxSpec
 

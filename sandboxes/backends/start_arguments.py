@@ -13,6 +13,8 @@ from agentrl.sandboxes.backends.syscall_filter import compile_filter
 from agentrl.sandboxes.inside.modules import marshalled
 from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
 
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where an image has its programs."""
 FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
 """Folders of memory besides the user's own."""
 SCRATCH = (*FOLDERS, "/dev/mqueue")

@@ -20,10 +20,9 @@ import anyio
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.bubblewrap import sandbox_environment
-from agentrl.sandboxes.backends.start_arguments import GREETING_TIMEOUT_S, init_arguments, packed_modules
+from agentrl.sandboxes.backends.start_arguments import GREETING_TIMEOUT_S, PATH, init_arguments, packed_modules
 from agentrl.sandboxes.seams import WORK, SandboxSpec
 
-PATH = "/usr/local/bin:/usr/bin:/bin"
 MARK = b"agentrl is listening"
 """A program of text says so before it reads; what a shell or a terminal says first is skipped."""
 MARK_TIMEOUT_S = 60.0
