@@ -97,21 +97,17 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
     """
     task = episode.task
     start = await in_thread(task.repository.packed)
-    agents = await in_thread(installed_agents)
-    shown = {AGENTS_INSIDE: str(agents)} if task.harness is not None and await in_thread(agents.is_dir) else {}
     sandbox = await episode.sandbox(
-        image=task.image, limits=task.limits.of_sandbox(), cpus=task.limits.cpus, folders=shown
+        image=task.image,
+        limits=task.limits.of_sandbox(),
+        cpus=task.limits.cpus,
+        folders=await agents_shown(task.harness),
     )
     if task.harness is not None:
         await check_installed(sandbox, task.harness)
     await sandbox.restore(start)
     how_it_ended = await _work(episode, sandbox)
-    try:
-        end: bytes | None = await sandbox.snapshot()
-    except SandboxLostError:
-        raise
-    except SandboxError:
-        end = None  # it holds too much, or what cannot be read
+    end = await files_left(sandbox)
     # Nothing of the agent goes on while it is graded.
     await sandbox.reset()
     result = FAILED if end is None else await _graded(episode, start, end)
@@ -146,6 +142,26 @@ async def _work(episode: Episode[HarnessTask], sandbox: Sandbox) -> dict[str, fl
         "calls_used_up": float(done.requests > task.limits.calls),
         "exit_code": float(-1 if done.exit_code is None else done.exit_code),
     }
+
+
+async def agents_shown(harness: Harness | None) -> dict[str, str]:
+    """Return the folders that a sandbox shows to an agent: the installed agents, where it is one of them and they are there."""
+    agents = await in_thread(installed_agents)
+    return {AGENTS_INSIDE: str(agents)} if harness is not None and await in_thread(agents.is_dir) else {}
+
+
+async def files_left(sandbox: Sandbox) -> bytes | None:
+    """Return the files of a sandbox; None where they are too many, or cannot be read.
+
+    Raises:
+        SandboxLostError: The sandbox is lost.
+    """
+    try:
+        return await sandbox.snapshot()
+    except SandboxLostError:
+        raise
+    except SandboxError:
+        return None
 
 
 async def check_installed(sandbox: Sandbox, harness: Harness) -> None:

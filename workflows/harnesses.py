@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from agentrl.rollout.task_folders import DEFAULT_AGENT
+
 AGENTS_INSIDE = "/opt/agents"
 """Where a sandbox sees `installed_agents()`."""
-SHELL = "shell"
-"""The name of the agent of `shell_agent.py`."""
 INSTALL = "scripts/install_agents.sh installs it"
 
 
@@ -128,13 +128,13 @@ def find_harness(given: Any) -> Any:
     """
     if not isinstance(given, str):
         return given
-    if given == SHELL:
+    if given == DEFAULT_AGENT:
         return None
     if given in HARNESSES:
         return HARNESSES[given]
-    meant = difflib.get_close_matches(given, [SHELL, *HARNESSES], n=1)
+    meant = difflib.get_close_matches(given, [DEFAULT_AGENT, *HARNESSES], n=1)
     hint = f"; did you mean {meant[0]!r}?" if meant else "."
-    known = ", ".join([SHELL, *HARNESSES])
+    known = ", ".join([DEFAULT_AGENT, *HARNESSES])
     raise ValueError(
         f"there is no harness {given!r}{hint} Use {known}, or a row of your own: {{'program': ..., 'command': ...}}"
     )

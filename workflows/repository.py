@@ -27,9 +27,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError, one_line
 from agentrl.machine.git import run_git
 from agentrl.sandboxes import Sandbox
+from agentrl.sandboxes.inside.files import MAX_PACKED_BYTES
 
-MAX_BYTES = 32 * 2**20
-"""Of a repository: what a sandbox's snapshot holds."""
 STEERING = (
     *(
         "conftest.py",
@@ -95,8 +94,10 @@ class Repository(BaseModel):
         else:
             assert self.folder is not None
             packed = _pack_folder(self.folder)
-        if len(packed) > MAX_BYTES:
-            raise ConfigError(f"the repository has {len(packed)} bytes packed; at most {MAX_BYTES} go into a sandbox")
+        if len(packed) > MAX_PACKED_BYTES:
+            raise ConfigError(
+                f"the repository has {len(packed)} bytes packed; at most {MAX_PACKED_BYTES} go into a sandbox"
+            )
         return packed
 
 
@@ -368,7 +369,7 @@ def _pack_folder(folder: Path) -> bytes:
     with tarfile.open(fileobj=result, mode="w") as packed:
         for path in _sorted(folder.iterdir()):
             packed.add(path, arcname=path.name, filter=shown)
-            if result.tell() > MAX_BYTES:
+            if result.tell() > MAX_PACKED_BYTES:
                 break
     return result.getvalue()
 

@@ -31,7 +31,7 @@ from agentrl.sandboxes import EndReason, Sandbox
 from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits
 from agentrl.workflows.links_to_tests import links_out
-from agentrl.workflows.repository import STEERING, with_tests
+from agentrl.workflows.repository import steers, with_tests
 
 TESTS, SOLUTION, REWARDS = "tests", "solution", "logs/verifier"
 """Where a sandbox has them, below its folder; the image has links to these in its root."""
@@ -171,27 +171,13 @@ async def solve(task: OpenTask, sandbox: Sandbox) -> str:
     return _tail(done.stdout + done.stderr)
 
 
-async def files_left(sandbox: Sandbox) -> bytes | None:
-    """Return the files of a sandbox; None where they are too many, or cannot be read.
-
-    Raises:
-        SandboxLostError: The sandbox is lost.
-    """
-    try:
-        return await sandbox.snapshot()
-    except SandboxLostError:
-        raise
-    except SandboxError:
-        return None
-
-
 async def verify(task: OpenTask, sandbox: Sandbox, end: bytes | None) -> VerifierResult:
     """Run the task's verifier in a sandbox that nobody has used.
 
     Args:
         task: The task.
         sandbox: The sandbox.
-        end: What `files_left` gave of the one that the agent worked in.
+        end: What `harness.files_left` gave of the one that the agent worked in.
 
     Raises:
         EpisodeError: The verifier gave something that is no reward.
@@ -248,7 +234,7 @@ def steers_tests(task: OpenTask, path: str) -> bool:
         return True
     kept = task.folder.settings.metadata.agentrl.keep
     parts = [part for part in path.split("/") if not any(fnmatchcase(part, name) for name in kept)]
-    if any(fnmatchcase(part, name) for part in parts for name in STEERING):
+    if steers("/".join(parts)):
         return True
     for root in task.image.writable if task.imports_from_workdir else ():
         first, _, _ = path.removeprefix(f"{root.strip('/')}/").partition("/")

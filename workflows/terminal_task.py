@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl import Episode, Reward
 from agentrl.sandboxes import Sandbox
-from agentrl.workflows.harness import check_installed, run_agent
-from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
+from agentrl.workflows.harness import agents_shown, check_installed, files_left, run_agent
+from agentrl.workflows.harnesses import Harness, NamedHarness
 from agentrl.workflows.shell_agent import work_with_a_shell
-from agentrl.workflows.task_verifier import OpenTask, files_left, open_task, verify
+from agentrl.workflows.task_verifier import OpenTask, open_task, verify
 
 
 class TerminalTask(BaseModel):
@@ -50,7 +49,7 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
     """
     given = episode.task
     task = await open_task(given.folder, given.digest)
-    sandbox = await _sandbox(episode, task, shows_agents=given.agent is not None)
+    sandbox = await _sandbox(episode, task, given.agent)
     await sandbox.restore(task.image.start)
     if given.agent is None:
         timed_out = await work_with_a_shell(
@@ -91,12 +90,11 @@ async def _work_with_a_harness(
     return done.exit_code is None
 
 
-async def _sandbox(episode: Episode[TerminalTask], task: OpenTask, *, shows_agents: bool = False) -> Sandbox:
-    agents = await in_thread(installed_agents)
+async def _sandbox(episode: Episode[TerminalTask], task: OpenTask, agent: Harness | None = None) -> Sandbox:
     return await episode.sandbox(
         image=task.image.image,
         limits=task.limits.of_sandbox(),
         cpus=task.limits.cpus,
         network=episode.task.network,
-        folders={AGENTS_INSIDE: str(agents)} if shows_agents and await in_thread(agents.is_dir) else {},
+        folders=await agents_shown(agent),
     )

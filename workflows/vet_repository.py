@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from agentrl.errors import ConfigError, one_line
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
-from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_fault
+from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
 from agentrl.sandboxes.seams import Backend
 from agentrl.workflows.harness import HarnessTask
 from agentrl.workflows.repository import run_hidden_tests, with_files, with_patch
@@ -95,11 +95,7 @@ async def _run_solution(
         report = replace(report, tests=result.total)
         if not result.all_passed:
             failed.append(f"{result.passed} of {result.total} tests pass")
-    if not failed:
-        return report
-    if len(failed) < runs:
-        return with_fault(report, FaultKind.FLAKY, f"fails {len(failed)} of {runs} times: {failed[0]}")
-    return with_fault(report, FaultKind.REFERENCE_FAILS, failed[0])
+    return with_failures(report, failed, runs)
 
 
 async def _run_cheaters(report: TaskReport, task: HarnessTask, pool: SandboxPool, start: bytes) -> TaskReport:

@@ -5,8 +5,6 @@ agentrl vet harbor:DIR ─► of each task: its image, its solution (1), nothing
 
 from __future__ import annotations
 
-import io
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +16,18 @@ from pydantic import ValidationError
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.choose import BackendName
-from agentrl.sandboxes.grading.vet import SLOW_SHARE, FaultKind, TaskReport, each_task, reason, with_fault
-from agentrl.workflows.task_verifier import OpenTask, VerifierResult, files_left, open_task, solve, verify
+from agentrl.sandboxes.grading.vet import (
+    SLOW_SHARE,
+    FaultKind,
+    TaskReport,
+    each_task,
+    reason,
+    with_failures,
+    with_fault,
+)
+from agentrl.workflows.harness import files_left
+from agentrl.workflows.repository import with_files
+from agentrl.workflows.task_verifier import OpenTask, VerifierResult, open_task, solve, verify
 from agentrl.workflows.terminal_task import TerminalTask
 
 MODULE = """import os
@@ -120,11 +128,7 @@ async def _run_solution(report: TaskReport, task: OpenTask, pool: SandboxPool, r
     if report.time_share > SLOW_SHARE:
         warning = f"slow: the reference takes {report.time_share:.0%} of the agent's time"
         report = replace(report, warnings=(*report.warnings, warning))
-    if not failed:
-        return report
-    if len(failed) < runs:
-        return with_fault(report, FaultKind.FLAKY, f"fails {len(failed)} of {runs} times: {failed[0]}")
-    return with_fault(report, FaultKind.REFERENCE_FAILS, failed[0])
+    return with_failures(report, failed, runs)
 
 
 def _why(result: VerifierResult, nonsense: str, said: str) -> str:
@@ -166,11 +170,6 @@ async def _verified(task: OpenTask, pool: SandboxPool, end: bytes | None) -> tup
 
 def planted(start: bytes, writable: Sequence[str]) -> bytes:
     """Return the task's files with others beside them that reward themselves where a verifier runs them."""
-    result = io.BytesIO(start)
-    with tarfile.open(fileobj=result, mode="a") as packed:
-        for root in writable:
-            for name, text in PLANTED.items():
-                info = tarfile.TarInfo(str(Path(root.strip("/"), name)))
-                info.size, info.mode = len(text), 0o755
-                packed.addfile(info, io.BytesIO(text.encode()))
-    return result.getvalue()
+    return with_files(
+        start, {str(Path(root.strip("/"), name)): text for root in writable for name, text in PLANTED.items()}
+    )

@@ -21,8 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.machine.git import run_git
+from agentrl.rollout.task_folders import DEFAULT_AGENT
 
-DEFAULT_AGENT = "shell"
 MAX_BYTES = 32 * 2**20
 """Of a repository, packed: what `workflows/repository.py` puts into a sandbox."""
 TAR_BLOCK = 512
@@ -161,10 +161,11 @@ def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, d
             options = ("--cached", "--name-only", "--no-renames", "-z", commit)
             changed = _paths(git("diff", "--diff-filter=d", *options), where)
             removed = _paths(git("diff", "--diff-filter=D", *options), where)
+        links = _links(git("ls-files", "--stage", "-z"))
         files = {}
         for path in dict.fromkeys([*changed, *named]):
             content = git("cat-file", "blob", f":{path}")
-            if not git("ls-files", "--stage", "-z", "--", f":(literal){path}").startswith(b"100"):
+            if os.fsencode(path) in links:
                 raise TaskFileError(f"{where}: the test file {path} is a link; leave the row out")
             try:
                 files[path] = content.decode()
@@ -178,6 +179,12 @@ def _paths(listed: bytes, where: str) -> list[str]:
         return listed.decode().split("\0")[:-1]
     except UnicodeDecodeError:
         raise TaskFileError(f"{where}: test_patch: a path in it is not UTF-8; leave the row out") from None
+
+
+def _links(staged: bytes) -> set[bytes]:
+    """Return the paths of an index that are no files of their own."""
+    entries = (one.partition(b"\t") for one in staged.split(b"\0")[:-1])
+    return {path for mode, _, path in entries if not mode.startswith(b"100")}
 
 
 def _check_size(listed: bytes, where: str) -> None:

@@ -24,7 +24,7 @@ from agentrl.errors import TaskFileError, one_line
 from agentrl.rollout.terminal_bench_form import read_terminal_bench
 
 DEFAULT_AGENT = "shell"
-"""The agent of `workflows/terminal_task.py` with a shell for a tool."""
+"""A model with a shell for a tool: `workflows/shell_agent.py`."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([GMK])B?", re.IGNORECASE)
 _MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")

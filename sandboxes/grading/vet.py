@@ -249,6 +249,15 @@ def _time_share(verdict: Verdict, task: CodeTask, limits: Limits) -> float:
     return max(shares)
 
 
+def with_failures(report: TaskReport, failed: Sequence[str], runs: int) -> TaskReport:
+    """Return the report of a task whose reference was run `runs` times, with what was wrong each time that it failed."""
+    if not failed:
+        return report
+    if len(failed) < runs:
+        return with_fault(report, FaultKind.FLAKY, f"fails {len(failed)} of {runs} times: {failed[0]}")
+    return with_fault(report, FaultKind.REFERENCE_FAILS, failed[0])
+
+
 def with_fault(report: TaskReport, kind: FaultKind, detail: str) -> TaskReport:
     """Return the report with one more reason to refuse its task."""
     return replace(report, faults=(*report.faults, Fault(kind=kind, detail=detail)))
