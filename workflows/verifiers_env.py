@@ -1,7 +1,7 @@
 """Run an environment of the `verifiers` library (0.1.x, the Environments Hub's `load_environment`), unmodified.
 
-A task is {"environment": ID, "row": i} and, as needed, "args" of its `load_environment` and "sampling" (its sampling
-arguments). The reward and the metrics are the environment's own. The source `verifiers:ENV` makes the tasks of a whole
+A task is {"environment": ID, "row": i} and, as needed, "args" of its `load_environment` and "sampling" (sampling
+arguments, over those of the environment). The reward and the metrics are the environment's own. The source `verifiers:ENV` makes the tasks of a whole
 environment (`agentrl.rollout.verifiers_tasks`); to have them in files, which you may change:
 
     python -m agentrl.workflows.verifiers_env ID DIR [--args JSON]       # writes train.jsonl and eval.jsonl
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ async def run(episode: Episode) -> Reward:
     args = json.dumps(task.get("args", {}), sort_keys=True)
     environment = await in_thread(load, task["environment"], args)
     row = await in_thread(row_of, environment, int(task.get("row", 0)), task.get("split", "train"))
-    output = await environment.run_rollout(row, episode.client, episode.model, task.get("sampling", {}))
+    sampling = deepcopy({**environment.sampling_args, **task.get("sampling", {})})
+    output = await environment.run_rollout(row, episode.client, episode.model, sampling)
     if output.get("error"):
         raise EpisodeError(f"the rollout of {task['environment']} failed: {output['error']}")
     metrics = {name: float(value) for name, value in (output.get("metrics") or {}).items()}
@@ -60,7 +62,7 @@ def load(name: str, args: str) -> Any:
 
 def row_of(environment: Any, index: int, split: str = "train") -> dict[str, Any]:
     """Return one row of an environment's dataset, as its rollouts take it."""
-    return {name: value for name, value in dict(dataset_of(environment, split)[index]).items() if value is not None}
+    return dict(dataset_of(environment, split)[index])
 
 
 def main() -> int:

@@ -117,7 +117,8 @@ def _load(name: str, args: str) -> Any:
 def _group_rewards(rubric: Any) -> list[str]:
     """Return the names of the rewards of a rubric, and of those in it, that look at all attempts of a group."""
     own: list[str] = rubric._get_group_reward_func_names()
-    return own + [name for inner in getattr(rubric, "rubrics", ()) for name in _group_rewards(inner)]
+    grouped = [environment.rubric for environment in getattr(rubric, "env_map", {}).values()]
+    return own + [name for inner in (*getattr(rubric, "rubrics", ()), *grouped) for name in _group_rewards(inner)]
 
 
 def _module_of_folder(folder: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from anyio.to_thread import run_sync as in_thread
+from openai import AsyncOpenAI
 
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TaskFileError
@@ -134,6 +135,45 @@ async def test_each_kind_plays_as_the_library_says() -> None:
     assert [(outcome.error, outcome.reward) for outcome in outcomes] == [(None, 1.0)] * 2
 
 
+KINDS = ("single", "many", "stateful", "weights", "group", "parser", "think", "none", "sampling", "tool", "mixture")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_rewards_and_requests_are_those_of_the_library_itself(kind: str) -> None:
+    def says(request: dict[str, Any]) -> Any:
+        asked = [message["content"] for message in request["messages"] if message["role"] == "user"]
+        if request.get("tools") and request["messages"][-1]["role"] != "tool":
+            name = request["tools"][0]["function"]["name"]
+            return ToolCall(name, '{"number": 1}')
+        said = asked[-1].removeprefix("Say ").removesuffix(".")
+        return [said, f"<think>\nSo\n</think>\n<answer>\n{said}\n</answer>", f"<think>So</think>{said}", "2", said][
+            len(said) * len(asked) % 5
+        ]
+
+    requests: list[dict[str, Any]] = []
+
+    def script(request: dict[str, Any]) -> Any:
+        requests.append(request)
+        return says(request)
+
+    environment = await in_thread(verifiers_env.load, "vf-kinds", json.dumps({"kind": kind}))
+    rows = environment.get_dataset().to_list()
+    async with (
+        ScriptedModel(script).serve() as url,
+        AsyncOpenAI(base_url=url, api_key="-") as client,
+        remote_runner(verifiers_env.run, base_url=url, api_key="-", model="scripted", timeout_s=60) as runner,
+    ):
+        for index, row in enumerate(rows):
+            theirs = (await environment.generate([row], client, "scripted", independent_scoring=True))["outputs"][0]
+            expected, requests[:] = [*requests], []
+            assert expected
+            ours = await runner.run({"environment": "vf-kinds", "args": {"kind": kind}, "row": index}, 0)
+            assert (ours.error, ours.reward) == (None, theirs["reward"])
+            assert {name: ours.metrics[name] for name in theirs["metrics"]} == theirs["metrics"]
+            assert requests == expected
+            requests.clear()
+
+
 def test_tasks_of_an_environments_own_datasets() -> None:
     assert list_tasks("verifiers:owner/vf-capitals") == [
         {"environment": "owner/vf-capitals", "split": "train", "row": row} for row in range(2)
@@ -154,6 +194,7 @@ def test_tasks_of_an_environments_own_datasets() -> None:
         ('vf-gcd?{"colour": 1}', "cannot be loaded.*colour"),
         ('vf-kinds?{"kind": "held-out"}', "'vf-kinds' has no dataset to train on: dataset is not set; try @eval"),
         ('vf-kinds?{"kind": "compared"}', r"compares the attempts of a group \(compared\)"),
+        ('vf-kinds?{"kind": "compared-mixture"}', r"compares the attempts of a group \(compared\)"),
         ("./nowhere", "has no pyproject.toml"),
     ],
 )
