@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.rollout.harbor_form import read_harbor, without_canary
 from agentrl.rollout.terminal_bench_form import read_terminal_bench
 
 DEFAULT_AGENT = "shell"
@@ -253,17 +253,15 @@ def read_task_folder(folder: Path) -> TaskFolder:
         instruction, settings = read_terminal_bench(file, text)
         context, script, solution = folder, "run-tests.sh", folder / "solution.sh"
     else:
-        try:
-            settings = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
-        instruction = read_text(folder / "instruction.md")
+        settings = read_harbor(file, text)
+        # A task of several steps, which is refused below, has no instruction of its own.
+        instruction = "" if settings.get("steps") else without_canary(read_text(folder / "instruction.md"))
         context, script, solution = folder / "environment", "test.sh", folder / "solution" / "solve.sh"
+    checked = _checked(file, settings)
     if not instruction.strip():
         raise TaskFileError(
             f"{file.with_name('instruction.md') if form == 'harbor' else file}: the instruction is empty"
         )
-    checked = _checked(file, settings)
     for section in ("environment", "verifier", "solution"):
         variables(getattr(checked, section).env, f"{file}, {section}.env")
     has_dockerfile = (context / "Dockerfile").is_file()
