@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from agentrl.errors import TaskFileError, one_line
+
+WITHHELD = ("tests", "run-tests.sh", "solution.sh", "solution.yaml", "solution")
+"""What lies beside the Dockerfile, in the folder that it is built from, and is not for the agent to see."""
 
 
 def read_terminal_bench(file: Path, text: str) -> tuple[str, dict[str, Any]]:
@@ -48,9 +52,19 @@ def _check_one_service(compose: Path) -> None:
     try:
         services = yaml.safe_load(compose.read_text(encoding="utf-8"))["services"]
         count = len(services)
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        build = (
+            next(iter(services.values()))["build"] if count == 1 and "build" in next(iter(services.values())) else "."
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise TaskFileError(f"{compose}: not understood: {one_line(error)}") from error
     if count != 1:
         raise TaskFileError(
             f"{compose}, services: {', '.join(map(str, services))}; a sandbox runs one image, so a task may have one service"
         )
+    said = {"context": build} if isinstance(build, str) else build if isinstance(build, dict) else {}
+    for name, usual in (("context", "."), ("dockerfile", "Dockerfile")):
+        given = str(said.get(name, usual))
+        if "$" not in given and posixpath.normpath(given) != usual:
+            raise TaskFileError(
+                f"{compose}, build.{name}: {given!r} is not read; an image is built from the Dockerfile of the task's own folder"
+            )
