@@ -12,149 +12,27 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.machine.sandbox_bounds import FILES
+from agentrl.rollout.dockerfile import copied, workdir_of
 from agentrl.rollout.harbor_form import read_harbor, without_canary
-from agentrl.rollout.terminal_bench_form import read_terminal_bench
+from agentrl.rollout.task_settings import TaskSettings
+from agentrl.rollout.terminal_bench_form import WITHHELD, read_terminal_bench
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool: `workflows/shell_agent.py`."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([GMK])B?", re.IGNORECASE)
-_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-
-
-class _Section(BaseModel):
-    """A table of `task.toml`. Harbor ignores what it does not know, and so do we."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-def _megabytes(given: Any) -> Any:
-    found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    return int(float(found[1]) * _MB[found[2].upper()]) if found else given
-
-
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-
-
-def _absolute(path: str) -> str:
-    if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise ValueError(f"{path!r} must be an absolute path without '.', '..' and a final '/'")
-    return path
-
-
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-
-
-class Environment(_Section):
-    """`[environment]`: what the agent works in."""
-
-    build_timeout_sec: float = Field(default=600.0, gt=0)
-    docker_image: str | None = Field(default=None, min_length=1)
-    workdir: AbsolutePath | None = None
-    """None: the WORKDIR of the image."""
-    cpus: float = Field(default=1.0, gt=0)
-    memory_mb: Megabytes = 2048
-    storage_mb: Megabytes = 10240
-    env: dict[str, str] = Field(default_factory=dict)
-    os: str = "linux"
-    gpus: int = 0
-    tpu: Any = None
-    mcp_servers: list[Any] = Field(default_factory=list)
-    healthcheck: Any = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_schemas(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        named = {"memory": "memory_mb", "storage": "storage_mb"}
-        present = {name: value for name, value in given.items() if value is not None and name not in named}
-        return {**{new: given[old] for old, new in named.items() if given.get(old) is not None}, **present}
-
-    @model_validator(mode="after")
-    def _can_be_had(self) -> Environment:
-        wanted = {
-            "os": self.os.lower() != "linux",
-            "gpus": self.gpus > 0,
-            "tpu": self.tpu is not None,
-            "mcp_servers": bool(self.mcp_servers),
-            "healthcheck": self.healthcheck is not None,
-        }
-        if missing := [name for name, is_wanted in wanted.items() if is_wanted]:
-            raise ValueError(
-                f"{', '.join(missing)} cannot be had in a sandbox, which runs the image alone, on Linux; leave the task out"
-            )
-        return self
-
-
-class Phase(_Section):
-    """`[agent]`, or what is common to it and `[verifier]`."""
-
-    timeout_sec: float = Field(default=600.0, gt=0)
-    env: dict[str, str] = Field(default_factory=dict)
-
-
-class Verifier(Phase):
-    """`[verifier]`."""
-
-    environment: Any = None
-
-    @model_validator(mode="after")
-    def _in_the_same_image(self) -> Verifier:
-        if self.environment is not None:
-            raise ValueError(
-                "an image of the verifier's own ([verifier.environment]) is not built; it runs in a new sandbox of the task's image, "
-                "so put what it needs there"
-            )
-        return self
-
-
-class Solution(_Section):
-    """`[solution]`."""
-
-    env: dict[str, str] = Field(default_factory=dict)
-
-
-class SandboxSettings(_Section):
-    """`[metadata.agentrl]`: what Harbor's form has no field for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    writable: tuple[AbsolutePath, ...] = ()
-    """Folders that the agent may write to, beside the working folder. Their files are what the verifier sees of its work."""
-    keep: tuple[str, ...] = ()
-    """Names of files that steer tests (`agentrl.workflows.repository.STEERING`) and are the agent's to write in this task."""
-
-
-class Metadata(_Section):
-    """`[metadata]`, of which ours alone counts."""
-
-    agentrl: SandboxSettings = SandboxSettings()
-
-
-class TaskSettings(_Section):
-    """`task.toml`."""
-
-    environment: Environment = Environment()
-    agent: Phase = Phase()
-    verifier: Verifier = Verifier()
-    solution: Solution = Solution()
-    metadata: Metadata = Metadata()
-    steps: list[Any] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _one_step(self) -> TaskSettings:
-        if self.steps:
-            raise ValueError("a task of several steps ([[steps]]) is not run; make each step a task of its own")
-        return self
+PAGE = 4096
+"""A file of memory takes whole pages."""
+SHOWN_FAULTS = 5
 
 
 class TaskFolder(BaseModel):
@@ -180,6 +58,16 @@ class TaskFolder(BaseModel):
         """The folder's name."""
         return self.folder.name
 
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """What lies in the folder of the Dockerfile and is no part of what the image is built from: the tests and the solution."""
+        return WITHHELD if self.form == "terminal-bench" else ()
+
+    @cached_property
+    def tests_bytes(self) -> int:
+        """The room that the tests take in a sandbox."""
+        return _room(self.tests)[0]
+
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
         """Return the task of a run: a dict that JSON can say, and that changes where a file of the folder does."""
         return {
@@ -191,11 +79,15 @@ class TaskFolder(BaseModel):
         }
 
 
-def tasks_of_folder(source: str) -> Iterator[Task]:
+def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task] | None = None) -> Iterator[Task]:
     """Yield the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
 
+    Args:
+        source: What stands after `harbor:`.
+        on_fault: What gives a task in place of a folder that cannot be used. Default: all such folders are one error.
+
     Raises:
-        TaskFileError: There are none, or one cannot be used; the message names the file, the field and the remedy.
+        TaskFileError: There are none, or some cannot be used; the message names the file, the field and the remedy.
     """
     folder, agent = Path(source), DEFAULT_AGENT
     if not folder.exists() and "@" in source:
@@ -205,8 +97,24 @@ def tasks_of_folder(source: str) -> Iterator[Task]:
         raise TaskFileError(
             f"harbor:{source}: there is no folder {folder.absolute()}; name one with task folders in it"
         )
-    for found in find_folders(folder):
-        yield read_task_folder(found).as_task(agent)
+    faults, folders = [], find_folders(folder)
+    for found in folders:
+        try:
+            yield read_task_folder(found).as_task(agent)
+        except TaskFileError as error:
+            if on_fault is not None:
+                yield on_fault(found, error)
+            faults.append(str(error))
+    if faults and on_fault is None:
+        if len(folders) == 1:
+            raise TaskFileError(faults[0])
+        shown = [f"{fault}\n" for fault in faults[:SHOWN_FAULTS]]
+        raise TaskFileError(
+            f"harbor:{source}: {len(faults)} of {len(folders)} task folders cannot be used: mend them, take them out, or use those that "
+            f"`agentrl vet harbor:{source} --output tasks.jsonl` keeps"
+            + (f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else "")
+            + f":\n{''.join(shown)}".rstrip()
+        )
 
 
 def is_task_folder(task: Task) -> bool:
@@ -282,7 +190,7 @@ def read_task_folder(folder: Path) -> TaskFolder:
     for root in (context / "Dockerfile", folder / "tests", test_file, solution, solution.parent):
         if root != folder:
             _check_links(root)
-    return TaskFolder(
+    result = TaskFolder(
         form=form,
         folder=folder.absolute(),
         instruction=instruction,
@@ -293,6 +201,77 @@ def read_task_folder(folder: Path) -> TaskFolder:
         test_script=script,
         solution=solution if solution.is_file() else None,
     )
+    _check_image(file, result)
+    _check_script(test_file)
+    if result.solution is not None:
+        _check_script(result.solution)
+    _check_room(result)
+    return result
+
+
+def _check_image(file: Path, task: TaskFolder) -> None:
+    """Check that the agent may write to the folders of the image that are its own, and finds neither tests nor solution there.
+
+    Raises:
+        TaskFileError: It may not, or finds them.
+    """
+    dockerfile = task.context / "Dockerfile"
+    text = dockerfile.read_text(encoding="utf-8", errors="replace") if task.has_dockerfile else ""
+    workdir = None if task.settings.environment.workdir else workdir_of(text)
+    try:
+        task.settings.check_folders(workdir)
+    except ValueError as error:
+        where = f"{dockerfile}, WORKDIR" if workdir and f"{error}".startswith(f"{workdir} ") else f"{file}, environment"
+        raise TaskFileError(f"{where}: {error}") from None
+    naming, _ = copied(text, task.withheld)
+    if naming:
+        raise TaskFileError(
+            f"{dockerfile}: {one_line(naming[0], 120)!r} puts tests or the solution before the agent; take it out, and what both need "
+            "into a folder of another name"
+        )
+
+
+def _check_script(script: Path) -> None:
+    """Check that a script can be started: the kernel takes a carriage return for a part of the interpreter's name.
+
+    Raises:
+        TaskFileError: It cannot.
+    """
+    with script.open("rb") as file:
+        first = file.readline(256)
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        raise TaskFileError(
+            f"{script}: its lines end as on Windows, so that it cannot be started; save it with line feeds alone"
+        )
+
+
+def _check_room(task: TaskFolder) -> None:
+    """Check that a sandbox has room for what is put into it beside the agent's files.
+
+    Raises:
+        TaskFileError: It has not.
+    """
+    disk_mb = task.settings.disk_mb
+    for folder in (task.tests, task.solution.parent if task.solution and task.form == "harbor" else None):
+        if folder is None or not folder.is_dir():
+            continue
+        size, files = _room(folder)
+        if size > disk_mb << 20:
+            raise TaskFileError(
+                f"{folder}: its files take {-(-size >> 20)} MB, and environment.storage_mb and memory_mb leave a sandbox {disk_mb}; "
+                "raise them, or put large files into the image"
+            )
+        if files > FILES // 2:
+            raise TaskFileError(
+                f"{folder}: it has {files} files and folders, and a sandbox has room for {FILES}, the agent's among them; put them into "
+                f"the image, or into an archive: at most {FILES // 2} can be here"
+            )
+
+
+def _room(folder: Path) -> tuple[int, int]:
+    """Return the bytes and the files that the content of a folder is in a sandbox, whose files are in memory."""
+    found = [path.lstat() for path in folder.rglob("*")]
+    return sum(-(-one.st_size // PAGE) * PAGE for one in found if not stat.S_ISDIR(one.st_mode)), len(found)
 
 
 def _check_links(root: Path) -> None:
@@ -361,8 +340,13 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
     return result
 
 
-def folder_digest(folder: Path | None, also: Iterable[str] = ()) -> str:
+def folder_digest(folder: Path | None, also: Iterable[str] = (), without: Collection[str] = ()) -> str:
     """Return a digest of the paths, modes and contents below a folder, if there is one, and of further texts.
+
+    Args:
+        folder: The folder.
+        also: The texts.
+        without: Names right in the folder that are left out.
 
     Raises:
         TaskFileError: A file cannot be read.
@@ -375,7 +359,7 @@ def folder_digest(folder: Path | None, also: Iterable[str] = ()) -> str:
     try:
         for path in sorted(folder.rglob("*")):
             info = path.lstat()
-            if stat.S_ISDIR(info.st_mode):
+            if stat.S_ISDIR(info.st_mode) or path.relative_to(folder).parts[0] in without:
                 continue
             if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
                 raise TaskFileError(f"{path} is no file, folder or link; take it out")
