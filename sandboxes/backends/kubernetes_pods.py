@@ -54,7 +54,7 @@ class Kubernetes:
     pod_spec: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every pod's `spec` beside agentrl's, such as `nodeSelector`, `tolerations`, `imagePullSecrets`."""
 
-    name: ClassVar[str] = "kubernetes"
+    name = "kubernetes"
     isolates: ClassVar = {
         "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded; emptied for each user",
         "processes": "the pod's namespace; the number by RLIMIT_NPROC; all are killed after each run",

@@ -31,7 +31,7 @@ class NoIsolation:
     }
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Warns, every time."""
+        """Warn that nothing is isolated."""
         warnings.warn("`sandbox.backend` = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
 
     @asynccontextmanager
