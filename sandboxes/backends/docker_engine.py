@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, sandbox_environment
+from agentrl.errors import SandboxError, SandboxLostError, error_line
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
 from agentrl.sandboxes.backends.docker_connection import (
     STREAM_HEADER,
@@ -35,7 +34,13 @@ from agentrl.sandboxes.backends.docker_connection import (
     sdk_errors,
 )
 from agentrl.sandboxes.backends.owner import is_dead, owner
-from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments
+from agentrl.sandboxes.backends.start_arguments import (
+    FOLDERS,
+    PATH,
+    PRISTINE_RIGHTS,
+    init_arguments,
+    sandbox_environment,
+)
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
@@ -261,8 +266,8 @@ class AttachedLink:
             except OSError as error:
                 raise SandboxLostError(f"its connection broke: {error}") from error
             if not data:
-                said = self._errors.decode(errors="replace").strip().splitlines()
-                raise SandboxLostError("its container ended" + (f": {said[-1]}" if said else ""))
+                said = error_line(self._errors.decode(errors="replace"))
+                raise SandboxLostError("its container ended" + (f": {said}" if said else ""))
             self._inbox += data
             output = b"".join(self._payloads())
         return output

@@ -17,10 +17,10 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, grade, open_pool, open_sandbox
-from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
 from agentrl.sandboxes.backends.docker_connection import connect, engine_address
 from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL
 from agentrl.sandboxes.backends.owner import owner
+from agentrl.sandboxes.backends.start_arguments import PRISTINE_RIGHTS
 from agentrl.sandboxes.choose import start_sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE
 from tests.components import missing, wait_until
