@@ -2,8 +2,8 @@
 
     harbor:DIR[@AGENT] ─► the folders of DIR ─► each read and checked whole ─► a task: {"folder", "digest", "name", "prompt", "agent"}
 
-Two forms are read, and nothing is written: Harbor's (`task.toml`, schema 1.0 to 1.4, as harbor 0.25 reads it) and the older one of
-Terminal-Bench (`task.yaml`, in `terminal_bench_form.py`). What a sandbox cannot give is refused here, before a run starts.
+Two forms are read, and nothing is written: Harbor's (`task.toml`, in `harbor_settings.py`) and the older one of Terminal-Bench (`task.yaml`,
+in `terminal_bench_form.py`).
 """
 
 from __future__ import annotations
@@ -14,147 +14,21 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.rollout.harbor_settings import TaskSettings
+from agentrl.rollout.task_type import first_problem
 from agentrl.rollout.terminal_bench_form import read_terminal_bench
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool: `workflows/shell_agent.py`."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([GMK])B?", re.IGNORECASE)
-_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-
-
-class _Section(BaseModel):
-    """A table of `task.toml`. Harbor ignores what it does not know, and so do we."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-def _megabytes(given: Any) -> Any:
-    found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    return int(float(found[1]) * _MB[found[2].upper()]) if found else given
-
-
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-
-
-def _absolute(path: str) -> str:
-    if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise ValueError(f"{path!r} must be an absolute path without '.', '..' and a final '/'")
-    return path
-
-
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-
-
-class Environment(_Section):
-    """`[environment]`: what the agent works in."""
-
-    build_timeout_sec: float = Field(default=600.0, gt=0)
-    docker_image: str | None = Field(default=None, min_length=1)
-    workdir: AbsolutePath | None = None
-    """None: the WORKDIR of the image."""
-    cpus: float = Field(default=1.0, gt=0)
-    memory_mb: Megabytes = 2048
-    storage_mb: Megabytes = 10240
-    env: dict[str, str] = Field(default_factory=dict)
-    os: str = "linux"
-    gpus: int = 0
-    tpu: Any = None
-    mcp_servers: list[Any] = Field(default_factory=list)
-    healthcheck: Any = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_schemas(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        named = {"memory": "memory_mb", "storage": "storage_mb"}
-        present = {name: value for name, value in given.items() if value is not None and name not in named}
-        return {**{new: given[old] for old, new in named.items() if given.get(old) is not None}, **present}
-
-    @model_validator(mode="after")
-    def _can_be_had(self) -> Environment:
-        wanted = {
-            "os": self.os.lower() != "linux",
-            "gpus": self.gpus > 0,
-            "tpu": self.tpu is not None,
-            "mcp_servers": bool(self.mcp_servers),
-            "healthcheck": self.healthcheck is not None,
-        }
-        if missing := [name for name, is_wanted in wanted.items() if is_wanted]:
-            raise ValueError(
-                f"{', '.join(missing)} cannot be had in a sandbox, which runs the image alone, on Linux; leave the task out"
-            )
-        return self
-
-
-class Phase(_Section):
-    """`[agent]`, or what is common to it and `[verifier]`."""
-
-    timeout_sec: float = Field(default=600.0, gt=0)
-    env: dict[str, str] = Field(default_factory=dict)
-
-
-class Verifier(Phase):
-    """`[verifier]`."""
-
-    environment: Any = None
-
-    @model_validator(mode="after")
-    def _in_the_same_image(self) -> Verifier:
-        if self.environment is not None:
-            raise ValueError(
-                "an image of the verifier's own ([verifier.environment]) is not built; it runs in a new sandbox of the task's image, "
-                "so put what it needs there"
-            )
-        return self
-
-
-class Solution(_Section):
-    """`[solution]`."""
-
-    env: dict[str, str] = Field(default_factory=dict)
-
-
-class SandboxSettings(_Section):
-    """`[metadata.agentrl]`: what Harbor's form has no field for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    writable: tuple[AbsolutePath, ...] = ()
-    """Folders that the agent may write to, beside the working folder. Their files are what the verifier sees of its work."""
-    keep: tuple[str, ...] = ()
-    """Names of files that steer tests (`agentrl.workflows.repository.STEERING`) and are the agent's to write in this task."""
-
-
-class Metadata(_Section):
-    """`[metadata]`, of which ours alone counts."""
-
-    agentrl: SandboxSettings = SandboxSettings()
-
-
-class TaskSettings(_Section):
-    """`task.toml`."""
-
-    environment: Environment = Environment()
-    agent: Phase = Phase()
-    verifier: Verifier = Verifier()
-    solution: Solution = Solution()
-    metadata: Metadata = Metadata()
-    steps: list[Any] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _one_step(self) -> TaskSettings:
-        if self.steps:
-            raise ValueError("a task of several steps ([[steps]]) is not run; make each step a task of its own")
-        return self
 
 
 class TaskFolder(BaseModel):
@@ -171,7 +45,7 @@ class TaskFolder(BaseModel):
     has_dockerfile: bool
     tests: Path
     test_script: str
-    """The verifier, relative to `tests`."""
+    """The name of the script that runs the tests; a sandbox has it in `/tests`."""
     solution: Path | None
     """The script of the reference solution, where there is one."""
 
@@ -181,7 +55,7 @@ class TaskFolder(BaseModel):
         return self.folder.name
 
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
-        """Return the task of a run: a dict that JSON can say, and that changes where a file of the folder does."""
+        """Return the folder as a task of `workflows/terminal_task.py`. Its digest changes with every file of the folder."""
         return {
             "folder": str(self.folder),
             "digest": folder_digest(self.folder),
@@ -238,6 +112,52 @@ def _form(folder: Path) -> Literal["harbor", "terminal-bench"] | None:
     return "terminal-bench" if (folder / "task.yaml").is_file() else None
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What the files of one form say, before it is checked."""
+
+    settings_file: Path
+    settings: Mapping[str, Any]
+    """As `task.toml` says them."""
+    instruction_file: Path
+    instruction: str
+    context: Path
+    test_file: Path
+    solution: Path
+    """Where the script of the reference solution is, if there is one."""
+
+
+def _written_for_harbor(folder: Path) -> _Written:
+    file, instruction_file = folder / "task.toml", folder / "instruction.md"
+    try:
+        settings = tomllib.loads(read_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
+    return _Written(
+        settings_file=file,
+        settings=settings,
+        instruction_file=instruction_file,
+        instruction=read_text(instruction_file),
+        context=folder / "environment",
+        test_file=folder / "tests" / "test.sh",
+        solution=folder / "solution" / "solve.sh",
+    )
+
+
+def _written_for_terminal_bench(folder: Path) -> _Written:
+    file = folder / "task.yaml"
+    instruction, settings = read_terminal_bench(file, read_text(file))
+    return _Written(
+        settings_file=file,
+        settings=settings,
+        instruction_file=file,
+        instruction=instruction,
+        context=folder,
+        test_file=folder / "run-tests.sh",
+        solution=folder / "solution.sh",
+    )
+
+
 def read_task_folder(folder: Path) -> TaskFolder:
     """Return what a task folder says.
 
@@ -247,54 +167,52 @@ def read_task_folder(folder: Path) -> TaskFolder:
     form = _form(folder)
     if form is None:
         raise TaskFileError(f"{folder} is no task folder: it has neither a task.toml nor a task.yaml")
-    file = folder / ("task.toml" if form == "harbor" else "task.yaml")
-    text = read_text(file)
-    if form == "terminal-bench":
-        instruction, settings = read_terminal_bench(file, text)
-        context, script, solution = folder, "run-tests.sh", folder / "solution.sh"
-    else:
-        try:
-            settings = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
-        instruction = read_text(folder / "instruction.md")
-        context, script, solution = folder / "environment", "test.sh", folder / "solution" / "solve.sh"
-    if not instruction.strip():
-        raise TaskFileError(
-            f"{file.with_name('instruction.md') if form == 'harbor' else file}: the instruction is empty"
-        )
-    checked = _checked(file, settings)
+    written = _written_for_harbor(folder) if form == "harbor" else _written_for_terminal_bench(folder)
+    if not written.instruction.strip():
+        raise TaskFileError(f"{written.instruction_file}: the instruction is empty")
+    file = written.settings_file
+    settings = _checked(file, written.settings)
     for section in ("environment", "verifier", "solution"):
-        variables(getattr(checked, section).env, f"{file}, {section}.env")
-    has_dockerfile = (context / "Dockerfile").is_file()
-    if (context / "docker-compose.yaml").is_file() and not has_dockerfile:
-        raise TaskFileError(
-            f"{context / 'docker-compose.yaml'}: services of Docker Compose are not started; give the task one image, by a Dockerfile beside it"
-        )
-    if not has_dockerfile and checked.environment.docker_image is None:
-        raise TaskFileError(
-            f"{file}: the task has no image; write {context / 'Dockerfile'}, or name one with environment.docker_image"
-        )
-    test_file = folder / script if form == "terminal-bench" else folder / "tests" / script
-    if not test_file.is_file():
-        raise TaskFileError(
-            f"{test_file} is missing: it runs the tests"
-            + (" and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else "")
-        )
-    for root in (context / "Dockerfile", folder / "tests", test_file, solution, solution.parent):
+        variables(getattr(settings, section).env, f"{file}, {section}.env")
+    has_dockerfile = _check_image(file, written.context, settings.environment.docker_image)
+    if not written.test_file.is_file():
+        reward = " and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else ""
+        raise TaskFileError(f"{written.test_file} is missing: it runs the tests{reward}")
+    solution = written.solution
+    for root in (written.context / "Dockerfile", folder / "tests", written.test_file, solution, solution.parent):
         if root != folder:
             _check_links(root)
     return TaskFolder(
         form=form,
         folder=folder.absolute(),
-        instruction=instruction,
-        settings=checked,
-        context=context,
+        instruction=written.instruction,
+        settings=settings,
+        context=written.context,
         has_dockerfile=has_dockerfile,
         tests=folder / "tests",
-        test_script=script,
+        test_script=written.test_file.name,
         solution=solution if solution.is_file() else None,
     )
+
+
+def _check_image(file: Path, context: Path, docker_image: str | None) -> bool:
+    """Check that a task has one image, and return whether it is built from a Dockerfile.
+
+    Raises:
+        TaskFileError: It has none, or is made of several services.
+    """
+    dockerfile, compose = context / "Dockerfile", context / "docker-compose.yaml"
+    if dockerfile.is_file():
+        return True
+    if compose.is_file():
+        raise TaskFileError(
+            f"{compose}: services of Docker Compose are not started; give the task one image, by a Dockerfile beside it"
+        )
+    if docker_image is None:
+        raise TaskFileError(
+            f"{file}: the task has no image; write {dockerfile}, or name one with environment.docker_image"
+        )
+    return False
 
 
 def _check_links(root: Path) -> None:
@@ -332,11 +250,7 @@ def _checked(file: Path, settings: Mapping[str, Any]) -> TaskSettings:
     try:
         return TaskSettings.model_validate(settings)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"])) or "the task"
-        message = problem["msg"].removeprefix("Value error, ")
-        given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
-        raise TaskFileError(f"{file}, {field}: {message}{given}") from error
+        raise TaskFileError(f"{file}, {first_problem(error)}") from error
 
 
 def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
