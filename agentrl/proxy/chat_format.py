@@ -29,7 +29,7 @@ from renderers.base import (
 )
 
 from agentrl.errors import ConfigError, one_line
-from agentrl.proxy.json_calls import BegunCall, begun_call
+from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode
 from agentrl.proxy.tokenizer import LeanTokenizer
 from agentrl.record.tokens import ImageSpan
 
@@ -229,8 +229,8 @@ class ChatFormat:
                     unfinished = call.status == ToolCallParseStatus.UNCLOSED_BLOCK
                     text, in_call = _until(stop, begun.arguments, growing=growing)
             else:
-                name, text = call.name, _json_text(call.arguments)
-                well_formed = isinstance(name, str) and _is_unicode(name) and text is not None
+                name, text = call.name, arguments_text(call.arguments)
+                well_formed = isinstance(name, str) and is_unicode(name) and text is not None
                 if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
                     if growing:
                         continue
@@ -244,7 +244,9 @@ class ChatFormat:
         content, stopped_by = _until(stop, _after(prefill, content), growing=growing)
         close = self.special("</think>") if parsed.reasoning_content else None
         thought = output_ids.index(close) + 1 if close in output_ids else 0
-        return AssistantMessage(content, parsed.reasoning_content, calls, stopped_by or in_call, thought, unfinished)
+        # Some renderers strip a whole thought and not a growing one.
+        reasoning = parsed.reasoning_content and parsed.reasoning_content.strip()
+        return AssistantMessage(content, reasoning, calls, stopped_by or in_call, thought, unfinished)
 
     def _begun(self, call: ParsedToolCall, output_ids: list[int], tools: list[Tool] | None) -> BegunCall | None:
         """Return what is there of a call in JSON of one of `tools`; None where it has not begun, and in other formats."""
@@ -277,25 +279,6 @@ class ChatFormat:
 
         whole = len(output_ids)
         return bisect.bisect_left(range(whole), True, key=stopped) if stop and stopped(whole) else whole
-
-
-def _json_text(arguments: object) -> str | None:
-    """Arguments as JSON text; None for what cannot be arguments.
-
-    A lone surrogate, which the model may escape and no client could read, stays escaped.
-    """
-    if isinstance(arguments, dict):
-        text = json.dumps(arguments, ensure_ascii=False)
-        return text if _is_unicode(text) else json.dumps(arguments)
-    return arguments if isinstance(arguments, str) and _is_unicode(arguments) else None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _until(stops: Sequence[str], text: str, *, growing: bool) -> tuple[str, str | None]:

@@ -33,7 +33,9 @@ class SentDeltas:
             deltas.append(Delta(text=piece))
             self.text = message.content
         for call in message.tool_calls[self.tool_calls :]:
-            deltas += self._call_growth(call, final=final or call is not message.tool_calls[-1] or not message.unfinished)
+            deltas += self._call_growth(
+                call, final=final or call is not message.tool_calls[-1] or not message.unfinished
+            )
         return deltas
 
     def _call_growth(self, call: Json, *, final: bool) -> list[Delta]:

@@ -82,6 +82,26 @@ def values_so_far(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"arguments": arguments}
 
 
+def arguments_text(arguments: object) -> str | None:
+    """Return arguments as JSON text; None for what cannot be arguments.
+
+    A lone surrogate, which the model may escape and no client could read, stays escaped.
+    """
+    if isinstance(arguments, dict):
+        text = json.dumps(arguments, ensure_ascii=False)
+        return text if is_unicode(text) else json.dumps(arguments)
+    return arguments if isinstance(arguments, str) and is_unicode(arguments) else None
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be sent: it has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _begun(text: str) -> Any:
     return jiter.from_json(text.encode(), allow_inf_nan=False, partial_mode=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from agentrl.proxy.api_error import ApiError, read_body
@@ -58,7 +59,7 @@ class Messages:
             ApiError: The engine failed, or the episode has ended.
         """
         index, open_kind = -1, ""
-        said, held = "", ""
+        said, text = "", ""
 
         async def close() -> None:
             nonlocal open_kind
@@ -75,18 +76,16 @@ class Messages:
             await send({"type": "content_block_start", "index": index, "content_block": block})
 
         async def emit(delta: Delta) -> None:
-            nonlocal said, held
+            nonlocal said, text
             if (tool := delta.begun_call) is not None and not delta.arguments:
-                said = held = ""
+                said = text = ""
                 await begin({**_tool_use(tool), "input": {}})
             elif tool is not None or delta.tool_call is not None:
-                held += delta.arguments
-                # Its clients fail on what is not JSON, so a malformed end is left out.
-                readable = readable_part(said + held)
-                if readable == said + held or delta.tool_call is not None:
-                    piece, said, held = readable[len(said) :], readable, ""
-                    if piece:
-                        await send(_delta(index, {"type": "input_json_delta", "partial_json": piece}))
+                text += delta.arguments
+                shown = _shown_arguments(text, delta.tool_call)
+                if piece := shown[len(said) :]:
+                    await send(_delta(index, {"type": "input_json_delta", "partial_json": piece}))
+                    said = shown
             elif delta.reasoning:
                 if open_kind != "thinking":
                     await begin({"type": "thinking", "thinking": "", "signature": ""})
@@ -186,6 +185,13 @@ def arguments_object(function: Json) -> Json:
     except ValueError:
         return values_so_far(function["arguments"])
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def _shown_arguments(text: str, call: Json | None) -> str:
+    """Return what a client is sent of arguments so far, and of those of a whole call: it takes JSON of an object alone, which may be cut off."""
+    if text.lstrip().startswith("{"):
+        return readable_part(text)
+    return json.dumps(arguments_object(call["function"])) if call is not None else ""
 
 
 def _ending(reply: Completion) -> Json:
