@@ -26,7 +26,8 @@ from typing import Any
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
-from agentrl.rollout.task_folders import TaskFolder, folder_digest, read_task_folder, variables
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.task_folders import TaskFolder, read_task_folder, variables
 from agentrl.sandboxes import EndReason, Sandbox
 from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits

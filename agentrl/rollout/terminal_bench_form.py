@@ -13,6 +13,9 @@ from agentrl.rollout.compose_file import environment_of_service
 DEFAULT_TIMEOUTS = {"agent": 360.0, "verifier": 60.0}
 """Seconds, as terminal-bench 0.2.18 has them."""
 
+WITHHELD = ("tests", "run-tests.sh", "solution.sh", "solution.yaml", "solution")
+"""What lies beside the Dockerfile, in the folder that it is built from, and is not for the agent to see."""
+
 
 def read_terminal_bench(file: Path, text: str) -> tuple[str, dict[str, Any]]:
     """Return the instruction of a `task.yaml`, and its settings as Harbor's `task.toml` would say them.

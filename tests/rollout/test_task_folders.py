@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.rollout.task_folders import folder_digest, read_task_folder, variables
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.task_folders import read_task_folder, variables
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import fingerprint, list_tasks, open_tasks
 from agentrl.workflows import terminal_task

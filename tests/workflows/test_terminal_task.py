@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.cli.vet import vet
 from agentrl.config import RunConfig
-from agentrl.errors import SandboxError
+from agentrl.errors import SandboxError, TaskFileError
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
@@ -226,8 +226,8 @@ async def test_an_image_is_built_in_its_time_and_once(
 @pytest.mark.parametrize(
     ("workdir", "complaint"),
     [
-        ("/tmp/work", "/tmp/work cannot be the agent's to write to"),
-        ("/usr", "set environment.workdir, or WORKDIR in the Dockerfile, to a folder such as /app"),
+        ("/tmp/work", "/tmp/work "),
+        ("/usr", "/usr .*such as /app"),
         ("/tests/here", "is where the verifier finds its tests"),
     ],
 )
@@ -237,7 +237,7 @@ async def test_a_folder_that_nobody_can_write_to_is_named(
     folder = variant(tmp_path, "elsewhere")
     settings = (folder / "task.toml").read_text()
     (folder / "task.toml").write_text(f'{settings}workdir = "{workdir}"\n')
-    with pytest.raises(SandboxError, match=complaint):
+    with pytest.raises(TaskFileError, match=complaint):
         await open_task(folder)
 
 
