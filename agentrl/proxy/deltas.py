@@ -23,8 +23,11 @@ class SentDeltas:
         """Return the deltas from what was sent to `message`. Until the end, an unfinished character is held back.
 
         A call begins, gains pieces of its arguments, and is then told as a whole: dialects take of these what they have events for.
+        Nothing else comes in between: a text that was held back, as a stop string or a call might have begun with it, waits.
         """
-        deltas: list[Delta] = []
+        deltas = self._calls_growth(message, final=final) if self.arguments is not None else []
+        if self.arguments is not None:
+            return deltas
         reasoning = message.reasoning or ""
         if piece := _piece(self.reasoning, reasoning, final=final):
             deltas.append(Delta(reasoning=piece))
@@ -32,10 +35,13 @@ class SentDeltas:
         if piece := _piece(self.text, message.content, final=final):
             deltas.append(Delta(text=piece))
             self.text = message.content
+        return deltas + self._calls_growth(message, final=final)
+
+    def _calls_growth(self, message: AssistantMessage, *, final: bool) -> list[Delta]:
+        deltas: list[Delta] = []
         for call in message.tool_calls[self.tool_calls :]:
-            deltas += self._call_growth(
-                call, final=final or call is not message.tool_calls[-1] or not message.unfinished
-            )
+            last = call is message.tool_calls[-1]
+            deltas += self._call_growth(call, final=final or not last or not message.unfinished)
         return deltas
 
     def _call_growth(self, call: Json, *, final: bool) -> list[Delta]:

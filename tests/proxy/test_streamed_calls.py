@@ -68,11 +68,13 @@ def is_json(text: str) -> bool:
 def joined(chat_format: ChatFormat, states: Sequence[list[int]], stop: Sequence[str] = ()) -> AssistantMessage:
     """What a client has of a reply that it was shown in these states, the last of which is whole."""
     sent, ids = SentDeltas(), list[str]()
-    got = AssistantMessage("")
+    got, is_open = AssistantMessage(""), False
     for state in states:
         final = state is states[-1]
         message = chat_format.parse(state, [TOOL], stop=stop, tool_call_ids=ids, growing=not final)
         for delta in sent.growth(message, final=final):
+            assert not (is_open and (delta.text or delta.reasoning))
+            is_open = delta.begun_call is not None
             got.content += delta.text
             got.reasoning = (got.reasoning or "") + delta.reasoning or None
             if delta.begun_call is not None and not delta.arguments:
@@ -99,6 +101,18 @@ def test_pieces_are_what_the_whole_reply_says_wherever_it_is_cut(name: str, nano
             assert got.reasoning == (whole.reasoning or None)
             if made:
                 assert got.content.strip() == whole.content.strip()
+
+
+@pytest.mark.parametrize("stop", ["x y", "é!", "\n\n", "<tool"])
+def test_a_text_that_may_become_a_stop_string_does_not_come_into_the_middle_of_a_call(
+    stop: str, nano_format: ChatFormat
+) -> None:
+    for between in ("x", " x ", "é", "\n", "<"):
+        ids = encoded(nano_format, f"a{between}{CALL}{between}{CALL}{between}<|im_end|>")
+        states = [ids[:count] for count in range(1, len(ids) + 1)]
+        got, whole = joined(nano_format, states, [stop]), nano_format.parse(ids, [TOOL], stop=[stop])
+        assert len(got.tool_calls) == len(whole.tool_calls) == 2
+        assert got.content.split() == whole.content.split()
 
 
 def test_a_call_that_is_not_whole_has_arguments_that_no_client_takes_for_whole(nano_format: ChatFormat) -> None:

@@ -54,7 +54,8 @@ class Responses:
             if not reply.message.content and not reply.message.tool_calls:
                 await stream.open_item("message")
                 await stream.close_item()
-            response = _response(request, call, reply)
+            # Text may have come behind a call, as an item of its own: a response has the items that its stream had.
+            response = {**_response(request, call, reply), "output": stream.items}
             self._remember(request, call, reply, response)
             await stream.say(f"response.{response['status']}", whole=True, response=response)
         except ApiError as error:
@@ -113,6 +114,8 @@ class _EventStream:
         self._index = -1
         self._item: Json | None = None
         self._text = ""
+        self.items: list[Json] = []
+        """Those that are done."""
 
     async def say(self, kind: str, *, whole: bool = False, **fields: Any) -> None:
         await self._send({"type": kind, "sequence_number": self._sequence, **fields}, whole=whole)
@@ -146,8 +149,12 @@ class _EventStream:
         item = _item(self._response_id, self._index, kind, self._text, done=True)
         await self.say(f"response.{name}.done", **self._place(), text=self._text, **_NO_LOGPROBS.get(name, {}))
         await self.say("response.content_part.done", **self._place(), part=item["content"][0])
-        await self.say("response.output_item.done", output_index=self._index, item=item)
+        await self._done(item)
         self._item = None
+
+    async def _done(self, item: Json) -> None:
+        self.items.append(item)
+        await self.say("response.output_item.done", output_index=self._index, item=item)
 
     async def _call(self, delta: Delta) -> None:
         begun, whole = delta.begun_call, delta.tool_call
@@ -170,7 +177,7 @@ class _EventStream:
                 # The text of a custom tool is read from whole arguments.
                 await self.say(f"{event}.delta", **place, delta=item[field])
             await self.say(f"{event}.done", **place, **named, **{field: item[field]})
-            await self.say("response.output_item.done", output_index=self._index, item=item)
+            await self._done(item)
 
     def _place(self) -> Json:
         assert self._item is not None
@@ -258,4 +265,7 @@ def _response(request: ResponsesRequest, call: PreparedCompletion, reply: Comple
 
 
 def _shown(tool: Json) -> Json:
+    if tool["type"] == "custom":
+        told = {name: value for name, value in tool.items() if value is not None}
+        return {"format": {"type": "text"}, **told}
     return {**tool, "strict": None} if tool["type"] == "function" else tool
