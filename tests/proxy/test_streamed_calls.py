@@ -109,10 +109,11 @@ def test_a_text_that_may_become_a_stop_string_does_not_come_into_the_middle_of_a
 ) -> None:
     for between in ("x", " x ", "é", "\n", "<"):
         ids = encoded(nano_format, f"a{between}{CALL}{between}{CALL}{between}<|im_end|>")
-        states = [ids[:count] for count in range(1, len(ids) + 1)]
-        got, whole = joined(nano_format, states, [stop]), nano_format.parse(ids, [TOOL], stop=[stop])
-        assert len(got.tool_calls) == len(whole.tool_calls) == 2
-        assert got.content.split() == whole.content.split()
+        whole = nano_format.parse(ids, [TOOL], stop=[stop])
+        for last in range(0, len(ids), 3):  # the last state that was seen before the whole
+            got = joined(nano_format, [*(ids[:count] for count in range(1, last, 2)), ids], [stop])
+            assert len(got.tool_calls) == len(whole.tool_calls) == 2
+            assert got.content.split() == whole.content.split()
 
 
 def test_a_call_that_is_not_whole_has_arguments_that_no_client_takes_for_whole(nano_format: ChatFormat) -> None:
