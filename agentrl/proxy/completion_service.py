@@ -26,6 +26,7 @@ from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.preparation import Preparation
+from agentrl.proxy.token_bytes import bytes_of_tokens
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, beginning
@@ -63,6 +64,7 @@ class CompletionService:
         self._engine = engine
         self._format = chat_format
         self._work = work
+        self._bytes_of = bytes_of_tokens(chat_format.tokenizer)
         self._token_text = lru_cache(_REMEMBERED_TOKENS)(self._decode_token)
 
     async def reply(self, call: PreparedCompletion, index: int = 0, emit: Emit | None = None) -> Completion:
@@ -238,8 +240,8 @@ class CompletionService:
         return {"token": text, "logprob": logprob, "bytes": data}
 
     def _decode_token(self, token: int) -> tuple[str, list[int]]:
-        text = self._format.tokenizer.decode([token])
-        return text, list(text.encode())
+        data = self._bytes_of(token)
+        return data.decode(errors="replace"), list(data)
 
 
 def record(calls: Sequence[PreparedCompletion]) -> None:
