@@ -69,3 +69,21 @@ async def test_a_client_puts_the_text_together_from_logprobs(stream: bool, nano_
     entries = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
     assert b"".join(bytes(entry["bytes"]) for entry in entries).decode() == f"{said}<|im_end|>"
     assert all(entry["token"] == bytes(entry["bytes"]).decode(errors="replace") for entry in entries)
+
+
+@pytest.mark.anyio
+async def test_each_token_of_a_text_completion_says_where_it_begins(nano_format: ChatFormat) -> None:
+    body = {"model": "nano", "prompt": "Say", "logprobs": 1, "max_tokens": 50}
+    async with (
+        open_proxy(PolicyByPrompt(nano_format, lambda _: "one two"), nano_format, "nano") as proxy,
+        aiohttp.ClientSession() as http,
+    ):
+        headers = {"authorization": f"Bearer {proxy.open_session().key}"}
+        async with http.post(f"{proxy.url}/v1/completions", json=body, headers=headers) as answer:
+            (choice,) = (await answer.json())["choices"]
+    logprobs = choice["logprobs"]
+    text = "".join(logprobs["tokens"])
+    assert text.startswith(choice["text"])
+    assert len(logprobs["text_offset"]) == len(logprobs["tokens"]) == len(logprobs["token_logprobs"])
+    for token, begin in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert text[begin:].startswith(token)

@@ -5,6 +5,7 @@ A prompt that begins with a recorded prompt and its reply keeps their ids, like 
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Annotated
 
 from pydantic import Field
@@ -140,11 +141,12 @@ class Completions:
         choice = {"index": index, "text": reply.message.content, "finish_reason": reply.finish, "logprobs": None}
         if request.logprobs is not None:
             entries = await self._service.logprobs(call, reply.generation)
+            tokens = [entry["token"] for entry in entries]
             choice["logprobs"] = {
-                "tokens": [entry["token"] for entry in entries],
+                "tokens": tokens,
                 "token_logprobs": [entry["logprob"] for entry in entries],
                 "top_logprobs": [{top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in entries],
-                "text_offset": [],
+                "text_offset": [0, *accumulate(map(len, tokens))][: len(tokens)],
             }
         return choice
 
