@@ -2,19 +2,18 @@
 
     harbor:DIR[@AGENT] ─► the folders of DIR ─► each read and checked whole ─► a task: {"folder", "digest", "name", "prompt", "agent"}
 
-Two forms are read, and nothing is written: Harbor's (`task.toml`, in `harbor_settings.py`) and the older one of Terminal-Bench (`task.yaml`,
+Two forms are read, and nothing is written: Harbor's (`task.toml`, in `task_settings.py`) and the older one of Terminal-Bench (`task.yaml`,
 in `terminal_bench_form.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,13 +21,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.rollout.harbor_settings import TaskSettings
+from agentrl.machine.sandbox_bounds import FILES
+from agentrl.rollout.dockerfile import copied, workdir_of
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.harbor_form import read_harbor, without_canary
+from agentrl.rollout.task_settings import TaskSettings
 from agentrl.rollout.task_type import first_problem
-from agentrl.rollout.terminal_bench_form import read_terminal_bench
+from agentrl.rollout.terminal_bench_form import WITHHELD, read_terminal_bench
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool: `workflows/shell_agent.py`."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+PAGE = 4096
+"""A file of memory takes whole pages."""
+SHOWN_FAULTS = 5
 
 
 class TaskFolder(BaseModel):
@@ -54,6 +60,16 @@ class TaskFolder(BaseModel):
         """The folder's name."""
         return self.folder.name
 
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """What lies in the folder of the Dockerfile and is no part of what the image is built from: the tests and the solution."""
+        return WITHHELD if self.form == "terminal-bench" else ()
+
+    @cached_property
+    def tests_bytes(self) -> int:
+        """The room that the tests take in a sandbox."""
+        return _room(self.tests)[0]
+
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
         """Return the folder as a task of `workflows/terminal_task.py`. Its digest changes with every file of the folder."""
         return {
@@ -65,11 +81,15 @@ class TaskFolder(BaseModel):
         }
 
 
-def tasks_of_folder(source: str) -> Iterator[Task]:
+def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task] | None = None) -> Iterator[Task]:
     """Yield the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
 
+    Args:
+        source: What stands after `harbor:`.
+        on_fault: What gives a task in place of a folder that cannot be used. Default: all such folders are one error.
+
     Raises:
-        TaskFileError: There are none, or one cannot be used; the message names the file, the field and the remedy.
+        TaskFileError: There are none, or some cannot be used; the message names the file, the field and the remedy.
     """
     folder, agent = Path(source), DEFAULT_AGENT
     if not folder.exists() and "@" in source:
@@ -79,8 +99,24 @@ def tasks_of_folder(source: str) -> Iterator[Task]:
         raise TaskFileError(
             f"harbor:{source}: there is no folder {folder.absolute()}; name one with task folders in it"
         )
-    for found in find_folders(folder):
-        yield read_task_folder(found).as_task(agent)
+    faults, folders = [], find_folders(folder)
+    for found in folders:
+        try:
+            yield read_task_folder(found).as_task(agent)
+        except TaskFileError as error:
+            if on_fault is not None:
+                yield on_fault(found, error)
+            faults.append(str(error))
+    if faults and on_fault is None:
+        if len(folders) == 1:
+            raise TaskFileError(faults[0])
+        shown = [f"{fault}\n" for fault in faults[:SHOWN_FAULTS]]
+        raise TaskFileError(
+            f"harbor:{source}: {len(faults)} of {len(folders)} task folders cannot be used: mend them, take them out, or use those that "
+            f"`agentrl vet harbor:{source} --output tasks.jsonl` keeps"
+            + (f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else "")
+            + f":\n{''.join(shown)}".rstrip()
+        )
 
 
 def is_task_folder(task: Task) -> bool:
@@ -129,15 +165,13 @@ class _Written:
 
 def _written_for_harbor(folder: Path) -> _Written:
     file, instruction_file = folder / "task.toml", folder / "instruction.md"
-    try:
-        settings = tomllib.loads(read_text(file))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
+    settings = read_harbor(file, read_text(file))
     return _Written(
         settings_file=file,
         settings=settings,
         instruction_file=instruction_file,
-        instruction=read_text(instruction_file),
+        # A task of several steps, which is refused, has no instruction of its own.
+        instruction="" if settings.get("steps") else without_canary(read_text(instruction_file)),
         context=folder / "environment",
         test_file=folder / "tests" / "test.sh",
         solution=folder / "solution" / "solve.sh",
@@ -168,13 +202,13 @@ def read_task_folder(folder: Path) -> TaskFolder:
     if form is None:
         raise TaskFileError(f"{folder} is no task folder: it has neither a task.toml nor a task.yaml")
     written = _written_for_harbor(folder) if form == "harbor" else _written_for_terminal_bench(folder)
-    if not written.instruction.strip():
-        raise TaskFileError(f"{written.instruction_file}: the instruction is empty")
     file = written.settings_file
     settings = _checked(file, written.settings)
+    if not written.instruction.strip():
+        raise TaskFileError(f"{written.instruction_file}: the instruction is empty")
     for section in ("environment", "verifier", "solution"):
         variables(getattr(settings, section).env, f"{file}, {section}.env")
-    has_dockerfile = _check_image(file, written.context, settings.environment.docker_image)
+    has_dockerfile = _has_dockerfile(file, written.context, settings.environment.docker_image)
     if not written.test_file.is_file():
         reward = " and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else ""
         raise TaskFileError(f"{written.test_file} is missing: it runs the tests{reward}")
@@ -182,7 +216,7 @@ def read_task_folder(folder: Path) -> TaskFolder:
     for root in (written.context / "Dockerfile", folder / "tests", written.test_file, solution, solution.parent):
         if root != folder:
             _check_links(root)
-    return TaskFolder(
+    result = TaskFolder(
         form=form,
         folder=folder.absolute(),
         instruction=written.instruction,
@@ -193,10 +227,81 @@ def read_task_folder(folder: Path) -> TaskFolder:
         test_script=written.test_file.name,
         solution=solution if solution.is_file() else None,
     )
+    _check_folders(file, result)
+    _check_script(written.test_file)
+    if result.solution is not None:
+        _check_script(result.solution)
+    _check_room(result)
+    return result
 
 
-def _check_image(file: Path, context: Path, docker_image: str | None) -> bool:
-    """Check that a task has one image, and return whether it is built from a Dockerfile.
+def _check_folders(file: Path, task: TaskFolder) -> None:
+    """Check that the agent may write to the folders of the image that are its own, and finds neither tests nor solution there.
+
+    Raises:
+        TaskFileError: It may not, or finds them.
+    """
+    dockerfile = task.context / "Dockerfile"
+    text = dockerfile.read_text(encoding="utf-8", errors="replace") if task.has_dockerfile else ""
+    workdir = None if task.settings.environment.workdir else workdir_of(text)
+    try:
+        task.settings.check_folders(workdir)
+    except ValueError as error:
+        where = f"{dockerfile}, WORKDIR" if workdir and f"{error}".startswith(f"{workdir} ") else f"{file}, environment"
+        raise TaskFileError(f"{where}: {error}") from None
+    naming, _ = copied(text, task.withheld)
+    if naming:
+        raise TaskFileError(
+            f"{dockerfile}: {one_line(naming[0], 120)!r} puts tests or the solution before the agent; take it out, and what both need "
+            "into a folder of another name"
+        )
+
+
+def _check_script(script: Path) -> None:
+    """Check that a script can be started: the kernel takes a carriage return for a part of the interpreter's name.
+
+    Raises:
+        TaskFileError: It cannot.
+    """
+    with script.open("rb") as file:
+        first = file.readline(256)
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        raise TaskFileError(
+            f"{script}: its lines end as on Windows, so that it cannot be started; save it with line feeds alone"
+        )
+
+
+def _check_room(task: TaskFolder) -> None:
+    """Check that a sandbox has room for what is put into it beside the agent's files.
+
+    Raises:
+        TaskFileError: It has not.
+    """
+    disk_mb = task.settings.disk_mb
+    for folder in (task.tests, task.solution.parent if task.solution and task.form == "harbor" else None):
+        if folder is None or not folder.is_dir():
+            continue
+        size, files = _room(folder)
+        if size > disk_mb << 20:
+            raise TaskFileError(
+                f"{folder}: its files take {-(-size >> 20)} MB, and environment.storage_mb and memory_mb leave a sandbox {disk_mb}; "
+                "raise them, or put large files into the image"
+            )
+        if files > FILES // 2:
+            raise TaskFileError(
+                f"{folder}: it has {files} files and folders, and a sandbox has room for {FILES}, the agent's among them; put them into "
+                f"the image, or into an archive: at most {FILES // 2} can be here"
+            )
+
+
+def _room(folder: Path) -> tuple[int, int]:
+    """Return the bytes and the files that the content of a folder is in a sandbox, whose files are in memory."""
+    found = [path.lstat() for path in folder.rglob("*")]
+    return sum(-(-one.st_size // PAGE) * PAGE for one in found if not stat.S_ISDIR(one.st_mode)), len(found)
+
+
+def _has_dockerfile(file: Path, context: Path, docker_image: str | None) -> bool:
+    """Return whether a task's image is built from a Dockerfile.
 
     Raises:
         TaskFileError: It has none, or is made of several services.
@@ -275,29 +380,3 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
                 f"{where}: {name!r} can be no variable: there is a '=' in its name, or a NUL, or no name"
             )
     return result
-
-
-def folder_digest(folder: Path | None, also: Iterable[str] = ()) -> str:
-    """Return a digest of the paths, modes and contents below a folder, if there is one, and of further texts.
-
-    Raises:
-        TaskFileError: A file cannot be read.
-    """
-    digest = hashlib.sha256()
-    for text in also:
-        digest.update(f"{len(text)}:{text}".encode())
-    if folder is None:
-        return digest.hexdigest()[:16]
-    try:
-        for path in sorted(folder.rglob("*")):
-            info = path.lstat()
-            if stat.S_ISDIR(info.st_mode):
-                continue
-            if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
-                raise TaskFileError(f"{path} is no file, folder or link; take it out")
-            content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-            head = f"{path.relative_to(folder)}\0{path.is_symlink()}\0{bool(info.st_mode & 0o100)}\0{len(content)}\0"
-            digest.update(head.encode(errors="surrogateescape") + content)
-    except OSError as error:
-        raise TaskFileError(f"{error.filename} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()[:16]

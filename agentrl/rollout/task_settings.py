@@ -1,19 +1,33 @@
-"""The settings of a terminal task: `task.toml` in Harbor's form, schema 1.0 to 1.4, as harbor 0.25 reads it.
+"""What a task folder says in `task.toml`, checked: numbers that a sandbox can have, folders that it can give, nothing that it has not.
 
-What a sandbox cannot give is refused here, before a run starts. Terminal-Bench's settings are put into this form (`terminal_bench_form.py`).
+A limit is the most that programs may use. Cores beyond those of the machine are no fault, memory beyond it is: a program that takes it
+takes the machine with it.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([GMK])B?", re.IGNORECASE)
-_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
+from agentrl.machine.sandbox_bounds import (
+    CPUS,
+    LONGEST_S,
+    MEMORY_MB,
+    check_image_name,
+    check_writable,
+    memory_of_this_machine_mb,
+)
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([TGMK])B?", re.IGNORECASE)
+_MB = {"T": 2.0**20, "G": 1024.0, "M": 1.0, "K": 1 / 1024}
 
 
 class _Section(BaseModel):
@@ -24,15 +38,49 @@ class _Section(BaseModel):
 
 def _megabytes(given: Any) -> Any:
     found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    return int(float(found[1]) * _MB[found[2].upper()]) if found else given
+    size = float(found[1]) * _MB[found[2].upper()] if found else math.inf
+    return int(size) if math.isfinite(size) else given
+
+
+def _of_this_machine(megabytes: int) -> int:
+    there = memory_of_this_machine_mb()
+    if megabytes > there and engine_is_here():
+        raise ValueError(
+            f"{megabytes} MB are more than the {there} MB of this machine; lower it, or name an engine with more in DOCKER_HOST"
+        )
+    return megabytes
+
+
+@cache
+def _context_of_the_user() -> str:
+    folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
+    try:
+        return str(json.loads(Path(folder, "config.json").read_text())["currentContext"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "default"
+
+
+def engine_is_here() -> bool:
+    """Return whether the Docker engine that would run sandboxes is on this machine, as far as the environment says."""
+    if address := os.environ.get("DOCKER_HOST"):
+        return address.startswith("unix:")
+    return (os.environ.get("DOCKER_CONTEXT") or _context_of_the_user()) == "default"
 
 
 Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
+Memory = Annotated[
+    int, BeforeValidator(_megabytes), Field(ge=MEMORY_MB[0], le=MEMORY_MB[1]), AfterValidator(_of_this_machine)
+]
+Cpus = Annotated[float, Field(ge=CPUS[0], le=CPUS[1])]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
+ImageName = Annotated[str, AfterValidator(check_image_name)]
 
 
 def _absolute(path: str) -> str:
-    if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise ValueError(f"{path!r} must be an absolute path without '.', '..' and a final '/'")
+    if not path.startswith("/") or path.startswith("//") or os.path.normpath(path) != path or not path.isprintable():
+        raise ValueError(
+            f"{path!r} must be an absolute path without '.', '..', '//', a final '/' and control characters"
+        )
     return path
 
 
@@ -42,15 +90,17 @@ AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 class Environment(_Section):
     """`[environment]`: what the agent works in."""
 
-    build_timeout_sec: float = Field(default=600.0, gt=0)
-    docker_image: str | None = Field(default=None, min_length=1)
+    build_timeout_sec: Seconds = 600.0
+    docker_image: ImageName | None = None
     workdir: AbsolutePath | None = None
     """None: the WORKDIR of the image."""
-    cpus: float = Field(default=1.0, gt=0)
-    memory_mb: Megabytes = 2048
+    cpus: Cpus = 1.0
+    memory_mb: Memory = 2048
     storage_mb: Megabytes = 10240
     env: dict[str, str] = Field(default_factory=dict)
     os: str = "linux"
+    allow_internet: bool | None = None
+    """Harbor's; a task's `network` decides here."""
     gpus: int = 0
     tpu: Any = None
     mcp_servers: list[Any] = Field(default_factory=list)
@@ -84,7 +134,7 @@ class Environment(_Section):
 class Phase(_Section):
     """`[agent]`; `[verifier]` has the same fields."""
 
-    timeout_sec: float = Field(default=600.0, gt=0)
+    timeout_sec: Seconds = 600.0
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -141,3 +191,20 @@ class TaskSettings(_Section):
         if self.steps:
             raise ValueError("a task of several steps ([[steps]]) is not run; make each step a task of its own")
         return self
+
+    @property
+    def disk_mb(self) -> int:
+        """How much the agent may write. Files are in memory."""
+        return min(self.environment.storage_mb, self.environment.memory_mb)
+
+    def check_folders(self, workdir: str | None) -> None:
+        """Check the folders that the agent may write to.
+
+        Args:
+            workdir: The folder that the image's programs start in, as far as it is known.
+
+        Raises:
+            ValueError: One cannot be its own; the message says which, and what to do.
+        """
+        known = self.environment.workdir or workdir
+        check_writable([*self.metadata.agentrl.writable, *([known] if known else [])])
