@@ -329,6 +329,11 @@ def remove_left_over(client: DockerClient, engine_is_here: bool) -> None:
 def have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
     """Fetch an image where it is missing, or build it if it is ours.
 
+    Args:
+        client: A client of the engine.
+        image: The name of the image.
+        on_progress: Takes lines for the user.
+
     Raises:
         SandboxError: The engine did not get it.
     """

@@ -55,6 +55,12 @@ class Api:
     async def call(self, method: str, path: str, body: dict[str, Any] | None = None, **query: str) -> dict[str, Any]:
         """Call the API and return what it answers.
 
+        Args:
+            method: GET, POST or DELETE.
+            path: The path of the object, or of its kind.
+            body: An object, as JSON.
+            query: Parameters of the address.
+
         Raises:
             ApiServerError: It refuses; it says why.
             SandboxError: It does not answer.
@@ -80,6 +86,11 @@ class Api:
     @asynccontextmanager
     async def attach(self, namespace: str, pod: str, container: str) -> AsyncIterator[PodStreams]:
         """Yield the streams of the first process of a container.
+
+        Args:
+            namespace: The namespace of the pod.
+            pod: Its name.
+            container: The name of its container.
 
         Raises:
             ApiServerError: The API server refuses.
