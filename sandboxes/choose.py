@@ -97,6 +97,14 @@ async def open_sandbox(
             await sandbox.write("main.py", "print(sum(map(int, input().split())))")
             done = await sandbox.run(["python3", "main.py"], stdin=b"1 2 3", timeout_s=2)
 
+    Args:
+        image: The Docker image that it shows, for backends that run images.
+        backend: The backend, or its name.
+        limits: What its programs may use.
+        cpus: How many cores they may use.
+        network: Whether they reach the network.
+        runtime: The OCI runtime of Docker, such as `runsc`.
+
     Raises:
         SandboxError: The backend cannot be used; it says what to do.
     """
@@ -108,6 +116,11 @@ async def open_sandbox(
 @asynccontextmanager
 async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
     """Yield a new sandbox for as long as the context lasts.
+
+    Args:
+        backend: Where it comes from, prepared for `spec`.
+        spec: The sandbox.
+        core: The core to pin it to, where it has one alone; None: the backend chooses.
 
     Raises:
         SandboxError: It does not start.

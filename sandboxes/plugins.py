@@ -1,4 +1,4 @@
-"""Backends of other packages: found by their entry point, and looked at before a run depends on them.
+"""Backends of other packages are found by their entry points, and checked before a run depends on them.
 
     [project.entry-points."agentrl.sandboxes"]
     my-service = "my_package.backend:MyService"
@@ -25,10 +25,10 @@ def plugin_names() -> list[str]:
 
 
 def load_plugin(name: str) -> Backend | None:
-    """Return a new backend of the installed package that names one so; None where none does.
+    """Return a new backend of the installed package that has one of this name; None where there is no such package.
 
     Raises:
-        ConfigError: Two packages name one so, it cannot be imported or made, or what was made is no backend.
+        ConfigError: Two packages have one of this name, it cannot be imported or made, or what was made is no backend.
     """
     found: list[EntryPoint] = list(entry_points(group=GROUP, name=name))
     if not found:
@@ -45,7 +45,11 @@ def load_plugin(name: str) -> Backend | None:
 
 
 def make_backend(factory: Callable[[], Any], where: str) -> Backend:
-    """Return the backend that `factory` makes; `where` is what messages call it.
+    """Return the backend that a factory makes.
+
+    Args:
+        factory: A class or function that takes no arguments.
+        where: What messages call it.
 
     Raises:
         ConfigError: It is no function or class, it raises, or what it makes is no backend.

@@ -49,9 +49,7 @@ async def run_with_model(
     timeout_s: float = 600.0,
     max_requests: int = MAX_REQUESTS,
 ) -> CommandResult:
-    """Run `argv` in the sandbox.
-
-    `{url}` in a value of `env` becomes the address at which it finds the server of `base_url`.
+    """Run a command in a sandbox, and pass its requests on to the model.
 
     Of each output stream the last megabyte is kept.
 
@@ -60,55 +58,81 @@ async def run_with_model(
         argv: The command.
         base_url: The address of the model, with or without /v1.
         api_key: The key that its requests get, on their way.
-        env: Further variables of the command.
+        env: Further variables of the command. `{url}` in a value becomes the address at which it finds the server of `base_url`.
         stdin: Its standard input.
-        timeout_s: How long it may take.
+        timeout_s: How long it may take, in seconds.
         max_requests: How many requests it may make. It is stopped at the next one.
+
+    Returns:
+        How it ended.
 
     Raises:
         SandboxLostError: The sandbox is lost.
     """
     limits = sandbox.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
     process = await sandbox.start_python(RELAY, timeout_s=timeout_s, limits=limits)
-    upstream = httpx2.URL(base_url.removesuffix("/").removesuffix("/v1"))
-    headers = {"authorization": f"Bearer {api_key}", "x-api-key": api_key}
     async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:
+        model = _Model(http, httpx2.URL(base_url.removesuffix("/").removesuffix("/v1")), api_key)
         sending = anyio.Lock()
         first = {"argv": list(argv), "env": dict(env or {}), "stdin": base64.b64encode(stdin).decode()}
         await process.send(json.dumps(first).encode() + b"\n")
         async with anyio.create_task_group() as requests:
             finished, asked = CommandResult(None, "", ""), 0
             while (line := await process.read_line()) is not None:
-                try:
-                    message = json.loads(line)
-                    if message["kind"] == "exit":
-                        out, err = (
-                            base64.b64decode(message[name]).decode(errors="replace") for name in ("stdout", "stderr")
-                        )
-                        finished = CommandResult(_exit_code(message["code"]), out, err)
-                        break
-                    body = base64.b64decode(message["body"])
-                    passed = {k: str(v) for k, v in message["headers"].items() if k in _PASSED_ON}
-                    # A path alone: put after the address as text, "@elsewhere/" would name another server.
-                    url = upstream.copy_with(raw_path=message["path"].encode())
-                    request = http.build_request(message["method"], url, headers={**passed, **headers}, content=body)
-                    number = int(message["id"])
-                except (
-                    ValueError,
-                    KeyError,
-                    TypeError,
-                    AttributeError,
-                    ArithmeticError,
-                    RecursionError,
-                    httpx2.InvalidURL,
-                ):
-                    continue  # whatever else a program writes into the pipe of the relay
+                message = _understood(line, model)
+                if isinstance(message, CommandResult):
+                    finished = message
+                    break
+                if message is None:
+                    continue
                 asked += 1
                 if asked > max_requests:
                     break
-                requests.start_soon(_answer, process, sending, http, request, number)
+                requests.start_soon(_answer, process, sending, http, *message)
             requests.cancel_scope.cancel()
     return replace(finished, requests=asked)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The server that requests go to."""
+
+    http: httpx2.AsyncClient
+    url: httpx2.URL
+    """Without /v1."""
+    api_key: str
+
+    def request(self, message: dict[str, Any]) -> httpx2.Request:
+        """Return what a message of the relay asks of the server, with the key."""
+        passed = {name: str(value) for name, value in message["headers"].items() if name in _PASSED_ON}
+        keys = {"authorization": f"Bearer {self.api_key}", "x-api-key": self.api_key}
+        # A path alone: put after the address as text, "@elsewhere/" would name another server.
+        url = self.url.copy_with(raw_path=message["path"].encode())
+        body = base64.b64decode(message["body"])
+        return self.http.build_request(message["method"], url, headers={**passed, **keys}, content=body)
+
+
+def _understood(line: bytes, model: _Model) -> CommandResult | tuple[httpx2.Request, int] | None:
+    """Return what a line of the relay says: how the command ended, or a request and its number.
+
+    None is for anything else: a program may write what it likes into the pipe of the relay.
+    """
+    try:
+        message = json.loads(line)
+        if message["kind"] == "exit":
+            out, err = (base64.b64decode(message[name]).decode(errors="replace") for name in ("stdout", "stderr"))
+            return CommandResult(_exit_code(message["code"]), out, err)
+        return model.request(message), int(message["id"])
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        httpx2.InvalidURL,
+    ):
+        return None
 
 
 def _exit_code(given: Any) -> int:

@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
-from agentrl.sandboxes.inside.inbox import HEADER
+from agentrl.sandboxes.inside.inbox import HEADER, frame
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.seams import MB, ExecResult, Limits, Link, SandboxSpec
 
@@ -129,7 +129,7 @@ class Sandbox:
             processes, frames = [], []
             for stdin in stdins:
                 total_s += limits.timeout_s
-                process, frame = self._prepare(
+                process, start = self._prepare(
                     {"script": script, "in_turn": True, "within_s": within_s},
                     stdin=stdin,
                     env=None,
@@ -139,7 +139,7 @@ class Sandbox:
                     total_s=min(total_s, within_s + limits.timeout_s),
                 )
                 processes.append(await ends.enter_async_context(process))
-                frames.append(frame)
+                frames.append(start)
             await self._send_frames(*frames)
             yield processes
 
@@ -177,10 +177,10 @@ class Sandbox:
         check_argument("cwd", cwd, str)
         check_argument("limits", limits, Limits | None)
         limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
-        process, frame = self._prepare(
+        process, start = self._prepare(
             program, stdin=stdin, env=env, cwd=cwd, limits=limits, only_files=only_files, total_s=limits.timeout_s
         )
-        await self._send_frames(frame)
+        await self._send_frames(start)
         return process
 
     def _prepare(
@@ -227,7 +227,7 @@ class Sandbox:
         self.runs += 1
         self._empty = False
         payload = b"".join((json.dumps(request).encode(), b"\n", *(only_files or {}).values(), stdin or b""))
-        return process, _frame(b"S", self._number, payload)
+        return process, frame(b"S", self._number, payload)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class Sandbox:
         await self._send(b"H", 0)
 
     async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
-        await self._send_frames(_frame(kind, number, payload))
+        await self._send_frames(frame(kind, number, payload))
 
     async def _send_frames(self, *frames: bytes) -> None:
         self._check()
@@ -390,10 +390,6 @@ class Sandbox:
             process._changed.notify_all()
         self._changed.notify_all()
         return SandboxLostError(f"the sandbox is gone: {self.lost}")
-
-
-def _frame(kind: bytes, number: int, payload: bytes) -> bytes:
-    return HEADER.pack(kind, number, len(payload)) + payload
 
 
 def _command(argv: Sequence[str]) -> dict[str, Any]:

@@ -33,9 +33,10 @@ from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, in
 from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests
 from agentrl.workflows.shell_agent import work_with_a_shell
 
-HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it
+HOME = "/tmp/home"  # noqa: S108 - in the sandbox
+"""The agent's home, outside of the repository: what the agent keeps there is no part of that."""
 SHOWN_CHARACTERS = 500
-"""Of an agent's last words, in an error."""
+"""How much of an agent's last words an error shows."""
 _PATH = f'PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
 
 
@@ -47,13 +48,13 @@ class AgentLimits(BaseModel):
     timeout_s: float = Field(default=900.0, gt=0)
     memory_mb: int = Field(default=4096, gt=0)
     disk_mb: int = Field(default=512, gt=0)
-    """Of the repository, and of its home and temporary files. It is in memory."""
+    """Bound of the repository, and of the home and the temporary files. All of them are in memory."""
     cpus: float = Field(default=2.0, gt=0)
     calls: int = Field(default=1000, gt=0)
-    """Requests to the model. At one more it is stopped."""
+    """Bound of the requests to the model: at one more the agent is stopped."""
 
     def of_sandbox(self) -> Limits:
-        """Return them as limits of a sandbox: agents start many threads, and open many files."""
+        """Return the limits of the agent's sandbox: agents start many threads, and open many files."""
         return Limits(
             timeout_s=self.timeout_s,
             memory_mb=self.memory_mb,
@@ -78,7 +79,7 @@ class HarnessTask(BaseModel):
     name: str = ""
     image: str | None = None
     max_turns: int = Field(default=40, gt=0)
-    """Of the agent "shell"."""
+    """Bound of the model calls of the agent "shell"."""
     solution: str = ""
     """A patch that passes the tests, for `agentrl vet`. No agent sees it."""
 
@@ -89,7 +90,7 @@ class HarnessTask(BaseModel):
 
 
 async def run(episode: Episode[HarnessTask]) -> Reward:
-    """Return what the repository earns that the agent leaves.
+    """Let the agent work on the repository, and return the reward of what it leaves.
 
     Raises:
         SandboxLostError: A sandbox is lost.
@@ -145,7 +146,10 @@ async def _work(episode: Episode[HarnessTask], sandbox: Sandbox) -> dict[str, fl
 
 
 async def agents_shown(harness: Harness | None) -> dict[str, str]:
-    """Return the folders that a sandbox shows to an agent: the installed agents, where it is one of them and they are there."""
+    """Return the folders of this machine that a sandbox shows to an agent, by their paths in the sandbox.
+
+    It is the folder of the installed agents, where there is one. The agent "shell" (None) needs none.
+    """
     agents = await in_thread(installed_agents)
     return {AGENTS_INSIDE: str(agents)} if harness is not None and await in_thread(agents.is_dir) else {}
 
@@ -165,10 +169,10 @@ async def files_left(sandbox: Sandbox) -> bytes | None:
 
 
 async def check_installed(sandbox: Sandbox, harness: Harness) -> None:
-    """Check that the agent's program is there.
+    """Check that the agent's program is in the sandbox.
 
     Raises:
-        WorkflowError: It is not; the message tells what to install.
+        WorkflowError: It is not. The message names what to install.
     """
     found = await sandbox.run(["sh", "-c", f"{_PATH} command -v {shlex.quote(harness.program)}"], timeout_s=30)
     if not found.ok:
@@ -181,7 +185,17 @@ async def check_installed(sandbox: Sandbox, harness: Harness) -> None:
 async def run_agent(
     episode: Episode[Any], sandbox: Sandbox, harness: Harness, *, prompt: str, limits: AgentLimits
 ) -> CommandResult:
-    """Run the agent to its end, or to that of its time or its calls, with all that it started.
+    """Run an agent until it ends, or its time or its calls are used up. All that it started ends with it.
+
+    Args:
+        episode: The episode, whose model it asks.
+        sandbox: Where it runs.
+        harness: The agent.
+        prompt: What it is asked, on its standard input.
+        limits: Of which `timeout_s` and `calls` count here.
+
+    Returns:
+        How it ended.
 
     Raises:
         SandboxLostError: The sandbox is lost.
@@ -209,6 +223,11 @@ async def run_agent(
 
 async def read_answer(sandbox: Sandbox, harness: Harness, done: CommandResult) -> str:
     """Return what the agent said last; empty where it said nothing.
+
+    Args:
+        sandbox: Where it ran.
+        harness: The agent, which says where its answer stands.
+        done: What `run_agent` returned.
 
     Raises:
         SandboxLostError: The sandbox is lost.

@@ -1,4 +1,4 @@
-"""Coding agents that people use, as rows of a table: what to install, what to run, and where the answer stands.
+"""A table of coding agents that people use. A row says what to install, what to run, and where the answer stands.
 
 A row of your own is a `Harness` in `HARNESSES`, or the same fields as JSON in a task.
 """
@@ -121,7 +121,7 @@ HARNESSES: dict[str, Harness] = {
 
 
 def find_harness(given: Any) -> Any:
-    """Return the row that a task names, None for "shell", and what is no name as it is.
+    """Return the row of a name, and None for "shell"; what is no name is returned as it is.
 
     Raises:
         ValueError: No row has that name.

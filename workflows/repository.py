@@ -138,7 +138,7 @@ class HiddenTests(BaseModel):
 
 
 class TestResult(BaseModel):
-    """How many tests there were, and how many of them passed."""
+    """The outcome of the hidden tests: how many there were, and how many of them passed."""
 
     __test__ = False  # pytest: not a test itself
 
@@ -152,6 +152,7 @@ class TestResult(BaseModel):
 
 
 FAILED = TestResult(passed=0, total=0)
+"""The result of tests that could not be run, or did not report."""
 
 _RUN_PYTEST = """
 import importlib, json, os, pkgutil, sys
@@ -207,12 +208,12 @@ main()
 
 
 async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: HiddenTests) -> TestResult:
-    """Return how the hidden tests go in a sandbox that nobody has used.
+    """Run the hidden tests, and return their result.
 
     Args:
-        sandbox: The sandbox.
-        start: The repository as the agent found it.
-        end: The repository as the agent left it.
+        sandbox: A sandbox that nobody has used.
+        start: The repository as the agent found it, as a tar archive.
+        end: The repository as the agent left it, as a tar archive.
         tests: The tests.
 
     Raises:
@@ -249,8 +250,8 @@ def with_tests(
     """Return the repository as its tests see it: `end`, with the files of `tests`, and with what steers them as it was at the `start`.
 
     Args:
-        start: The repository as the agent found it.
-        end: The repository as the agent left it.
+        start: The repository as the agent found it, as a tar archive.
+        end: The repository as the agent left it, as a tar archive.
         tests: The files of the tests, by path.
         steers_here: Whether the file of a path steers tests; None: where a part of the path is one of `STEERING`. So does what links of
             such names lead to at the start.

@@ -1,4 +1,4 @@
-"""The agent "shell": a model whose one tool runs commands in a sandbox, until it replies without a call."""
+"""The agent "shell": a model whose one tool runs commands in a sandbox. It is done when it replies without a tool call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOOLS: Any = [
     }
 ]
 SHOWN_CHARACTERS = 10_000
-"""Of what one command prints."""
+"""How much the model is shown of what one command prints."""
 
 
 async def work_with_a_shell(
@@ -44,16 +44,16 @@ async def work_with_a_shell(
     timeout_s: float,
     max_turns: int,
 ) -> bool:
-    """Let the model run commands until it replies without a call, or its turns or its time are over.
+    """Let the model run commands until it replies without a tool call, or its turns or its time are used up.
 
     Args:
         episode: The episode.
         sandbox: Where the commands run.
-        prompt: What it is asked.
-        folder: Where each command starts.
-        env: Variables of each command.
-        timeout_s: The time of all together.
-        max_turns: The number of calls of the model.
+        prompt: The task, as the model is told it.
+        folder: The working folder of each command.
+        env: Variables of each command, HOME among them.
+        timeout_s: Bound of all of it together, in seconds.
+        max_turns: Bound of the model calls.
 
     Returns:
         Whether its time ran out.
@@ -90,7 +90,7 @@ async def _shown(call: Any, sandbox: Sandbox, folder: str, env: Mapping[str, str
 
 
 def command_of(call: Any) -> str | None:
-    """Return the command of a tool call; None when the call makes no sense."""
+    """Return the command of a tool call; None where it is a call of another tool, or its arguments are malformed."""
     try:
         command = json.loads(call.function.arguments)["command"]
     except (ValueError, KeyError, TypeError):

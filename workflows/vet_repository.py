@@ -1,6 +1,6 @@
-"""Examine repositories with hidden tests before anybody trains on them: the reference solution passes, always, and nobody else does.
+"""Examine repositories with hidden tests before anybody trains on them: the reference solution must always pass, and nothing else may.
 
-agentrl vet swe:ROWS ─► of each task: its solution (passes), nothing (fails), planted files (fail) ─► a report
+agentrl vet swe:ROWS ─► for each task: its solution passes, doing nothing fails, planted files fail ─► a report
 """
 
 from __future__ import annotations

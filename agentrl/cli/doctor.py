@@ -35,9 +35,14 @@ def doctor(*, limits: Flag = False, backend: str | None = None, image: str | Non
 
 
 async def examine(console: Console, *, limits: bool) -> bool:
-    """Print what is here. With `limits`, also run the programs that go against each sandbox limit, as a Markdown table.
+    """Print what is here.
 
-    Returns whether model-written code can be run here, and every limit that was tried held.
+    Args:
+        console: Where it is printed.
+        limits: Also run the programs that go against each sandbox limit, and print what came of them as a Markdown table.
+
+    Returns:
+        Whether model-written code can be run here, and every limit that was tried held.
     """
     from agentrl.sandboxes import Bubblewrap, Docker
     from agentrl.sandboxes.limit_check import check_limits, limits_table
@@ -75,7 +80,16 @@ async def examine(console: Console, *, limits: bool) -> bool:
 
 
 async def try_contract(console: Console, name: str, image: str | None) -> bool:
-    """Print what a sandbox backend isolates, its holes, and what is against the contract. Returns whether nothing is."""
+    """Print what a sandbox backend isolates, its holes, and what it does against the contract.
+
+    Args:
+        console: Where it is printed.
+        name: What `sandbox.backend` would say.
+        image: The image of the sandboxes that are tried; None: the default one.
+
+    Returns:
+        Whether it keeps the contract.
+    """
     from agentrl.rollout.episode_parts import load_backend
     from agentrl.sandboxes import SandboxSpec, choose_backend
     from agentrl.sandboxes.seams import DEFAULT_IMAGE

@@ -36,7 +36,7 @@ TLS_REMEDY = "ca.pem, cert.pem and key.pem of DOCKER_CERT_PATH, or of the contex
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineAddress:
     """The address of a Docker engine."""
 
     url: str | None = None
@@ -54,7 +54,7 @@ class Engine:
         return self.url or "the default socket"
 
 
-def engine_address() -> Engine:
+def engine_address() -> EngineAddress:
     """Return the engine that the `docker` command would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
 
     Raises:
@@ -67,14 +67,14 @@ def engine_address() -> Engine:
 
         if os.environ.get("DOCKER_HOST"):
             found = kwargs_from_env()
-            return Engine(found["base_url"], found.get("tls"))
+            return EngineAddress(found["base_url"], found.get("tls"))
         name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
         if name == "default":
-            return Engine()
+            return EngineAddress()
         context = ContextAPI.get_context(name)
     if context is None:
         raise SandboxError(f"there is no Docker context {name!r}; `docker context ls` lists them")
-    return Engine(context.Host, context.TLSConfig)
+    return EngineAddress(context.Host, context.TLSConfig)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def sdk_errors(what: str) -> Iterator[None]:
         raise SandboxError(f"{what}: {one_line(error)}{remedy and f'; {remedy}'}") from error
 
 
-def connect(engine: Engine) -> DockerClient:
+def connect(engine: EngineAddress) -> DockerClient:
     """Return a client of a Docker engine, which speaks that engine's version of the API.
 
     Raises:

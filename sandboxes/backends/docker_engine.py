@@ -27,7 +27,7 @@ from agentrl.errors import SandboxError, SandboxLostError, error_line
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
 from agentrl.sandboxes.backends.docker_connection import (
     STREAM_HEADER,
-    Engine,
+    EngineAddress,
     attach,
     connect,
     engine_address,
@@ -127,10 +127,10 @@ class Docker:
             with anyio.CancelScope(shield=True), suppress(SandboxError):
                 await self._call(engine, lambda client: _remove(client, name))
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> EngineAddress:
         return engine_address()
 
-    def _check(self, client: DockerClient, engine: Engine, spec: SandboxSpec) -> None:
+    def _check(self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec) -> None:
         """Remove what is left over, and check that the engine can do what `spec` asks for.
 
         Raises:
@@ -143,7 +143,9 @@ class Docker:
             )
         remove_left_over(client, engine.is_here)
 
-    def _bounds(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
+    def _bounds(
+        self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec, core: int | None
+    ) -> dict[str, Any]:
         """Return what of a container's HostConfig a control group holds."""
         memory = memory_of_a_sandbox(spec.limits)
         pinned = ""
@@ -159,11 +161,11 @@ class Docker:
             "PidsLimit": spec.limits.processes + OWN_PROCESSES,
         }
 
-    def _command(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> list[str]:
+    def _command(self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec, core: int | None) -> list[str]:
         return ["python3", *init_arguments(spec, own_python=False)]
 
     def _start(
-        self, client: DockerClient, engine: Engine, name: str, spec: SandboxSpec, core: int | None
+        self, client: DockerClient, engine: EngineAddress, name: str, spec: SandboxSpec, core: int | None
     ) -> socket.socket:
         created = client.api.create_container(
             spec.image,
@@ -208,7 +210,7 @@ class Docker:
         )
         return config
 
-    async def _call(self, engine: Engine, function: Callable[[DockerClient], T]) -> T:
+    async def _call(self, engine: EngineAddress, function: Callable[[DockerClient], T]) -> T:
         """Call the SDK in a thread, with a client of its own: it shares none between threads, and survives the engine.
 
         The SDK's time-outs bound it.
@@ -304,7 +306,7 @@ def _holes(engine: dict[str, Any]) -> list[str]:
     return found
 
 
-def cores_of(client: DockerClient, engine: Engine) -> int:
+def cores_of(client: DockerClient, engine: EngineAddress) -> int:
     """Return how many cores an engine has; it is asked once."""
     name = str(engine)
     if name not in _cores:
@@ -326,6 +328,11 @@ def remove_left_over(client: DockerClient, engine_is_here: bool) -> None:
 
 def have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
     """Fetch an image where it is missing, or build it if it is ours.
+
+    Args:
+        client: A client of the engine.
+        image: The name of the image.
+        on_progress: Takes lines for the user.
 
     Raises:
         SandboxError: The engine did not get it.

@@ -66,12 +66,12 @@ def load_access(context: str | None = None, namespace: str | None = None) -> Clu
                 f"the user {chosen['user']!r} has `{kind}`, which is not read; use a token, a certificate or exec"
             )
     return ClusterAccess(
-        server,
-        namespace or chosen.get("namespace") or "default",
-        _tls(cluster, user) if server.startswith("https://") else None,
-        _headers(user),
-        cluster.get("tls-server-name"),
-        cluster.get("proxy-url"),
+        server=server,
+        namespace=namespace or chosen.get("namespace") or "default",
+        tls=_tls(cluster, user) if server.startswith("https://") else None,
+        headers=_headers(user),
+        server_name=cluster.get("tls-server-name"),
+        proxy=cluster.get("proxy-url"),
     )
 
 

@@ -27,13 +27,22 @@ KEEPALIVE_S = 30.0
 """A balancer on the way forgets connections that are silent for a minute."""
 
 
-class ApiError(SandboxError):
-    """The API server refused a call."""
+class ApiServerError(SandboxError):
+    """The API server refused a call.
+
+    Args:
+        code: The status of HTTP.
+        reason: One word of Kubernetes, such as NotFound.
+        message: What the server says of it.
+    """
 
     def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(f"Kubernetes: {message} ({code} {reason})")
+        super().__init__(code, reason, message)  # with all of them, so that it pickles
         self.code = code
-        self.reason = reason
+        self.text = f"Kubernetes: {message} ({code} {reason})"
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -46,13 +55,19 @@ class Api:
     async def call(self, method: str, path: str, body: dict[str, Any] | None = None, **query: str) -> dict[str, Any]:
         """Call the API and return what it answers.
 
+        Args:
+            method: GET, POST or DELETE.
+            path: The path of the object, or of its kind.
+            body: An object, as JSON.
+            query: Parameters of the address.
+
         Raises:
-            ApiError: It refuses; it says why.
+            ApiServerError: It refuses; it says why.
             SandboxError: It does not answer.
         """
         try:
             async with self.session.request(
-                method, f"{self.access.server}{path}", json=body, params=query, **self._way()
+                method, f"{self.access.server}{path}", json=body, params=query, **self._connection()
             ) as response:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -62,7 +77,7 @@ class Api:
         except ValueError:
             answer = {"message": text.strip()[:300] or response.reason}
         if response.status >= 400:
-            raise ApiError(
+            raise ApiServerError(
                 response.status, str(answer.get("reason") or response.reason), one_line(str(answer.get("message")))
             )
         found: dict[str, Any] = answer
@@ -72,18 +87,23 @@ class Api:
     async def attach(self, namespace: str, pod: str, container: str) -> AsyncIterator[PodStreams]:
         """Yield the streams of the first process of a container.
 
+        Args:
+            namespace: The namespace of the pod.
+            pod: Its name.
+            container: The name of its container.
+
         Raises:
-            ApiError: The API server refuses.
+            ApiServerError: The API server refuses.
             SandboxError: They cannot be had.
         """
         address = f"{self.access.server}/api/v1/namespaces/{namespace}/pods/{pod}/attach"
         query = {"container": container, "stdin": "true", "stdout": "true", "stderr": "true", "tty": "false"}
         try:
             socket = await self.session.ws_connect(
-                address, params=query, protocols=PROTOCOLS, max_msg_size=0, **self._way()
+                address, params=query, protocols=PROTOCOLS, max_msg_size=0, **self._connection()
             )
         except aiohttp.WSServerHandshakeError as error:
-            raise ApiError(error.status, error.message, f"the streams of the pod {pod} cannot be had") from error
+            raise ApiServerError(error.status, error.message, f"the streams of the pod {pod} cannot be had") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise SandboxError(f"the streams of the pod {pod} cannot be had: {_said(error)}") from error
         try:
@@ -96,7 +116,7 @@ class Api:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1):
                 await socket.close()
 
-    def _way(self) -> dict[str, Any]:
+    def _connection(self) -> dict[str, Any]:
         tls = {} if self.access.tls is None else {"ssl": self.access.tls, "server_hostname": self.access.server_name}
         return {**tls, "headers": dict(self.access.headers), "proxy": self.access.proxy}
 

@@ -16,7 +16,7 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
-from agentrl.sandboxes.backends.kubernetes_api import Api, ApiError, open_api
+from agentrl.sandboxes.backends.kubernetes_api import Api, ApiServerError, open_api
 from agentrl.sandboxes.backends.kubernetes_objects import CONTAINER, LABEL, OWNER, USERS, network_policy, pod
 from agentrl.sandboxes.backends.owner import is_dead, owner
 from agentrl.sandboxes.backends.streams import StreamLink, open_streams
@@ -159,11 +159,11 @@ def suppress_code(code: int) -> Iterator[None]:
     """Go on where the API server refuses a call with this status of HTTP.
 
     Raises:
-        ApiError: It refuses with another one.
+        ApiServerError: It refuses with another one.
     """
     try:
         yield
-    except ApiError as error:
+    except ApiServerError as error:
         if error.code != code:
             raise
 

@@ -8,14 +8,19 @@ from pathlib import Path
 
 
 def owner() -> str:
-    """Return this process, for good: its number alone may be used again."""
+    """Return what names this process for good: "host:boot:pid:start of pid", since its number alone may be used again."""
     return f"{socket.gethostname()}:{_boot()}:{os.getpid()}:{_started_at(os.getpid())}"
 
 
 def is_dead(owner: str, *, same_boot: bool = False) -> bool:
-    """Return whether the owner is known to be dead: one of another machine, on a shared engine, may live.
+    """Return whether the owner is known to be dead. One of another machine, which may share an engine with this one, may live.
 
-    Two machines may have one name: of another start of the machine with this one's, `same_boot` takes none for dead.
+    Args:
+        owner: What `owner` returned to it.
+        same_boot: Take no owner of another start of this machine for dead: another machine may have the same name.
+
+    Raises:
+        ValueError: The text is none of `owner`'s.
     """
     host, boot, pid, started = owner.split(":")
     if host != socket.gethostname() or (same_boot and boot != _boot()):
@@ -31,7 +36,11 @@ def _boot() -> str:
 
 
 def _started_at(pid: int) -> str:
-    """Start of a process in clock ticks since the machine's; "" when there is none. Raises OSError when that cannot be known."""
+    """Return the start of a process, in clock ticks since the machine's; "" when there is no such process.
+
+    Raises:
+        OSError: It cannot be known.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError):

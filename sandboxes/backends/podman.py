@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.backends.docker_connection import Engine
+from agentrl.sandboxes.backends.docker_connection import EngineAddress
 from agentrl.sandboxes.backends.docker_engine import Docker, cores_of
 from agentrl.sandboxes.backends.start_arguments import init_arguments
 from agentrl.sandboxes.seams import SandboxSpec
@@ -52,7 +52,7 @@ class Podman(Docker):
             "no control group is used: a program may leave the cores that it is pinned to",
         ]
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> EngineAddress:
         if (address := os.environ.get("CONTAINER_HOST")) is None:
             folder = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
             address = f"unix://{folder}/podman/podman.sock"
@@ -60,13 +60,13 @@ class Podman(Docker):
             raise SandboxError(
                 f"CONTAINER_HOST = {address!r}: sandboxes of Podman are on this machine; name a unix:// socket"
             )
-        return Engine(
+        return EngineAddress(
             address,
             product=self.product,
             remedy="start `podman system service --time 0` as an ordinary user, or set CONTAINER_HOST",
         )
 
-    def _check(self, client: DockerClient, engine: Engine, spec: SandboxSpec) -> None:
+    def _check(self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec) -> None:
         if spec.cpus < 1:
             raise SandboxError(
                 f"cpus = {spec.cpus}: a rootless Podman bounds no part of a core; use 1 or more, or Docker"
@@ -77,10 +77,12 @@ class Podman(Docker):
             )
         super()._check(client, engine, spec)
 
-    def _bounds(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
+    def _bounds(
+        self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec, core: int | None
+    ) -> dict[str, Any]:
         return {}
 
-    def _command(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> list[str]:
+    def _command(self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec, core: int | None) -> list[str]:
         cores, count = cores_of(client, engine), max(1, round(spec.cpus))
         pinned = {((core or 0) * count + i) % cores for i in range(count)}
         started = init_arguments(spec, own_python=False, counted=False)

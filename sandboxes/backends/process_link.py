@@ -66,7 +66,13 @@ class ProcessLink:
 async def process_link(
     command: Sequence[str], *, work: str, env: Mapping[str, str], nproc: int | None
 ) -> AsyncIterator[ProcessLink]:
-    """Start `command`, which ends in the arguments of a first process, and kill it at the end of the context.
+    """Start a first process, yield the link to it, and kill it at the end of the context.
+
+    Args:
+        command: What starts it: a program, then `init_arguments()`.
+        work: The user's folder.
+        env: The variables of the first process, and of programs in the sandbox.
+        nproc: The RLIMIT_NPROC of programs in the sandbox; None: none.
 
     Raises:
         SandboxError: It cannot be started.

@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
-from agentrl.sandboxes.inside.inbox import HEADER, Inbox, Payload, split_head
+from agentrl.sandboxes.inside.inbox import Inbox, Payload, frame, split_head
 from agentrl.sandboxes.inside.processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
@@ -92,9 +92,9 @@ class FirstProcess:
                     if not self.inbox.read():
                         kill_all()
                         return None
-                    if (frame := self.inbox.next_frame()) is not None:
+                    if (received := self.inbox.next_frame()) is not None:
                         self.greeting_ms = None
-                        program = self.handle(*frame)
+                        program = self.handle(*received)
                         if program is not None:
                             return program
                 elif (running := self.fds.get(fd)) is not None:
@@ -109,7 +109,7 @@ class FirstProcess:
 
     def send(self, kind: bytes, number: int, payload: bytes = b"", *, later: bool = False) -> None:
         """Send a frame: at once, or with the next one or the next look, because every message takes the host some of its time."""
-        self.outbox += HEADER.pack(kind, number, len(payload)) + payload
+        self.outbox += frame(kind, number, payload)
         if not later or len(self.outbox) >= 1 << 18:
             self.flush()
 

@@ -15,6 +15,11 @@ HEADER = struct.Struct(">cII")
 Payload = bytes | mmap.mmap
 
 
+def frame(kind: bytes, number: int, payload: bytes) -> bytes:
+    """Return a message as it is sent, either way."""
+    return HEADER.pack(kind, number, len(payload)) + payload
+
+
 class Inbox:
     """The frames that come from a descriptor. Nothing is read beyond the frame that has begun: after a reset it is another's."""
 

@@ -54,7 +54,7 @@ async def test_a_reply_says_how_many_requests_the_session_may_have_in_work_and_h
         async with anyio.create_task_group() as tasks:
             for _ in range(2):
                 tasks.start_soon(asked, proxy, path, session.key)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while engine.in_flight < 2:
                     await anyio.sleep(0.01)
             refused = await asked(proxy, path, session.key)

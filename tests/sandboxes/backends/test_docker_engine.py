@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, grade, open_pool, open_sandbox
-from agentrl.sandboxes.backends.docker_connection import connect, engine_address
+from agentrl.sandboxes.backends.docker_connection import EngineAddress, connect, engine_address
 from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL
 from agentrl.sandboxes.backends.owner import owner
 from agentrl.sandboxes.backends.start_arguments import PRISTINE_RIGHTS
@@ -113,6 +113,20 @@ async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next
         async with open_sandbox(backend=docker):
             assert left not in {c.id for c in await in_thread(containers)}
         assert (await used.run(["true"])).ok
+
+
+async def test_the_engine_of_a_container_is_looked_up_once(docker: BackendName) -> None:
+    """Where the choice of the engine changes meanwhile, a container is removed from the one that it was made on."""
+    addresses: list[EngineAddress] = []
+
+    class Noted(Docker):
+        def _engine(self) -> EngineAddress:
+            addresses.append(super()._engine())
+            return addresses[-1]
+
+    async with Noted().start(SandboxSpec(), core=0):
+        pass
+    assert len(addresses) == 1
 
 
 async def test_an_image_that_cannot_be_had_is_an_error_with_its_name(docker: BackendName) -> None:

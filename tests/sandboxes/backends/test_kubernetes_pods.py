@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import yaml
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes import BackendName, Limits, Sandbox, SandboxSpec, open_sandbox
 from agentrl.sandboxes.backends.kubeconfig import load_access
+from agentrl.sandboxes.backends.kubernetes_api import ApiServerError
 from agentrl.sandboxes.backends.kubernetes_objects import network_policy, pod
 from agentrl.sandboxes.backends.kubernetes_pods import Kubernetes
 from agentrl.testing import check_backend
@@ -120,6 +123,11 @@ async def test_what_is_refused_is_told(cluster: Cluster, monkeypatch: pytest.Mon
         await Kubernetes().prepare(SandboxSpec(folders=(("/opt/x", "/home"),)))
 
 
+def test_a_refusal_crosses_processes() -> None:
+    error = pickle.loads(pickle.dumps(ApiServerError(404, "NotFound", "no such pod")))
+    assert (str(error), error.code) == ("Kubernetes: no such pod (404 NotFound)", 404)
+
+
 async def test_what_a_dead_run_left_is_removed_and_nothing_else(cluster: Cluster) -> None:
     spec = SandboxSpec()
     for name, owner, phase in (
@@ -127,8 +135,6 @@ async def test_what_a_dead_run_left_is_removed_and_nothing_else(cluster: Cluster
         ("ended", "else:x:1:1", "Succeeded"),
         ("theirs", "else:x:1:1", "Running"),
     ):
-        import socket
-
         left = pod(name, spec, uid=1, owner=owner.format(host=socket.gethostname()), deadline_s=9, overrides={})
         cluster.pods[name] = left | {"status": {"phase": phase}}
     async with open_sandbox(backend=Kubernetes()) as sandbox:

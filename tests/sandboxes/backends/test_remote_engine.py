@@ -153,7 +153,7 @@ async def test_an_engine_over_tls_keeps_the_contract(tmp_path_factory: pytest.Te
                     os.kill(engine.pid, signal.SIGKILL)
 
                 tasks.start_soon(die)
-                with anyio.fail_after(20), pytest.raises(SandboxLostError):
+                with anyio.fail_after(60), pytest.raises(SandboxLostError):
                     await sandbox.run(["sleep", "100"], timeout_s=100)
 
 
@@ -213,11 +213,11 @@ async def test_an_engine_over_ssh_keeps_the_contract(docker: BackendName, tmp_pa
                         os.kill(pid, signal.SIGKILL)
 
             tasks.start_soon(break_off)
-            with anyio.fail_after(20), pytest.raises(SandboxLostError):
+            with anyio.fail_after(60), pytest.raises(SandboxLostError):
                 await sandbox.run(["sleep", "100"], timeout_s=100)
         async with open_sandbox(backend="docker") as sandbox:
             assert (await sandbox.run(["true"])).ok
-        await wait_until(lambda: not descendants(sshd.pid), timeout_s=10)
+        await wait_until(lambda: not descendants(sshd.pid), timeout_s=60)
 
 
 def test_a_machine_of_the_same_name_is_not_taken_for_dead() -> None:
