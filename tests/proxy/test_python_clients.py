@@ -94,7 +94,9 @@ def mending(prompt: str) -> str:
     if "architect" in prompt[:600]:
         return f"In calc.py, `return {old}` becomes `return {new}`."
     if "SEARCH/REPLACE" in prompt:
-        return f"calc.py\n```python\n<<<<<<< SEARCH\n    return {old}\n=======\n    return {new}\n>>>>>>> REPLACE\n```\n"
+        return (
+            f"calc.py\n```python\n<<<<<<< SEARCH\n    return {old}\n=======\n    return {new}\n>>>>>>> REPLACE\n```\n"
+        )
     if "diff -U0" in prompt:
         return f"```diff\n--- calc.py\n+++ calc.py\n@@ ... @@\n def add(a, b):\n-    return {old}\n+    return {new}\n```\n"
     assert "file listing" in prompt, asked

@@ -40,7 +40,13 @@ def by_program(key: str, *options: str) -> str:
     """The command, with a model of its own configuration and one of its built-in tools."""
     folder = Path(os.environ["HOME"]) / "llm"
     folder.mkdir(exist_ok=True)
-    model = {"model_id": "mine", "model_name": "gpt-5.4", "api_base": f"{URL}/v1", "api_key_name": "mine", "supports_tools": True}
+    model = {
+        "model_id": "mine",
+        "model_name": "gpt-5.4",
+        "api_base": f"{URL}/v1",
+        "api_key_name": "mine",
+        "supports_tools": True,
+    }
     (folder / "extra-openai-models.yaml").write_text(json.dumps([model]))
     (folder / "keys.json").write_text(json.dumps({"mine": key}))
     command = [sys.executable, "-m", "llm", "-m", "mine", "-T", "llm_version", *options]
