@@ -177,11 +177,22 @@ async def test_whole_prompts_are_rendered_answered_recorded_and_trained_on(tmp_p
     for program in ("claude", "codex", "gemini"):
         installed(program)
     model_path = await in_thread(write_small_model, tmp_path / "model")
-    server, url = await in_thread(start_server, model_path, f"--max-total-tokens={2 * CONTEXT}")
     chat_format = await in_thread(load_chat_format, model_path)
-    prompts = await first_prompts(chat_format, tmp_path)
+    started: list[Any] = []
+
+    async def start() -> None:
+        started.extend(await in_thread(start_server, model_path, f"--max-total-tokens={2 * CONTEXT}"))
+
+    async def rescore(record: TokenRecord) -> None:
+        (turn,) = record.turns
+        assert turn.logprobs == pytest.approx(await in_thread(rescored, model_path, record), abs=TOLERANCE)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+        prompts = await first_prompts(chat_format, tmp_path)
+    server, url = started
     records: list[TokenRecord] = []
-    async with sglang_engine([url]) as engine:
+    async with sglang_engine([url]) as engine, anyio.create_task_group() as rescoring:
         tapped = Tapped(engine)
         async with open_proxy(tapped, chat_format, "any") as proxy:  # type: ignore[arg-type]
             for name, least in LEAST_TOKENS.items():
@@ -200,8 +211,7 @@ async def test_whole_prompts_are_rendered_answered_recorded_and_trained_on(tmp_p
                 assert all(f'"name": "{tool}"' in text for tool in offered)
                 records.append(session.record)
                 assert_record_is_what_the_engine_saw(session.record, tapped.by_session[session.key])
-                again = await in_thread(rescored, model_path, session.record)
-                assert turn.logprobs == pytest.approx(again, abs=TOLERANCE)
+                rescoring.start_soon(rescore, session.record)
     assert await in_thread(stop_server, server) == 0
     metrics = await in_thread(step_on, tmp_path / "run", model_path, records)
     sampled = sum(len(turn.output_ids) for record in records for turn in record.turns)
