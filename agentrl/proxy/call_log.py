@@ -22,7 +22,7 @@ from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan
-from agentrl.record.trajectory import TokenRecord
+from agentrl.record.trajectory import TokenRecord, Turn
 
 
 class CallLog(Protocol):
@@ -87,18 +87,15 @@ def digest_of_several(digests: Sequence[str]) -> str:
 
 def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
     """Return the calls of a finished episode, to be answered again."""
-    return [
-        RecordedChoice(
-            turn.request,
-            turn.completion_id,
-            turn.choice_index,
-            list(turn.tool_call_ids),
-            Generation(
-                output_ids=turn.output_ids,
-                logprobs=turn.logprobs,
-                versions=turn.versions,
-                finish="length" if turn.truncated else "stop",
-            ),
-        )
-        for turn in record.turns
-    ]
+    return [recorded_choice(turn) for turn in record.turns]
+
+
+def recorded_choice(turn: Turn) -> RecordedChoice:
+    """Return a recorded turn as the reply that it was."""
+    generation = Generation(
+        output_ids=turn.output_ids,
+        logprobs=turn.logprobs,
+        versions=turn.versions,
+        finish="length" if turn.truncated else "stop",
+    )
+    return RecordedChoice(turn.request, turn.completion_id, turn.choice_index, list(turn.tool_call_ids), generation)

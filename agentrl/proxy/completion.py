@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.call_log import recorded_choice
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
@@ -139,6 +140,8 @@ class PreparedCompletion:
     """Index of its first reply among those of the request: one of several prompts comes after the replies of those before it."""
     recorded: dict[int, RecordedChoice] = field(default_factory=dict)
     """Replies that are known from before, by choice: whole, or their beginnings."""
+    repeated: bool = False
+    """Whether its replies are in the record already, as its client did not get them."""
     made: dict[int, Completion] = field(default_factory=dict)
     """Its replies that are whole and kept, by choice."""
     before: Conversation | None = None
@@ -175,6 +178,24 @@ def recall(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         call.recorded = {index - call.first_choice: choice for index, choice in known.items()}
         call.id = next((choice.completion_id for choice in known.values()), calls[0].id)
+
+
+def repeat(calls: Sequence[PreparedCompletion]) -> None:
+    """Take the replies to a request that its client sends again from the record, where they are what it did not get: nothing goes on from them.
+
+    They were written to a socket, but a client may fail to read one, and nobody did anything after a reply that nobody has.
+    """
+    call = calls[0]
+    if len(calls) > 1 or call.recorded or call.request.top_logprobs:
+        return
+    turns = call.session.record.turns
+    last = next((turn for turn in reversed(turns) if turn.request == call.digest), None)
+    if last is None:
+        return
+    lost = [turn for turn in turns if turn.completion_id == last.completion_id]
+    if len(lost) == call.request.choices and not any(turn.parent is one for turn in turns for one in lost):
+        call.recorded = {turn.choice_index: recorded_choice(turn) for turn in lost}
+        call.id, call.repeated = last.completion_id, True
 
 
 @dataclass(frozen=True)

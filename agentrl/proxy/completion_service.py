@@ -256,6 +256,8 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         call.check_open()
     for call in calls:
+        if call.repeated:
+            continue
         session, asked = call.session, call.request
         temperature = 1.0 if call.sampling.greedy else call.sampling.temperature
         text = session.texts.of(asked.messages, call.prompt.known_messages, call.tools, asked.raw)

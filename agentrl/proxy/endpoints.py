@@ -24,7 +24,7 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
+from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall, repeat
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
 from agentrl.proxy.dialects import gemini
 from agentrl.proxy.dialects.chat_completions import ChatCompletions
@@ -34,7 +34,7 @@ from agentrl.proxy.dialects.models import model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
-from agentrl.proxy.headers import cors_headers, preflight_headers, rate_limit_headers, request_key
+from agentrl.proxy.headers import cors_headers, is_retry, preflight_headers, rate_limit_headers, request_key
 from agentrl.proxy.http_response import Framing, Response, closing, error_event, framed, json_response, refusals
 from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
@@ -151,7 +151,8 @@ class Proxy:
             if method == "OPTIONS" and cors:
                 answered.reply = Response(status=204, extra_headers=preflight_headers(headers))
             else:
-                answered.reply = await self._answer(method, path, key, body, is_sse="alt=sse" in query.split("&"))
+                is_sse = "alt=sse" in query.split("&")
+                answered.reply = await self._answer(method, path, key, body, is_sse=is_sse, again=is_retry(headers))
         reply = answered.reply
         if method == "POST" and (session := self.sessions.known(key)) is not None:
             most = self.limits.max_requests_per_session
@@ -163,7 +164,9 @@ class Proxy:
         }
         return reply
 
-    async def _answer(self, method: str, path: str, key: str, body: Body, *, is_sse: bool = False) -> Response:
+    async def _answer(
+        self, method: str, path: str, key: str, body: Body, *, is_sse: bool = False, again: bool = False
+    ) -> Response:
         if method == "HEAD":
             return replace(await self._answer("GET", path, key, body), body=b"")
         if (called := gemini.called(path)) is not None and method == "POST":
@@ -188,7 +191,8 @@ class Proxy:
                 return await self._count(self.sessions.find(key), body, self._messages.count)
             case "POST", _ if path in self._endpoints:
                 framing: Framing = "named" if path in NAMED_EVENTS else "done"
-                return await self._reply(self._endpoints[path], path, self.sessions.find(key), body, framing)
+                role = self.sessions.find(key)
+                return await self._reply(self._endpoints[path], path, role, body, framing, again=again)
         if path in known or path.startswith(RESPONSES) or MODELS.fullmatch(path) is not None:
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
@@ -214,13 +218,24 @@ class Proxy:
             counted = await self._prepared(role.session, received, lambda: count(role, received))
         return json_response(counted)
 
-    async def _reply(self, endpoint: Endpoint, path: str, role: SessionRole, body: Body, framing: Framing) -> Response:
+    async def _reply(
+        self,
+        endpoint: Endpoint,
+        path: str,
+        role: SessionRole,
+        body: Body,
+        framing: Framing,
+        *,
+        again: bool = False,
+    ) -> Response:
         session = role.session
         with self._request_in_work(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             recall(asked)
+            if again:
+                repeat(asked)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)

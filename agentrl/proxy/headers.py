@@ -4,6 +4,7 @@ x-request-id, request-id           one id; the log has it where the proxy failed
 openai-processing-ms               how long the reply, or its first event, took
 x-ratelimit-*-requests,            `proxy.max_requests_per_session`, and how much of it other requests of the session leave; there is
 anthropic-ratelimit-requests-*     no bound on tokens, and no time at which one is lifted, so nothing says so
+x-stainless-retry-count            of a request that OpenAI's or Anthropic's client sends again, as it did not get the reply
 retry-after                        with 429 and 503: what was in the way may be gone
 x-should-retry: false              with 409: an episode that has ended does not come back, and OpenAI's and Anthropic's clients retry 409
 """
@@ -33,6 +34,11 @@ def request_key(headers: Mapping[str, str], query: str) -> str:
     """Return the key of a request as OpenAI's, Anthropic's or Google's clients send it, `?key=` included."""
     key = headers.get("x-api-key") or headers.get("x-goog-api-key") or bearer_key(headers)
     return key or next(iter(parse_qs(query).get("key", [])), "")
+
+
+def is_retry(headers: Mapping[str, str]) -> bool:
+    """Return whether a client says that it sends the request again."""
+    return headers.get("x-stainless-retry-count", "0").strip() not in ("", "0")
 
 
 def rate_limit_headers(path: str, limit: int, in_work: int) -> dict[str, str]:

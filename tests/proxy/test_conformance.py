@@ -24,8 +24,8 @@ from tests.record_invariant import assert_record_is_what_the_engine_saw
 pytestmark = pytest.mark.anyio
 FOLDER = Path(__file__).parent / "conformance"
 FILES = sorted(FOLDER.glob("*.jsonl"))
-LEAST_CLIENTS = 25
-LEAST_REQUESTS = 600
+LEAST_CLIENTS = 31
+LEAST_REQUESTS = 820
 MOST_BYTES = 3_000_000
 """Of all files together."""
 REFUSED: dict[int, str] = {503: "the engine failed, as the test's plan says, and the client tried again"}
@@ -99,7 +99,13 @@ async def test_what_a_client_sent_is_answered_again_as_it_needs(file: Path, nano
             elif dialect is None:
                 check_other(line["method"], path, said)
             else:
-                check(read_reply(dialect, answer.content_type, said), line, session, known)
+                reply = read_reply(dialect, answer.content_type, said)
+                if line["replies"]:
+                    check(reply, line, session, known)
+                else:
+                    # The client had not got the reply before, and sent the request again.
+                    assert line["headers"]["x-stainless-retry-count"] != "0"
+                    assert len(session.record.turns) == known
         for session, seen in zip(sessions, calls, strict=True):
             assert_record_is_what_the_engine_saw(session.record, seen)
     assert any(dialect_of(line["method"], line["path"]) for line in lines)

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl"
 PROGRAMS = Path(__file__).parent / "python_clients"
 VERSIONS = Path(__file__).parents[2] / "scripts"
-OPENAI_2, OPENAI_3 = "clients_of_openai_2", "clients_of_openai_3"
+OPENAI_2, OPENAI_3, MORE, AIDER = "clients_of_openai_2", "clients_of_openai_3", "clients_more", "clients_aider"
 """Environments of `scripts/install_clients.sh`."""
 TIMEOUT_S = 150
 ANSWER = "The answer is 42."
@@ -82,6 +82,32 @@ def greeting(prompt: str) -> str:
     """A reply to inspect-ai, which says hello to an API of responses first, to see whether it is there."""
     assert "Please say 'hello, world'" in prompt
     return "hello, world"
+
+
+def mending(prompt: str) -> str:
+    """A reply to aider: an edit in the format that it asks for, or a line for its commit."""
+    asked = prompt[prompt.rfind("<|im_start|>user") :]
+    if "one-line" in prompt and "commit" in prompt[:2000].lower():
+        return "fix: add() adds"
+    is_bad = "badly" in prompt and "AssertionError" not in prompt
+    old, new = ("a * b" if "AssertionError" in prompt else "a - b"), ("a * b" if is_bad else "a + b")
+    if "architect" in prompt[:600]:
+        return f"In calc.py, `return {old}` becomes `return {new}`."
+    if "SEARCH/REPLACE" in prompt:
+        return (
+            f"calc.py\n```python\n<<<<<<< SEARCH\n    return {old}\n=======\n    return {new}\n>>>>>>> REPLACE\n```\n"
+        )
+    if "diff -U0" in prompt:
+        return f"```diff\n--- calc.py\n+++ calc.py\n@@ ... @@\n def add(a, b):\n-    return {old}\n+    return {new}\n```\n"
+    assert "file listing" in prompt, asked
+    return f"calc.py\n```\ndef add(a, b):\n    return {new}\n```\n"
+
+
+def handing_over(prompt: str) -> str:
+    """A reply of ADK's agent, which hands over to its sub-agent, and of that one."""
+    if "You look." in prompt:
+        return ANSWER
+    return '<tool_call>\n{"name": "transfer_to_agent", "arguments": {"agent_name": "sky"}}\n</tool_call>'
 
 
 OF_INSPECT = ("whole", "two_steps", "parallel", "loop", "structured", "forced", "thinking")
@@ -160,7 +186,7 @@ PROGRAM_OF = {
     "instructor": Program(
         "instructor",
         "chat_tools chat_tools_again chat_tools_strict chat_json chat_json_again chat_json_schema chat_md_json chat_several"
-        " responses_tools anthropic_tools anthropic_tools_again anthropic_json",
+        " responses_tools anthropic_tools anthropic_tools_again anthropic_json chat_partial responses_partial anthropic_partial",
         environment=OPENAI_2,
     ),
     "autogen": Program(
@@ -195,6 +221,57 @@ PROGRAM_OF = {
             "chat_options": (2, 2),
         },
         decide=greeting,
+    ),
+    "agno": Program(
+        "agno",
+        " ".join(
+            f"{model}_{name}"
+            for model in ("chat", "responses", "anthropic", "google")
+            for name in ["whole", "stream", "parallel", "memory", "structured", "thinking"]
+        ),
+        environment=MORE,
+    ),
+    "google-adk": Program(
+        "google-adk",
+        "whole stream two_steps parallel parallel_stream memory thinking structured",
+        {"handed_over": (2, 2)},
+        decide=handing_over,
+        environment=MORE,
+    ),
+    "strands": Program(
+        "strands-agents",
+        " ".join(
+            f"{model}_{name}"
+            for model in ("chat", "whole", "responses", "anthropic", "google")
+            for name in ["one", "two_steps", "parallel", "memory", "thinking", "structured"]
+        )
+        + " chat_parsed",
+        environment=MORE,
+    ),
+    "haystack": Program(
+        "haystack-ai",
+        " ".join(
+            f"{model}_{name}"
+            for model in ("chat", "responses")
+            for name in ["whole", "stream", "parallel", "memory", "thinking", "structured"]
+        ),
+        environment=MORE,
+    ),
+    "llm": Program(
+        "llm",
+        "whole stream parallel memory thinking asynchronous structured program program_whole",
+        environment=MORE,
+    ),
+    "aider": Program(
+        "aider-chat",
+        "",
+        {
+            **dict.fromkeys(("diff_stream", "diff_whole", "whole_file", "udiff"), (2, 2)),
+            "architect": (3, 3),
+            "tests_fail": (4, 4),
+        },
+        decide=mending,
+        environment=AIDER,
     ),
     "mini-swe-agent": Program("mini-swe-agent", "chat chat_three_steps anthropic"),
 }

@@ -181,3 +181,44 @@ async def test_a_stream_whose_episode_ends_before_its_reader_has_it_is_refused(
             events += [event async for event in reply.events]
         assert b"ended while the reply was being made" in b"".join(events)
         assert session.record.turns == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_request_that_is_sent_again_since_its_reply_was_lost_gets_that_reply(
+    nano_format: ChatFormat, path: str, stream: bool
+) -> None:
+    """A client may fail to read what it was written: the Anthropic client of Strands keeps connections of an event loop that has ended."""
+
+    async def said(proxy: Proxy, session: Session, **headers: str) -> str:
+        body = json.dumps({"model": "nano", **BODIES[path], "stream": stream}).encode()
+        reply = await proxy.handle("POST", path, {"x-api-key": session.key, **headers}, body)
+        if not stream:
+            return str(reply.body.decode())
+        return "".join([event.decode() async for event in reply.events or ()])
+
+    again = {"x-stainless-retry-count": "1"}
+    async with opened(nano_format) as proxy:
+        session = proxy.open_session(call_log=Kept([]))
+        first = await said(proxy, session, **{"x-stainless-retry-count": "0"})
+        (turn,) = session.record.turns
+        second = await said(proxy, session, **again)
+        assert session.record.turns == [turn]
+        assert turn.completion_id in first
+        assert turn.completion_id in second
+        await said(proxy, session)
+        assert len(session.record.turns) == 2, "another request in the same words is another call"
+        other = proxy.open_session()
+        await said(proxy, other, **again)
+        assert len(other.record.turns) == 1, "a first try of which nothing is known"
+
+
+async def test_a_reply_that_a_conversation_went_on_from_was_not_lost(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as proxy:
+        session = proxy.open_session()
+        path = "/v1/chat/completions"
+        said = json.loads((await ask(proxy, session, path)).body)["choices"][0]["message"]
+        await ask(proxy, session, path, messages=[*USER, said, {"role": "user", "content": "4"}])
+        body = json.dumps({"model": "nano", **BODIES[path]}).encode()
+        await proxy.handle("POST", path, {"x-api-key": session.key, "x-stainless-retry-count": "2"}, body)
+        assert [turn.parent is None for turn in session.record.turns] == [True, False, True]

@@ -43,6 +43,7 @@ KEPT_HEADERS = (
     "user-agent",
     "x-app",
     "x-stainless-lang",
+    "x-stainless-retry-count",
 )
 
 

@@ -29,6 +29,25 @@ def ask(key: str, mode: instructor.Mode, *steps: Any, **options: Any) -> str:
     return order(ANSWER, **report.model_dump())
 
 
+def growing(made: Any, **options: Any) -> str:
+    """A report in pieces, as the arguments of a call grow. Instructor names the tool itself."""
+    asked = [{"role": "user", "content": say([("PartialReport", REPORT)])}]
+    pieces = list(made.create_partial(messages=asked, response_model=Report, **options))
+    begun = [piece for piece in pieces if piece.degrees is None]
+    return order(ANSWER, **pieces[-1].model_dump()) if begun else f"{pieces} came at once"
+
+
+def partial(key: str, mode: instructor.Mode) -> str:
+    sdk = openai.OpenAI(base_url=f"{URL}/v1", api_key=key, max_retries=0)
+    return growing(instructor.from_openai(sdk, mode=mode), model="gpt-5.4")
+
+
+def partial_by_anthropic(key: str) -> str:
+    sdk = anthropic.Anthropic(base_url=URL, api_key=key, max_retries=0)
+    made = instructor.from_anthropic(sdk, mode=MODE.ANTHROPIC_TOOLS)
+    return growing(made, model="claude-opus-4-5", max_tokens=500)
+
+
 def several(key: str) -> str:
     sdk = openai.OpenAI(base_url=f"{URL}/v1", api_key=key, max_retries=0)
     asked: Any = [{"role": "user", "content": say([("IterableReport", {"tasks": [REPORT, REPORT]})])}]
@@ -64,6 +83,9 @@ hold(
     chat_json_schema=lambda key: ask(key, MODE.JSON_SCHEMA, json.dumps(REPORT)),
     chat_md_json=lambda key: ask(key, MODE.MD_JSON, f"```json\n{json.dumps(REPORT)}\n```"),
     chat_several=several,
+    chat_partial=lambda key: partial(key, MODE.TOOLS),
+    responses_partial=lambda key: partial(key, MODE.RESPONSES_TOOLS),
+    anthropic_partial=partial_by_anthropic,
     responses_tools=lambda key: ask(key, MODE.RESPONSES_TOOLS, CALL),
     anthropic_tools=lambda key: by_anthropic(key, MODE.ANTHROPIC_TOOLS, CALL),
     anthropic_tools_again=lambda key: by_anthropic(key, MODE.ANTHROPIC_TOOLS, AMISS, CALL),
