@@ -63,7 +63,9 @@ class LoraConfig(Section):
     def _check_roles(self) -> LoraConfig:
         for name in self.roles:
             if not is_role(name):
-                raise ValueError(f"roles holds {name!r}, which is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
+                raise ValueError(
+                    f"roles holds {name!r}, which is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _"
+                )
         # A role is a folder of a checkpoint, and some file systems do not tell Writer from writer.
         if len({name.lower() for name in self.roles}) < len(self.roles):
             raise ValueError(f"roles = {self.roles} names a role twice, or two that differ in their capitals alone")

@@ -1,7 +1,7 @@
 """The LoRA adapters that a directory of weights holds: one, or one for each role that is a policy of its own.
 
-    adapter_config.json, adapter_model.safetensors                  one, as peft writes it
-    roles/NAME/adapter_config.json, adapter_model.safetensors       one for each role; a checkpoint has the model beside the folder
+adapter_config.json, adapter_model.safetensors                  one, as peft writes it
+roles/NAME/adapter_config.json, adapter_model.safetensors       one for each role; a checkpoint has the model beside the folder
 """
 
 from __future__ import annotations

@@ -48,11 +48,16 @@ class Adapters:
             return self.by_role[role]
         except KeyError:
             known = ", ".join(self.by_role) if "" not in self.by_role else "one for all roles"
-            raise EngineError(f"no adapter of the role {role!r} is loaded, but {known}; see `trainer.lora.roles`") from None
+            raise EngineError(
+                f"no adapter of the role {role!r} is loaded, but {known}; see `trainer.lora.roles`"
+            ) from None
 
 
 def adapters_in(checkpoint: Path, version: int) -> Adapters:
     """Return the adapters in a directory of weights, with new names; none: it holds a whole model alone."""
     # Named as no others: servers that outlive this process may know adapters of others.
-    names = {role: "-".join(part for part in (f"v{version}", role, uuid.uuid4().hex) if part) for role in adapter_folders(checkpoint)}
+    names = {
+        role: "-".join(part for part in (f"v{version}", role, uuid.uuid4().hex) if part)
+        for role in adapter_folders(checkpoint)
+    }
     return Adapters({role: Adapter(names[role], version, path) for role, path in adapter_folders(checkpoint).items()})
