@@ -10,12 +10,11 @@ share every weight.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from agentrl.engine.adapter import sharing_weights
 from agentrl.engine.embedded.continuous_batching import BatchingEngine, load_model
 from agentrl.engine.embedded.requests import RefusedError
 from agentrl.engine.protocol import PauseMode
@@ -136,12 +135,3 @@ class AdapterSlots:
         finally:
             for engine in own:
                 engine.resume()
-
-
-def sharing_weights(model: Any, count: int) -> list[Any]:
-    """Return a model and `count` − 1 copies of it that have its very weights: only what is put on one of them is its own."""
-    copies = []
-    for _ in range(count - 1):
-        kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        copies.append(copy.deepcopy(model, kept))
-    return [model, *copies]
