@@ -88,7 +88,11 @@ class Policies:
         return results
 
     def _numbers_by_role(self, sequences: Sequence[TrainingSequence]) -> dict[str, list[int]]:
-        """Return, for each role, which of the sequences are its own."""
+        """Return, for each role, which of the sequences are its own.
+
+        Raises:
+            ConfigError: A sequence is of no role that is trained.
+        """
         numbers: dict[str, list[int]] = {role: [] for role in self.by_role}
         for number, sequence in enumerate(sequences):
             if sequence.adapter not in numbers:
@@ -112,6 +116,9 @@ class Policies:
 
         Returns:
             The comparison by role, and of all tokens by "". What has no token left is not in it.
+
+        Raises:
+            ConfigError: A sequence is of no role that is trained.
         """
         engine, trainer, found = [torch.zeros(0)], [torch.zeros(0)], {}
         for role, numbers in self._numbers_by_role(sequences).items():
