@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from agentrl import Episode, RunConfig, train
+from agentrl import Episode, Reward, RunConfig, train
 from agentrl.models import NANO
 from agentrl.run.run_directory import read_metrics
 from agentrl.run.view import RunView
@@ -28,8 +28,9 @@ WISHES = {"long": 1.0, "short": -1.0}
 """What a token of a reply is worth, by role."""
 
 
-async def run(episode: Episode) -> float:
+async def run(episode: Episode) -> Reward:
     """Ask both roles the same question, and reward each for the length of its reply."""
+    lengths: dict[str, float] = {}
     for name, worth in WISHES.items():
         role = episode.role(name)
         reply = await role.client.chat.completions.create(
@@ -39,8 +40,9 @@ async def run(episode: Episode) -> float:
             stop=[STOP],
         )
         assert reply.usage is not None
-        role.reward(worth * reply.usage.completion_tokens / LIMIT)
-    return 0.0
+        lengths[name] = reply.usage.completion_tokens
+        role.reward(worth * lengths[name] / LIMIT)
+    return Reward(0.0, lengths)
 
 
 def tasks() -> list[dict[str, int]]:
