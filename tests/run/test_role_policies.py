@@ -29,7 +29,7 @@ from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
 from tests.whole_audit import audit
 
-STEPS = 4
+STEPS = 5
 PROGRAM = """
 import json, sys
 import anyio
@@ -79,9 +79,9 @@ def test_two_roles_learn_opposite_things_and_their_checkpoint_answers_as_they_do
     first, last = read_metrics(run_dir)[0], read_metrics(run_dir)[-1]
     lengths = {name: last[f"role_{name}_reply_tokens_mean"] for name in two_roles.WISHES}
     assert abs(first["role_long_reply_tokens_mean"] - first["role_short_reply_tokens_mean"]) < 8
-    assert lengths["long"] > lengths["short"] + 10
-    assert last["role_long_reward_mean"] > first["role_long_reward_mean"] - 0.1
-    assert last["role_short_reward_mean"] > first["role_short_reward_mean"] + 0.3
+    assert lengths["long"] > max(17, first["role_long_reply_tokens_mean"])
+    assert lengths["short"] < 6 < first["role_short_reply_tokens_mean"] - 3
+    assert last["role_short_reward_mean"] > first["role_short_reward_mean"]
     for step in read_metrics(run_dir):
         for prefix in ("", "role_long_", "role_short_"):
             assert step[f"{prefix}logprob_mismatch_max_abs"] < 1e-3
