@@ -155,6 +155,19 @@ def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_pa
     assert (again.steps, again.same, again.wrong) == (4, 4, False)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_ranks_train_the_adapters_of_both_roles(tmp_path: Path) -> None:
+    rollout = {"batch_size": 8, "group_size": 4, "max_staleness": 1}
+    trainer = {"lora": {"rank": 4, "roles": list(two_roles.WISHES)}, "ranks": 2, "kl": {"kind": "loss", "coef": 0.01}}
+    config = configuration(tmp_path, steps=3, rollout=rollout, trainer=trainer)
+    ends_well(start(tmp_path, config))
+    steps = read_metrics(tmp_path / "run")
+    assert max(step["logprob_mismatch_max_abs"] for step in steps) < 1e-3
+    assert steps[-1]["role_long_kl_reference"] > 0 < steps[-1]["role_short_kl_reference"]
+    assert audit(tmp_path / "run").violations == []
+
+
 def test_supervised_training_has_no_roles(tmp_path: Path) -> None:
     config = configuration(tmp_path, steps=1)
     with pytest.raises(ConfigError, match=r"`trainer\.lora\.roles` = \['long', 'short'\] are roles of episodes"):
