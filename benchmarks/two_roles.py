@@ -57,7 +57,7 @@ def configuration(run_dir: Path, steps: int, **changed: Any) -> RunConfig:
         "rollout": {"batch_size": 32, "group_size": 8, "max_staleness": 1},
         "trainer": {
             "lora": {"rank": 8, "roles": list(WISHES)},
-            "optimizer": {"lr": 6e-3, "warmup_steps": 0},
+            "optimizer": {"lr": 4e-3, "warmup_steps": 0},
             "advantage": "grpo",
         },
     }

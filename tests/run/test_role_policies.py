@@ -29,7 +29,7 @@ from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
 from tests.whole_audit import audit
 
-STEPS = 5
+STEPS = 4
 PROGRAM = """
 import json, sys
 import anyio
@@ -72,21 +72,22 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.timeout(600)
 def test_two_roles_learn_opposite_things_and_their_checkpoint_answers_as_they_do(tmp_path: Path) -> None:
-    rollout = {"batch_size": 24, "group_size": 8, "max_staleness": 1}
+    rollout = {"batch_size": 32, "group_size": 8, "max_staleness": 0}
     config = configuration(tmp_path, steps=STEPS, rollout=rollout)
     ends_well(start(tmp_path, config))
     run_dir = tmp_path / "run"
     first, last = read_metrics(run_dir)[0], read_metrics(run_dir)[-1]
     lengths = {name: last[f"role_{name}_reply_tokens_mean"] for name in two_roles.WISHES}
     assert abs(first["role_long_reply_tokens_mean"] - first["role_short_reply_tokens_mean"]) < 8
-    assert lengths["long"] > max(17, first["role_long_reply_tokens_mean"])
-    assert lengths["short"] < 6 < first["role_short_reply_tokens_mean"] - 3
+    assert lengths["long"] > first["role_long_reply_tokens_mean"]
+    assert lengths["short"] < first["role_short_reply_tokens_mean"] / 2
+    assert lengths["long"] > lengths["short"] + 10
     assert last["role_short_reward_mean"] > first["role_short_reward_mean"]
     for step in read_metrics(run_dir):
         for prefix in ("", "role_long_", "role_short_"):
             assert step[f"{prefix}logprob_mismatch_max_abs"] < 1e-3
         assert step["trained_tokens"] == step["role_long_trained_tokens"] + step["role_short_trained_tokens"]
-        assert step["staleness_max"] <= 1
+        assert step["staleness_max"] == 0
     assert audit(run_dir).violations == []
     with Store(run_dir / "store.sqlite", read_only=True) as store:
         (episode, *_) = store.episodes(store.batches()[-1].trained.group_ids)
@@ -134,6 +135,7 @@ def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_pa
     config = configuration(tmp_path, steps=4, rollout=rollout, trainer=trainer)
     run_dir = tmp_path / "run"
     process = start(tmp_path, config)
+    assert process.stderr is not None
     try:
         deadline = time.monotonic() + 200
         while len(read_metrics(run_dir)) < 2:
@@ -142,7 +144,6 @@ def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_pa
             time.sleep(0.05)
     finally:
         kill(process)
-        assert process.stderr is not None
         process.stderr.close()
     ends_well(start(tmp_path, config, "resume"))
     steps = read_metrics(run_dir)
