@@ -62,6 +62,7 @@ class RandomEngine:
         *,
         images: Sequence[ImageSpan] = (),
         partial: PartialGeneration | None = None,
+        adapter: str = "",
     ) -> Generation:
         count = self._tokens
         ids = [self._random.randrange(24, 34) for _ in range(count - 1)] + [STOP]

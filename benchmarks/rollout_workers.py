@@ -57,6 +57,7 @@ class Instant:
         *,
         images: Sequence[ImageSpan] = (),
         partial: PartialGeneration | None = None,
+        adapter: str = "",
     ) -> Generation:
         """Return 32 tokens."""
         return Generation(

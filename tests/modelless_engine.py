@@ -44,6 +44,7 @@ class ModellessEngine:
         *,
         images: Sequence[ImageSpan] = (),
         partial: PartialGeneration | None = None,
+        adapter: str = "",
     ) -> Generation:
         return await self.answer(input_ids, sampling, session, on_progress or (lambda ids: None), images)
 

@@ -171,7 +171,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "trainer.overlong": "tokens margin",
         "trainer.kl": "kind coef estimator",
         "trainer.teacher": "url coef",
-        "trainer.lora": "rank alpha targets",
+        "trainer.lora": "rank alpha targets roles",
         "trainer.checkpoint": "every keep",
         "data": "sources columns fields epochs eval_share",
         "data.order": "kind bounds floor weights unseen stages level_field learned_at in_a_row active max_groups",

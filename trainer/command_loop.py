@@ -47,9 +47,16 @@ from agentrl.run.run_directory import read_config
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
 from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
 from agentrl.trainer.packing import TrainingSequence
-from agentrl.trainer.policy import Policy
+from agentrl.trainer.policies import Policies, together
 from agentrl.trainer.sequences import training_sequences
-from agentrl.trainer.step_metrics import altered_sampling, distance_to_teacher, staleness, step_metrics
+from agentrl.trainer.step_metrics import (
+    altered_sampling,
+    distance_to_teacher,
+    metrics_by_role,
+    of_role,
+    staleness,
+    step_metrics,
+)
 from agentrl.trainer.weight_sender import Bucket, WeightGroup, make_buckets
 
 BUCKET_BYTES = 512 * 2**20
@@ -87,7 +94,7 @@ class TrainerProcess:
         torch.manual_seed(self._config.seed)
         self._store = Store(run_dir / "store.sqlite", must_exist=True)
         self._ranks = ranks or Ranks()
-        self._policy = Policy(Path(self._config.model.path), self._config.trainer, self._ranks)
+        self._policies = Policies(Path(self._config.model.path), self._config.trainer, self._ranks)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._began = ""
@@ -126,7 +133,7 @@ class TrainerProcess:
             raise TrainerStateError(f"a step had failed in its middle ({self._broken})")
         if chain is not None and chain != self.chain:
             raise TrainerStateError(
-                f"the trainer has finished step {self._policy.version}, which the run did not learn of"
+                f"the trainer has finished step {self._policies.version}, which the run did not learn of"
             )
 
     def load(self, checkpoint: str | None) -> dict[str, Any]:
@@ -144,9 +151,9 @@ class TrainerProcess:
         self._check()
         with self._changing_policy():
             if checkpoint is not None:
-                self._began = self._policy.load(Path(checkpoint)).chain
+                self._began = self._policies.load(Path(checkpoint)).chain
             else:
-                self._began = first_chain(self._policy.model_digest())
+                self._began = first_chain(self._policies.model_digest())
             self._history = []
             self._adopt_published()
             return self._publish()
@@ -181,7 +188,7 @@ class TrainerProcess:
             if not any(turn.trained and turn.alterations for turn in episode.record.turns)
             for s in own
         ]
-        metrics |= staleness(sequences, self._policy.version)
+        metrics |= staleness(sequences, self._policies.version)
         if config.teacher is not None:
             timeout_s = TEACHER_SHARE * config.step_timeout_s
             sequences = self._ranks.from_rank_zero(
@@ -190,19 +197,19 @@ class TrainerProcess:
             metrics |= distance_to_teacher(sequences)
         with self._changing_policy():
             # Whatever a step draws at random, it draws again when it is taken again.
-            torch.manual_seed(self._config.seed + self._policy.version)
-            compared = self._policy.mismatch(current[: config.mismatch_sequences], self._published)
-            if compared is not None:
-                metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
-            result = self._policy.step(sequences)
-            metrics |= step_metrics(result, sequences, config)
+            torch.manual_seed(self._config.seed + self._policies.version)
+            for role, compared in self._policies.mismatch(current, self._published, config.mismatch_sequences).items():
+                metrics |= {of_role(role, f"logprob_mismatch_{name}"): value for name, value in vars(compared).items()}
+            results = self._policies.step(sequences)
+            result = together(results)
+            metrics |= step_metrics(result, sequences, config) | metrics_by_role(results, sequences, episodes, config)
             trained = trained_step(
                 self.chain,
-                self._policy.version,
+                self._policies.version,
                 tuple((group, group_sizes[group]) for group in sorted(groups)),
                 [[origins[i] for i in part] for part in result.minibatches],
                 result.optimizer_steps,
-                self._policy.digest(),
+                self._policies.digest(),
             )
             self._history.append(trained)
             reply = self._publish()
@@ -227,13 +234,13 @@ class TrainerProcess:
         """
         self._check(chain)
         chains = [self._began, *(trained.chain for trained in self._history)]
-        if step != self._policy.version or since not in chains:
+        if step != self._policies.version or since not in chains:
             raise TrainerStateError(
-                f"the trainer is at step {self._policy.version}, and was to save step {step} since {since}"
+                f"the trainer is at step {self._policies.version}, and was to save step {step} since {since}"
             )
         self.saved()
         history = self._history[chains.index(since) :]
-        write = self._policy.snapshot(Path(directory), Path(self._config.model.path), since=since, history=history)
+        write = self._policies.snapshot(Path(directory), Path(self._config.model.path), since=since, history=history)
         self._writing = self._writer.submit(write)
         return {}
 
@@ -262,7 +269,9 @@ class TrainerProcess:
 
     def weight_buckets(self) -> dict[str, Any]:
         """Make the buckets of the current weights ready to send, and return the answer: what each holds."""
-        parameters = gather_full_tensors(self._policy.model.named_parameters(), self._ranks, lambda tensor: tensor)
+        parameters = gather_full_tensors(
+            self._policies.by_role[""].model.named_parameters(), self._ranks, lambda tensor: tensor
+        )
         self._buckets = make_buckets(parameters.items(), BUCKET_BYTES)
         return {"buckets": [bucket.manifest() for bucket in self._buckets]}
 
@@ -282,8 +291,8 @@ class TrainerProcess:
         self._published = self._ranks.broadcast_object(found)
 
     def _publish(self) -> dict[str, Any]:
-        current = self._policy.version
-        path = self._published[current] = self._policy.publish(self._weights_dir)
+        current = self._policies.version
+        path = self._published[current] = self._policies.publish(self._weights_dir)
         for version in sorted(self._published)[:-PUBLISHED_VERSIONS_KEPT]:
             if version != current:
                 old = self._published.pop(version)

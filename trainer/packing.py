@@ -49,6 +49,8 @@ class TrainingSequence:
     """[T] log q of a teacher, where there is one."""
     truncated: bool = False
     """Whether it ends with a reply that was cut off for its length."""
+    adapter: str = ""
+    """The role whose adapter sampled the trained tokens, and learns from them; "": there is one policy."""
 
     def __len__(self) -> int:
         """Return T."""

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from agentrl.config import RatioObjective, TrainerConfig
-from agentrl.errors import CheckpointError
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.trainer.algorithms.losses import (
@@ -29,11 +29,13 @@ from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
 from agentrl.trainer.algorithms.token_advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.minibatches import Minibatch, PreparedPack, deal_minibatches
 from agentrl.trainer.model.checkpoint import (
+    PolicyState,
+    digest_of,
+    optimizer_steps,
     read_checkpoint,
     read_published,
     snapshot_checkpoint,
     trained_parameters,
-    trained_state,
     write_weights,
 )
 from agentrl.trainer.model.critic import Critic
@@ -54,13 +56,14 @@ WHITENED_ADVANTAGES = ("gae", "reinforce_pp", "reinforce_pp_baseline")
 class Policy:
     """A causal LM with its optimizer. `version` counts the training steps it has taken."""
 
-    def __init__(self, model_path: Path, config: TrainerConfig, ranks: Ranks | None = None) -> None:
+    def __init__(self, model_path: Path, config: TrainerConfig, ranks: Ranks | None = None, model: Any = None) -> None:
         """Load the model, its reference and its critic, and check that their kind can be trained.
 
         Args:
             model_path: A Hugging Face model directory.
             config: How the policy learns.
             ranks: The trainer's ranks; one by default. All of them must call every method together.
+            model: The model that `model_path` holds, where it is loaded already.
 
         Raises:
             ConfigError: The model cannot be trained, or not so.
@@ -70,7 +73,7 @@ class Policy:
         self.version = 0
         on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
         self.device = torch.device("cuda" if on_gpu else "cpu")
-        self.model = load_model(model_path)
+        self.model = load_model(model_path) if model is None else model
         if config.lora is not None:
             add_adapter(self.model, config.lora)
         self.packed_model = PackedModel(self.model)
@@ -279,16 +282,22 @@ class Policy:
         self.optimizer.zero_grad()
         return float(norm)
 
-    @torch.no_grad()
     def mismatch(self, sequences: Sequence[TrainingSequence], weights: Mapping[int, Path]) -> Mismatch | None:
-        """Compare the engine's logprobs with the trainer's, each token under the very weights that sampled it.
+        """Compare the engine's logprobs with the trainer's, as `logprob_pairs` returns them; None where no token is left."""
+        return mismatch(*self.logprob_pairs(sequences, weights))
+
+    @torch.no_grad()
+    def logprob_pairs(
+        self, sequences: Sequence[TrainingSequence], weights: Mapping[int, Path]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the engine's logprobs of trained tokens and the trainer's, each token under the very weights that sampled it.
 
         Args:
             sequences: Some sequences of the batch.
             weights: The published weights by version. Tokens of other versions are left out.
 
         Returns:
-            The comparison; None where no token is left.
+            ([M], [M]) on the CPU, of all ranks.
         """
         engine, trainer = [torch.zeros(0)], [torch.zeros(0)]
         packs = pack_sequences(sequences, self.config.tokens_per_pack)
@@ -299,7 +308,7 @@ class Policy:
                     sampled = pack.versions == version
                     engine.append(pack.behaviour_logprobs[sampled].cpu())
                     trainer.append(self.logprobs(pack)[sampled].cpu())
-        return mismatch(self.ranks.all_gather(torch.cat(engine)), self.ranks.all_gather(torch.cat(trainer)))
+        return self.ranks.all_gather(torch.cat(engine)), self.ranks.all_gather(torch.cat(trainer))
 
     @contextmanager
     def _published(self, directory: Path) -> Iterator[None]:
@@ -313,6 +322,11 @@ class Policy:
             for parameter, tensor in zip(parameters, own, strict=True):
                 parameter.copy_(tensor)
 
+    @property
+    def state(self) -> PolicyState:
+        """All of it that training changes."""
+        return PolicyState(self.model, self.optimizer, self.critic)
+
     def publish(self, directory: Path) -> Path:
         """Write the weights as safetensors with the model's config, whole or not at all.
 
@@ -323,12 +337,12 @@ class Policy:
             `directory`/v<version>.
         """
         target = directory / f"v{self.version}"
-        write_weights(self.model, target, self.ranks)
+        write_weights({"": self.model}, target, self.ranks)
         return target
 
     def digest(self) -> str:
         """Return the digest of all that training changes (`agentrl.trainer.model.digest`)."""
-        return digest(trained_state(self.model, self.optimizer, self.critic).items(), self.ranks)
+        return digest_of({"": self.state}, self.ranks)
 
     def model_digest(self) -> str:
         """Return the digest of the model alone, trained or not."""
@@ -352,22 +366,13 @@ class Policy:
         Returns:
             What writes the checkpoint when it is called, in any thread, while training goes on.
         """
-        beside = [f for f in model_path.iterdir() if f.is_file() and f.suffix not in (".safetensors", ".bin", ".pt")]
-        manifest = Manifest(
-            step=self.version,
-            optimizer_steps=self._optimizer_steps,
-            digest=history[-1].digest if history else self.digest(),
-            chain=history[-1].chain if history else since,
-            since=since,
-            history=tuple(history),
-        )
         return snapshot_checkpoint(
             directory,
-            model=self.model,
-            optimizer=self.optimizer,
-            files=beside,
-            manifest=manifest,
-            critic=self.critic,
+            {"": self.state},
+            model_path=model_path,
+            step=self.version,
+            since=since,
+            history=history,
             ranks=self.ranks,
         )
 
@@ -384,10 +389,10 @@ class Policy:
             CheckpointError: It is damaged.
             ConfigError: It does not fit the model or the configuration.
         """
-        manifest = read_checkpoint(
-            directory, model=self.model, optimizer=self.optimizer, critic=self.critic, ranks=self.ranks
-        )
-        self.version, self._optimizer_steps = manifest.step, manifest.optimizer_steps
-        if self.digest() != manifest.digest:
-            raise CheckpointError(f"{directory} holds other weights, or another optimizer, than its manifest says")
+        manifest = read_checkpoint(directory, {"": self.state}, self.ranks)
+        self.go_on(manifest.step)
         return manifest
+
+    def go_on(self, version: int) -> None:
+        """Count from a version on, after its state was loaded."""
+        self.version, self._optimizer_steps = version, optimizer_steps(self.optimizer)

@@ -10,6 +10,7 @@ from itertools import groupby
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from agentrl.config import TrainerConfig
 from agentrl.record.trajectory import Trajectory
@@ -27,7 +28,8 @@ def training_sequences(episodes: Sequence[FinishedEpisode], config: TrainerConfi
         config: How rewards become advantages.
 
     Returns:
-        [episode][path] sequences. A path without a trained token has none.
+        [episode][path] sequences. A path without a trained token has none. Where roles have adapters of their own, it has one for each
+        role that sampled trained tokens of it, in the order of these tokens.
     """
     sequences: list[list[TrainingSequence]] = []
     for _, members in groupby(episodes, key=lambda episode: episode.group_id):
@@ -35,14 +37,33 @@ def training_sequences(episodes: Sequence[FinishedEpisode], config: TrainerConfi
         per_turn = group_advantages([e.record for e in group], [e.reward for e in group], config)
         for episode, own in zip(group, per_turn, strict=True):
             trajectories = [path for path in episode.record.trajectories() if any(path.loss_mask)]
-            sequences.append([_training_sequence(path, own, config) for path in trajectories])
+            sequences.append(
+                [
+                    _training_sequence(path, own, config, adapter, mask)
+                    for path in trajectories
+                    for adapter, mask in _masks(path, [turn.adapter for turn in episode.record.turns]).items()
+                ]
+            )
     return sequences
 
 
-def _training_sequence(path: Trajectory, per_turn: Sequence[float], config: TrainerConfig) -> TrainingSequence:
-    """Make tensors of a trajectory. `per_turn`: the advantage of each turn of its record, or its reward where there is a critic."""
+def _masks(path: Trajectory, adapters: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Return [T] which tokens of a trajectory each adapter learns from. `adapters`: [turn of its record] the one that answered."""
     # numpy reads a list five times as fast as torch.tensor does.
     loss_mask = np.array(path.loss_mask, dtype=np.bool_)
+    if not any(adapters):
+        return {"": loss_mask}
+    of_token = np.array(adapters)[np.array(path.turn_index, dtype=np.int64)]
+    return {adapter: loss_mask & (of_token == adapter) for adapter in dict.fromkeys(of_token[loss_mask].tolist())}
+
+
+def _training_sequence(
+    path: Trajectory, per_turn: Sequence[float], config: TrainerConfig, adapter: str, loss_mask: NDArray[np.bool_]
+) -> TrainingSequence:
+    """Make tensors of a trajectory, whose tokens of `loss_mask` an adapter learns from.
+
+    `per_turn`: the advantage of each turn of its record, or its reward where there is a critic.
+    """
     turn_index = np.array(path.turn_index, dtype=np.int64)
     per_token = np.array(per_turn, dtype=np.float32)[turn_index]
     rewards = np.zeros_like(per_token)
@@ -58,5 +79,6 @@ def _training_sequence(path: Trajectory, per_turn: Sequence[float], config: Trai
         advantages=torch.from_numpy(per_token),
         rewards=torch.from_numpy(rewards),
         turn_index=torch.from_numpy(turn_index),
-        truncated=path.truncated,
+        truncated=path.truncated and (not adapter or bool(loss_mask[-1])),
+        adapter=adapter,
     )

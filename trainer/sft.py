@@ -27,7 +27,7 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat, load_chat_format
-from agentrl.rollout.check_start import with_model
+from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.manifest import check_files
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.tasks import GroupTask, Tasks
@@ -63,7 +63,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     Raises:
         TaskFileError: A task is no conversation.
         StoreError: The run directory holds a run already.
-        ConfigError: The run that is to go on began with another model, or its order of tasks goes by rewards.
+        ConfigError: The run that is to go on began with another model, or its order of tasks goes by rewards, or roles are to have adapters.
         TrainerError: One of several ranks ended.
     """
     if config.data.follows_rewards:
@@ -71,9 +71,14 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
             f'`data.order` = "{config.data.order.kind}" draws tasks by what came of episodes, and supervised training has none; use '
             '`data.order` = "shuffled" or "in_order", with `data.sources` to mix tasks'
         )
+    if config.trainer.roles:
+        raise ConfigError(
+            f"`trainer.lora.roles` = {config.trainer.roles} are roles of episodes, and conversations have none; leave it out: one adapter is "
+            "trained"
+        )
     run_dir = Path(config.run_dir)
     check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
-    config = with_model(config)
+    config = with_roles(with_model(config), training=True)
     with ExitStack() as stack:
         lock = stack.enter_context(hold_run_dir(config, resume=resume, begins_with="metrics.jsonl"))
         # Checkpoints are for their user alone, whoever writes their files; ranks inherit it.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
+from agentrl.record.returns import mean, role_reward
 from agentrl.record.trajectory import TokenRecord
+from agentrl.rollout.stored_episodes import FinishedEpisode
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.step_result import StepResult
 
@@ -47,6 +49,42 @@ def step_metrics(result: StepResult, sequences: Sequence[TrainingSequence], conf
         }
         if config.kl.kind != "none":
             metrics["kl_reference"] = result.stats.kl_reference / tokens
+    return metrics
+
+
+def of_role(role: str, name: str) -> str:
+    """Return the name of a figure of one role; of the role "", which all are together, its own."""
+    return f"role_{role}_{name}" if role else name
+
+
+def metrics_by_role(
+    results: Mapping[str, StepResult],
+    sequences: Sequence[TrainingSequence],
+    episodes: Sequence[FinishedEpisode],
+    config: TrainerConfig,
+) -> dict[str, float]:
+    """Return what a step did to the policy of each role, where roles have adapters of their own, and what these had earned and said.
+
+    Args:
+        results: The steps by role.
+        sequences: What they were over.
+        episodes: What these were made of.
+        config: How the policies learn.
+
+    Returns:
+        The figures of `step_metrics`, the mean reward of the role in its episodes, and the mean number of tokens of its replies, as
+        `role_NAME_FIGURE`; {} where there is one policy.
+    """
+    metrics: dict[str, float] = {}
+    for role, result in results.items():
+        if not role:
+            continue
+        figures = step_metrics(result, [s for s in sequences if s.adapter == role], config)
+        own = [(e, [turn for turn in e.record.turns if turn.adapter == role]) for e in episodes]
+        rewards = [mean([role_reward(turn, e.reward) for turn in turns]) for e, turns in own if turns]
+        lengths = [float(len(turn.output_ids)) for _, turns in own for turn in turns]
+        figures |= {"reward_mean": mean(rewards), "reply_tokens_mean": mean(lengths)}
+        metrics |= {of_role(role, name): value for name, value in figures.items()}
     return metrics
 
 

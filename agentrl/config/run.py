@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from agentrl.config.advantage import GroupAdvantage
 from agentrl.config.data import DataConfig
-from agentrl.config.proxy import ProxyConfig
+from agentrl.config.proxy import ROLE_PREFIX, ProxyConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
 from agentrl.config.trainer import TrainerConfig
 from agentrl.errors import ConfigError, UsageError, one_line
@@ -219,6 +219,18 @@ class RunConfig(Section):
             raise ValueError(
                 '`engine.transfer` = "broadcast" sends whole weights, and `trainer.lora` publishes an adapter alone; use '
                 '`engine.transfer` = "disk"'
+            )
+        for name, meaning in (self.proxy.model_names or {}).items():
+            role = meaning.removeprefix(ROLE_PREFIX)
+            if self.trainer.roles and role != meaning and role not in self.trainer.roles:
+                raise ValueError(
+                    f"`proxy.model_names` maps {name!r} to the role {role}, which is none of `trainer.lora.roles` = "
+                    f"{self.trainer.roles}; name it there too: it gets an adapter of its own"
+                )
+        if len(self.trainer.roles) > self.proxy.max_roles:
+            raise ValueError(
+                f"`trainer.lora.roles` names {len(self.trainer.roles)} roles, and `proxy.max_roles` = {self.proxy.max_roles} allows a "
+                "session fewer; raise it"
             )
         if self.tasks and self.data.sources:
             raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")

@@ -18,6 +18,7 @@ from agentrl.config.objective import (
     TokenMean,
     TruncatedImportance,
 )
+from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.config.section import NotNegative, Positive, Seconds, Section
 
 
@@ -55,6 +56,20 @@ class LoraConfig(Section):
     """α: what the adapter adds counts α/r times."""
     targets: list[str] = Field(default_factory=list)
     """Names of the layers that are adapted, such as q_proj. Default: every linear layer but the output."""
+    roles: list[str] = Field(default_factory=list)
+    """Roles that are policies of their own, each with an adapter over the same model; others are refused. Default: one adapter for all."""
+
+    @model_validator(mode="after")
+    def _check_roles(self) -> LoraConfig:
+        for name in self.roles:
+            if not is_role(name):
+                raise ValueError(
+                    f"roles holds {name!r}, which is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _"
+                )
+        # A role is a folder of a checkpoint, and some file systems do not tell Writer from writer.
+        if len({name.lower() for name in self.roles}) < len(self.roles):
+            raise ValueError(f"roles = {self.roles} names a role twice, or two that differ in their capitals alone")
+        return self
 
 
 class CheckpointConfig(Section):
@@ -113,6 +128,11 @@ class TrainerConfig(Section):
     teacher: TeacherConfig | None = None
     lora: LoraConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles that are policies of their own; [] where there is one policy."""
+        return [] if self.lora is None else self.lora.roles
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> TrainerConfig:

@@ -6,6 +6,7 @@ W + (α/r)·B·A, and only A [r, in] and B [out, r] are the adapter's.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,3 +84,12 @@ def check_fit(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor], wher
     wrong = sorted(n for n in parameters.keys() & tensors.keys() if parameters[n].shape != tensors[n].shape)
     if missing or wrong:
         raise ValueError(f"{where} does not fit the model: missing {missing[:3]}, wrong shape {wrong[:3]}")
+
+
+def sharing_weights(model: Any, count: int) -> list[Any]:
+    """Return a model and `count` − 1 copies of it that have its very weights: only what is put on one of them is its own."""
+    copies = []
+    for _ in range(count - 1):
+        kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        copies.append(copy.deepcopy(model, kept))
+    return [model, *copies]

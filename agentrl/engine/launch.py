@@ -70,6 +70,7 @@ class LocalServer:
         log: Path,
         seed: int,
         lora_rank: int | None = None,
+        adapters: int = 1,
     ) -> None:
         self._index = index
         self._model_path = model_path
@@ -77,6 +78,7 @@ class LocalServer:
         self._log = log
         self._seed = seed
         self._lora_rank = lora_rank
+        self._adapters = adapters
         self._port = free_port()
         self._process = AsyncExitStack()
 
@@ -130,6 +132,7 @@ class LocalServer:
             f"--dtype={config.dtype}",
             f"--max-total-tokens={config.max_total_tokens}",
             f"--random-seed={self._seed + self._index}",
+            f"--max-loaded-loras={self._adapters}",
             "--incremental-streaming-output",
             "--exit-with-stdin",
         ]
@@ -145,7 +148,7 @@ class LocalServer:
             "incremental-streaming-output": True,
             "weight-version": "0",
             "random-seed": self._seed + self._index,
-            **(_lora_flags(self._lora_rank) if self._lora_rank else {}),
+            **(_lora_flags(self._lora_rank, self._adapters) if self._lora_rank else {}),
             **flags,
         }
         for name, value in flags.items():
@@ -170,11 +173,19 @@ class LocalServer:
 
 @asynccontextmanager
 async def local_servers(
-    model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0, lora_rank: int | None = None
+    model_path: str | Path,
+    config: EngineConfig,
+    *,
+    log: Path,
+    seed: int = 0,
+    lora_rank: int | None = None,
+    adapters: int = 1,
 ) -> AsyncIterator[list[LocalServer]]:
     """Run the servers that `config` asks for for the length of the context. Server 1, 2, ... log beside `log`."""
     logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
-    servers = [LocalServer(index, model_path, config, path, seed, lora_rank) for index, path in enumerate(logs)]
+    servers = [
+        LocalServer(index, model_path, config, path, seed, lora_rank, adapters) for index, path in enumerate(logs)
+    ]
     failures: list[EngineError] = []
 
     async def start(server: LocalServer) -> None:
@@ -199,11 +210,17 @@ async def local_servers(
 
 @asynccontextmanager
 async def open_engine(
-    model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0, lora_rank: int | None = None
+    model_path: str | Path,
+    config: EngineConfig,
+    *,
+    log: Path,
+    seed: int = 0,
+    lora_rank: int | None = None,
+    adapters: int = 1,
 ) -> AsyncIterator[SGLangEngine]:
     """Open the engine that `config` describes, for the length of the context.
 
-    With `lora_rank`, started servers take LoRA adapters of up to that rank.
+    With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once.
     """
     limits = EngineLimits(
         request_timeout_s=config.request_timeout_s,
@@ -216,7 +233,7 @@ async def open_engine(
         urls, restart = config.urls, None
         if not urls:
             servers = await stack.enter_async_context(
-                local_servers(model_path, config, log=log, seed=seed, lora_rank=lora_rank)
+                local_servers(model_path, config, log=log, seed=seed, lora_rank=lora_rank, adapters=adapters)
             )
             by_url = {server.url: server for server in servers}
             urls = list(by_url)
@@ -256,14 +273,14 @@ async def _scratch_folder() -> AsyncIterator[str]:
             await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def _lora_flags(rank: int) -> dict[str, bool | int | float | str]:
-    """Room for the adapter of now, and, until its last replies are handed back, for those before."""
+def _lora_flags(rank: int, adapters: int) -> dict[str, bool | int | float | str]:
+    """Room for the adapters of now, and, until their last replies are handed back, for those before."""
     return {
         "enable-lora": True,
         "max-lora-rank": rank,
         "lora-target-modules": "all",
-        "max-loras-per-batch": 2,
-        "max-loaded-loras": 4,
+        "max-loras-per-batch": 2 * adapters,
+        "max-loaded-loras": 4 * adapters,
     }
 
 

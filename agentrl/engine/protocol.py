@@ -122,6 +122,7 @@ class Engine(Protocol):
         *,
         images: Sequence[ImageSpan] = (),
         partial: PartialGeneration | None = None,
+        adapter: str = "",
     ) -> Generation:
         """Continue `input_ids`. Cancelling the call aborts the generation on the server.
 
@@ -132,6 +133,7 @@ class Engine(Protocol):
             on_progress: Called with all output ids so far while the reply grows; None: nobody looks.
             images: Those whose tokens are in `input_ids`, in order.
             partial: What the reply goes on from, which it includes, and where the engine shows what it has; None: it begins anew.
+            adapter: The role whose LoRA adapter answers, where roles have adapters of their own; "": whatever is served.
 
         Returns:
             One uninterrupted, sound reply (`agentrl.engine.soundness`), whatever weight updates happen meanwhile.

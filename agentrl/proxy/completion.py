@@ -136,6 +136,8 @@ class PreparedCompletion:
     """The chat format that its replies are read with, where its template has options of its own."""
     digest: str = ""
     """A digest that tells the request from others; `agentrl.proxy.call_log`."""
+    adapter: str = ""
+    """The role whose LoRA adapter answers, where roles have adapters of their own."""
     first_choice: int = 0
     """Index of its first reply among those of the request: one of several prompts comes after the replies of those before it."""
     recorded: dict[int, RecordedChoice] = field(default_factory=dict)

@@ -131,7 +131,13 @@ class CompletionService:
                 logged = call.choice(index, [], _NOTHING)
                 with call_log.watch(logged, partial) if call_log is not None else nullcontext():
                     generation = await self._engine.generate(
-                        prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, partial=partial
+                        prompt.input_ids,
+                        sampling,
+                        call.session.key,
+                        on_progress,
+                        images=prompt.images,
+                        partial=partial,
+                        adapter=call.adapter,
                     )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error

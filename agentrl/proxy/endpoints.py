@@ -91,6 +91,8 @@ class Proxy:
     """Whether what it records is trained on. Images, which are not, are refused then."""
     refuse_altered: bool = False
     """Whether roles that are trained on may not ask for another distribution than the policy's own."""
+    adapters: tuple[str, ...] = ()
+    """The roles that have LoRA adapters of their own, if some have: others are refused then."""
     url: str = ""
     """Where other programs reach it: `http://127.0.0.1:PORT`."""
 
@@ -113,7 +115,7 @@ class Proxy:
             "/v1/responses": Responses(service),
             "/v1/messages": self._messages,
         }
-        self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
+        self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key), self.adapters)
         self._ignored = Ignored(self.names)
 
     @property

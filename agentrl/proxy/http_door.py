@@ -57,11 +57,13 @@ async def open_proxy(
     limits: ProxyLimits | None = None,
     training: bool = False,
     refuse_altered: bool = False,
+    adapters: tuple[str, ...] = (),
     middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Proxy]:
     """Serve `engine` as `model` on `host`:`port` (0: a free one) for the length of the context.
 
-    With `training` what it records is to be trained on, and images, which are not yet, are refused; with `refuse_altered` other distributions than the policy's own are too. `middleware` may answer more paths over
+    With `training` what it records is to be trained on, and images, which are not yet, are refused; with `refuse_altered` other distributions than the policy's own are too. With `adapters`, roles that have LoRA adapters
+    of their own, calls of other roles are refused. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
 
     Raises:
@@ -69,7 +71,7 @@ async def open_proxy(
     """
     check_names(model, limits or ProxyLimits())
     async with anyio.create_task_group() as tasks:
-        proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training, refuse_altered)
+        proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training, refuse_altered, adapters)
         handle = proxy.handle if middleware is None else middleware(proxy)
         connections = _Connections(proxy.limits)
         app = web.Application(client_max_size=proxy.limits.max_request_bytes)

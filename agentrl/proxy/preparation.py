@@ -39,6 +39,7 @@ class Preparation:
             ApiError: the request cannot be answered.
         """
         session, role = role.session, self._role(role, request)
+        adapter = _adapter(role)
         prompt, tools, forced = self._prompt(session, request)
         bias = request.alterations.logit_bias
         check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
@@ -60,6 +61,7 @@ class Preparation:
             forced_ids=forced,
             chat_format=self._template(request),
             digest=request_digest(prompt.digest, prompt.images, sampling, tools, role.name),
+            adapter=adapter,
         )
 
     def count(self, role: SessionRole, request: CompletionRequest) -> int:
@@ -203,6 +205,14 @@ class Preparation:
             json_schema=request.json_schema,
             **vars(request.alterations),
         )
+
+
+def _adapter(role: SessionRole) -> str:
+    try:
+        return role.adapter
+    except EpisodeError as error:
+        remedy = 'ask as one: `episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME'
+        raise ApiError(400, f"Which policy is to answer? {error}; {remedy}.", code="invalid_role") from None
 
 
 def _check_own_distribution(sampling: Sampling) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
+from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
@@ -24,8 +25,6 @@ from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_
 from agentrl.record.roots import TurnText
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
-
-MAX_ROLE_CHARACTERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +103,19 @@ class SessionRole:
     trained: bool = True
     """Whether the role's calls are trained on."""
 
+    @property
+    def adapter(self) -> str:
+        """The role whose LoRA adapter answers it; "": whatever is served.
+
+        Raises:
+            EpisodeError: Roles have adapters of their own, and it has no name.
+        """
+        if not self.session.adapters:
+            return ""
+        if not self.name:
+            raise EpisodeError(f"the call names no role, and must be one of {self.session.known_roles()}")
+        return self.name
+
 
 @dataclass(eq=False)
 class Session:
@@ -126,6 +138,8 @@ class Session:
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
     max_roles: int = 64
+    adapters: tuple[str, ...] = ()
+    """The roles that have LoRA adapters of their own: there are no others. (): one policy answers every role."""
     longest_prompt: int = 0
     """Tokens of the longest prompt so far: what going on from it costs."""
     turn_texts: list[TurnText] = field(default_factory=list, repr=False)
@@ -207,6 +221,7 @@ class Session:
         )
         asking = role or self._nameless
         turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
+        turn.adapter = asking.adapter
         self.turn_texts.append(text)
         self._ids.add(turn.path_digest(), turn)
         if prompt.history:
@@ -251,18 +266,25 @@ class Session:
         """Return this session as one of its roles, which is made when it is first asked for.
 
         Raises:
-            EpisodeError: the name is no word, or the session has as many roles as it may have.
+            EpisodeError: the name is no word, or that of no role that has an adapter where others have, or the session has as many roles
+                as it may have.
         """
         if not name:
             return self._nameless
         if name not in self._roles:
-            if len(name) > MAX_ROLE_CHARACTERS or not name.replace("-", "_").isidentifier():
+            if not is_role(name):
                 shown = repr(name[: MAX_ROLE_CHARACTERS + 1])
                 raise EpisodeError(f"{shown} is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
+            if self.adapters and name not in self.adapters:
+                raise EpisodeError(f"{name!r} is none of {self.known_roles()}; name it there too")
             if len(self._roles) >= self.max_roles:
                 raise EpisodeError(f"{name!r} would be one role more than `proxy.max_roles` = {self.max_roles} allows")
             self._roles[name] = SessionRole(self, name)
         return self._roles[name]
+
+    def known_roles(self) -> str:
+        """Say which roles there are, where these have adapters of their own."""
+        return f"`trainer.lora.roles`: {', '.join(self.adapters)}"
 
     def end(self) -> None:
         """Answer no more, and record no more."""

@@ -21,10 +21,13 @@ REMEMBERED_CLOSED_SESSIONS = 100_000
 
 
 class Sessions:
-    """Open sessions. `on_close` is called with each that ends."""
+    """Open sessions. `on_close` is called with each that ends, `adapters` are the roles that have adapters of their own."""
 
-    def __init__(self, limits: ProxyLimits, on_close: Callable[[Session], None]) -> None:
+    def __init__(
+        self, limits: ProxyLimits, on_close: Callable[[Session], None], adapters: tuple[str, ...] = ()
+    ) -> None:
         self._limits = limits
+        self._adapters = adapters
         self._on_close = on_close
         # By a digest of the key: how long a look-up takes says nothing about any key.
         self._open: dict[bytes, Session] = {}
@@ -50,6 +53,7 @@ class Sessions:
             defaults or SamplingDefaults(),
             call_log=call_log,
             max_roles=self._limits.max_roles,
+            adapters=self._adapters,
             activity=Activity(generations=anyio.Semaphore(self._limits.max_generations_per_session, fast_acquire=True)),
         )
         self._open[_digest(session.key)] = session

@@ -43,6 +43,8 @@ class Turn:
     """The reward of this one call, where the workflow gave it one."""
     role: str = ""
     """The role that made the call, where the workflow names roles."""
+    adapter: str = ""
+    """The role whose LoRA adapter answered, where roles have adapters of their own: it learns from the turn."""
     role_reward: float | None = None
     """The reward of that role, where the workflow gave it one."""
     trained: bool = True

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from pathlib import Path
 
 from agentrl.concurrency.threads import in_thread, in_users_thread
-from agentrl.config import RunConfig, check_set
+from agentrl.config import LoraConfig, RunConfig, check_set
+from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.launch import check_engine
+from agentrl.engine.protocol import ADAPTER_CONFIG
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.extras import check_extra
 from agentrl.models import model_directory, model_name
@@ -18,16 +22,21 @@ from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
 
 
-async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
+async def check_start(config: RunConfig, *, training: bool = False) -> tuple[RunConfig, ChatFormat]:
     """Find the model, and check it, its engine, the proxy's address, `sandbox.backend` and `rollout.trajectories`.
 
+    Args:
+        config: The configuration.
+        training: Whether the model is to be trained.
+
     Returns:
-        The configuration with the model's directory in `model.path`, and the model's chat format.
+        The configuration with the model's directory in `model.path`, and the roles whose adapters it holds, and the model's chat format.
 
     Raises:
         ConfigError: One of them cannot be used.
     """
     config = await in_thread(with_model, config, abandon_on_cancel=True)
+    config = await in_thread(lambda: with_roles(config, training=training))
     await in_thread(check_engine, config.engine)
     await in_thread(check_address, config.proxy.host, config.proxy.port)
     check_names(model_name(config.model.path), config.proxy)
@@ -48,6 +57,40 @@ def with_model(config: RunConfig) -> RunConfig:
     if config.trainer.lora is not None:
         check_extra("lora", "`trainer.lora`")
     return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+
+
+def with_roles(config: RunConfig, *, training: bool) -> RunConfig:
+    """Return the configuration with the roles whose adapters the model's directory holds: these answer, and no others.
+
+    Args:
+        config: The configuration, as `with_model` returns it.
+        training: Whether the model is to be trained.
+
+    Raises:
+        ConfigError: It is to be trained, which begins with a whole model; or the configuration names other roles.
+    """
+    path, lora = config.model.path, config.trainer.lora
+    held = role_folders(Path(path))
+    if not held:
+        return config
+    names = ", ".join(held)
+    if training:
+        raise ConfigError(
+            f"`model.path` = {path!r} is a checkpoint of a run in which the roles {names} have adapters of their own, and training begins with "
+            "one model: go on with that run by `resume`, or begin with the model that it began with"
+        )
+    if config.trainer.roles and set(config.trainer.roles) != held.keys():
+        raise ConfigError(
+            f"`model.path` = {path!r} has adapters of the roles {names}, and `trainer.lora.roles` = {config.trainer.roles}; leave "
+            "`trainer.lora.roles` out"
+        )
+    check_extra("lora", f"`model.path` = {path!r}")
+    try:
+        rank = max(int(json.loads((folder / ADAPTER_CONFIG).read_bytes())["r"]) for folder in held.values())
+        trained = LoraConfig(rank=rank, alpha=lora.alpha if lora else 32, roles=list(held))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"`model.path` = {path!r} has adapters that cannot be used: {one_line(error)}") from error
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"lora": trained})})
 
 
 def check_address(host: str, port: int) -> None:

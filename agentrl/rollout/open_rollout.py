@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.concurrency.scratch import scratch_directory
+from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
+from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.launch import open_engine
 from agentrl.errors import EngineError, WorkerError
@@ -40,7 +42,7 @@ async def open_model(
     """Serve the model of a configuration for the length of the context.
 
     Args:
-        config: `model` and `engine` are used.
+        config: `model`, `engine` and `trainer.lora` are used. A checkpoint is served with the adapters of the roles that it holds.
         logs: Directory of `engine.log`. Default: one that is deleted at the end, unless that is an error of `NAME_A_LOG`.
         seed: What the engine samples by. Default: `config.seed`.
         training: Whether the weights are to be updated, for which room is made where they are an adapter.
@@ -54,15 +56,21 @@ async def open_model(
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = await stack.enter_async_context(scratch_directory("agentrl-engine-", kept_after=NAME_A_LOG))
-        yield await stack.enter_async_context(
+        held = await in_thread(role_folders, Path(config.model.path))
+        lora = config.trainer.lora if training or held else None
+        engine = await stack.enter_async_context(
             open_engine(
                 config.model.path,
                 config.engine,
                 log=logs / "engine.log",
                 seed=config.seed if seed is None else seed,
-                lora_rank=config.trainer.lora.rank if training and config.trainer.lora else None,
+                lora_rank=None if lora is None else lora.rank,
+                adapters=max(1, len(held or config.trainer.roles)),
             )
         )
+        if held:
+            await engine.update_weights(Path(config.model.path), engine.version)
+        yield engine
 
 
 @asynccontextmanager

@@ -62,6 +62,7 @@ def open_model_proxy(
         limits=limits,
         training=training,
         refuse_altered=training and config.trainer.turns.altered_sampling == "refuse",
+        adapters=tuple(config.trainer.roles),
         middleware=middleware,
     )
 

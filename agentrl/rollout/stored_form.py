@@ -32,7 +32,7 @@ _FLOATS = "fd"
 """The same of floats. Engines compute in float32: 32 bits hold most logprobs exactly, and 64 the others."""
 _AS_JSON = b"J"
 """What no array holds as it is, such as NaN, which equals nothing."""
-_DEFAULTS = {"temperature": 1.0, "images": [], "reward": None, "role": "", "role_reward": None}
+_DEFAULTS = {"temperature": 1.0, "images": [], "reward": None, "role": "", "adapter": "", "role_reward": None}
 _DEFAULTS |= {"trained": True, "truncated": False, "failed": False, "tools": False}
 _DEFAULTS |= {"model": "", "root_kind": "main", "left_out": False}
 _DEFAULTS |= {"alterations": {}}

@@ -194,6 +194,7 @@ class Worker:
                         progress if frame.progress else None,
                         images=frame.images,
                         partial=growing,
+                        adapter=frame.adapter,
                     )
             calls.generated(frame.choice, generation)
             return Generated(frame.call, generation)

@@ -126,6 +126,8 @@ class Generate:
     """Tokens that the reply has already."""
     progress: bool
     """Whether to send what it gains as it grows."""
+    adapter: str
+    """The role whose adapter answers."""
 
 
 @dataclass(frozen=True)

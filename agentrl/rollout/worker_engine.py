@@ -85,6 +85,7 @@ class MainEngine:
         *,
         images: Sequence[ImageSpan] = (),
         partial: PartialGeneration | None = None,
+        adapter: str = "",
     ) -> Generation:
         """Return one uninterrupted reply; see `Engine.generate`. The partial generation is the main process's: this one only says whose it is.
 
@@ -96,7 +97,7 @@ class MainEngine:
         episode, choice = self.partials[id(partial)]
         call, start = next(self._numbers), partial.start
         frame = Generate(
-            call, episode, choice, input_ids, sampling, session, list(images), start, on_progress is not None
+            call, episode, choice, input_ids, sampling, session, list(images), start, on_progress is not None, adapter
         )
         answer = await self._ask(call, frame, on_progress)
         assert isinstance(answer, Generated)

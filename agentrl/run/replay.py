@@ -95,6 +95,7 @@ class _NoEngine:
         *,
         images: Sequence[ImageSpan] = (),
         partial: PartialGeneration | None = None,
+        adapter: str = "",
     ) -> Generation:
         """Refuse, and note what was asked.
 

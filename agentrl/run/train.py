@@ -126,7 +126,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
     if config.rollout.workers:
         check_for_workers(sources.workflow, source, held_out)
-    config, chat_format = await check_start(config)
+    config, chat_format = await check_start(config, training=True)
     async with AsyncExitStack() as stack:
         lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))
         if not resume:  # before the store, which makes a directory one that can be resumed

@@ -1,9 +1,10 @@
 """A checkpoint: a Hugging Face model directory, usable as `--model` and by SGLang, with the optimizer beside it.
 
-    model.safetensors, config.json, tokenizer files      the model, whole; a LoRA adapter merged in
-    adapter/                                             the adapter, where one is trained
+    model.safetensors, config.json, tokenizer files      the model, whole; a LoRA adapter merged in, those of roles not
+    adapter/                                             the adapter, where one is trained for all
     optimizer/state.safetensors                          what AdamW remembers, as PARAMETER.KEY; loads on any number of ranks
     critic/model.safetensors, optimizer.safetensors      the critic and its optimizer, where there is one
+    roles/NAME/                                          the adapter of each role that has its own, with its optimizer/ and critic/
     checkpoint.json                                      the manifest (`agentrl.rollout.manifest`): steps, digests, checksums
 
 It is written to `NAME.partial` and renamed, so that it is there whole or not at all. No file of it is a pickle.
@@ -12,7 +13,8 @@ It is written to `NAME.partial` and renamed, so that it is there whole or not at
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
-from agentrl.errors import ConfigError
+from agentrl.engine.adapter_folders import ROLES, role_folders
+from agentrl.errors import CheckpointError, ConfigError
 from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.whole import whole_directory
 from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, write_manifest
+from agentrl.rollout.training_history import TrainedStep
 from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.digest import digest
-from agentrl.trainer.model.lora import is_adapted, merged_weights, write_adapter
+from agentrl.trainer.model.lora import base_weights, is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors
 
 
@@ -39,40 +43,69 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
+@dataclass(frozen=True)
+class PolicyState:
+    """What a checkpoint holds of one policy: of the only one, or of one role's, whose model shares its base with the others'."""
+
+    model: Any
+    optimizer: torch.optim.Optimizer
+    critic: Critic | None = None
+
+    def named(self) -> dict[str, Tensor]:
+        """Return all that training changes, by name: the trained parameters, what their optimizer remembers, and the critic's."""
+        state = _named("model", trained_parameters(self.model))
+        state |= _named("optimizer", optimizer_state(self.model, self.optimizer))
+        if self.critic is not None:
+            state |= _named("critic.model", dict(self.critic.named_parameters()))
+            state |= _named("critic.optimizer", optimizer_state(self.critic, self.critic.optimizer))
+        return state
+
+
+States = Mapping[str, PolicyState]
+"""The policies of a trainer by role; the only one by ""."""
+
+
+def write_weights(models: Mapping[str, Any], directory: Path, ranks: Ranks) -> None:
     """Write what is trained, there whole or not at all.
 
     Args:
-        model: The model. All ranks must call it together.
-        directory: A new directory: for the weights as safetensors with the model's config, or for the adapter alone.
+        models: The model of each role, of the only policy by "". All ranks must call it together.
+        directory: A new directory: for the weights as safetensors with the model's config, for the adapter alone, or for one of each role
+            (`agentrl.engine.adapter_folders`).
         ranks: The trainer's ranks.
     """
-    weights = gather_full_tensors(trained_parameters(model).items(), ranks, lambda tensor: tensor.cpu().contiguous())
+    weights = {
+        role: gather_full_tensors(trained_parameters(model).items(), ranks, lambda tensor: tensor.cpu().contiguous())
+        for role, model in models.items()
+    }
     if ranks.rank == 0:
         with whole_directory(directory) as partial:
-            if is_adapted(model):
-                write_adapter(model, weights, partial)
-            else:
-                _write_model(model, weights, partial)
+            for role, model in models.items():
+                if is_adapted(model):
+                    write_adapter(model, weights[role], _made(_folder(partial, role)))
+                else:
+                    _write_model(model, weights[role], partial)
     ranks.broadcast_object(None)  # no rank goes on before the files are there
 
 
-def trained_state(model: nn.Module, optimizer: torch.optim.Optimizer, critic: Critic | None) -> dict[str, Tensor]:
-    """Return all that training changes, by name.
+def digest_of(states: States, ranks: Ranks) -> str:
+    """Return the digest of all that training changes (`agentrl.trainer.model.digest`)."""
+    return digest(
+        ((_prefix(role) + name, t) for role, state in states.items() for name, t in state.named().items()), ranks
+    )
 
-    Args:
-        model: The model.
-        optimizer: Its optimizer.
-        critic: The critic with its own, where there is one.
 
-    Returns:
-        The trained parameters, what their optimizer remembers, and the critic's.
-    """
-    state = {**_named("model", trained_parameters(model)), **_named("optimizer", optimizer_state(model, optimizer))}
-    if critic is not None:
-        state |= _named("critic.model", dict(critic.named_parameters()))
-        state |= _named("critic.optimizer", optimizer_state(critic, critic.optimizer))
-    return state
+def _folder(directory: Path, role: str) -> Path:
+    return directory / ROLES / role if role else directory
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _prefix(role: str) -> str:
+    return f"{ROLES}.{role}." if role else ""
 
 
 def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -96,25 +129,30 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     }
 
 
+def optimizer_steps(optimizer: torch.optim.Optimizer) -> int:
+    """Return how many steps an optimizer has taken."""
+    return max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
+
+
 def snapshot_checkpoint(
     directory: Path,
+    states: States,
     *,
-    model: Any,
-    optimizer: torch.optim.Optimizer,
-    files: Iterable[Path],
-    manifest: Manifest,
-    critic: Critic | None,
+    model_path: Path,
+    step: int,
+    since: str,
+    history: Sequence[TrainedStep],
     ranks: Ranks,
 ) -> Callable[[], None]:
     """Copy all that a checkpoint holds. Rank 0 copies one full tensor after the other; the others do nothing more.
 
     Args:
         directory: Where the checkpoint is to be.
-        model: The model.
-        optimizer: Its optimizer.
-        files: Files that are copied beside the weights.
-        manifest: The manifest.
-        critic: The critic, where there is one.
+        states: The policies.
+        model_path: The model that training started from: what lies beside its weights is copied too.
+        step: The policies' step.
+        since: The chain of the checkpoint from which `history` leads to this one.
+        history: The steps since then.
         ranks: The trainer's ranks; all must call it together.
 
     Returns:
@@ -124,23 +162,40 @@ def snapshot_checkpoint(
     def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return gather_full_tensors(tensors.items(), ranks, lambda tensor: tensor.to("cpu", copy=True).contiguous())
 
-    weights = copied(dict(model.named_parameters()))
-    beside = {"optimizer/state.safetensors": copied(optimizer_state(model, optimizer))}
-    if critic is not None:
-        beside["critic/model.safetensors"] = copied(dict(critic.named_parameters()))
-        beside["critic/optimizer.safetensors"] = copied(optimizer_state(critic, critic.optimizer))
+    files = [f for f in model_path.iterdir() if f.is_file() and f.suffix not in (".safetensors", ".bin", ".pt")]
+    manifest = Manifest(
+        step=step,
+        optimizer_steps=sum(optimizer_steps(state.optimizer) for state in states.values()),
+        digest=history[-1].digest if history else digest_of(states, ranks),
+        chain=history[-1].chain if history else since,
+        since=since,
+        history=tuple(history),
+    )
+    weights: dict[str, dict[str, Tensor]] = {}
+    beside: dict[str, dict[str, dict[str, Tensor]]] = {}
+    for role, state in states.items():
+        # The base is the same of all roles: one copy of it is enough.
+        whole = not role or not weights
+        weights[role] = copied(dict(state.model.named_parameters()) if whole else trained_parameters(state.model))
+        beside[role] = {"optimizer/state.safetensors": copied(optimizer_state(state.model, state.optimizer))}
+        if state.critic is not None:
+            beside[role]["critic/model.safetensors"] = copied(dict(state.critic.named_parameters()))
+            beside[role]["critic/optimizer.safetensors"] = copied(optimizer_state(state.critic, state.critic.optimizer))
 
     def write() -> None:
         if ranks.rank:
             return
         with whole_directory(directory) as partial:
-            for name, tensors in beside.items():
-                (partial / name).parent.mkdir(exist_ok=True)
-                save_file(tensors, partial / name)
-            _write_model(model, merged_weights(model, weights), partial)
-            if is_adapted(model):
-                (partial / "adapter").mkdir()
-                write_adapter(model, weights, partial / "adapter")
+            for role, tensors_by_file in beside.items():
+                for name, tensors in tensors_by_file.items():
+                    _made((_folder(partial, role) / name).parent)
+                    save_file(tensors, _folder(partial, role) / name)
+            first, state = next(iter(states.items()))
+            merge = merged_weights if not first else base_weights
+            _write_model(state.model, merge(state.model, weights[first]), partial)
+            for role, state in states.items():
+                if is_adapted(state.model):
+                    write_adapter(state.model, weights[role], _made(_adapter_folder(partial, role)))
             for file in files:
                 if not (partial / file.name).exists():
                     shutil.copyfile(file, partial / file.name)  # its content, and not who may read the original
@@ -151,21 +206,21 @@ def snapshot_checkpoint(
     return write
 
 
+def _adapter_folder(directory: Path, role: str) -> Path:
+    return _folder(directory, role) if role else directory / "adapter"
+
+
 def _write_model(model: Any, weights: dict[str, Tensor], directory: Path) -> None:
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     model.config.save_pretrained(directory)
 
 
-def read_checkpoint(
-    directory: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, critic: Critic | None, ranks: Ranks
-) -> Manifest:
+def read_checkpoint(directory: Path, states: States, ranks: Ranks) -> Manifest:
     """Load a checkpoint, made by any number of ranks. Nothing is loaded unless every file is what was written.
 
     Args:
         directory: The checkpoint.
-        model: What its weights go into.
-        optimizer: What its optimizer state goes into.
-        critic: What the critic's goes into, where there is one.
+        states: The policies that it goes into.
         ranks: The trainer's ranks; all must call it together.
 
     Returns:
@@ -174,18 +229,40 @@ def read_checkpoint(
     Raises:
         CheckpointError: It is damaged, and this is rank 0.
         RankZeroError: It is damaged, and this is another rank.
-        ConfigError: It does not fit the model and the configuration.
+        ConfigError: It does not fit the models and the configuration.
     """
     manifest = ranks.from_rank_zero(partial(check_files, directory))
-    _read_weights(model, directory)
-    _read_optimizer_state(model, optimizer, directory / "optimizer" / "state.safetensors")
-    if critic is not None:
-        if not (directory / "critic").is_dir():
-            raise ConfigError(f'{directory} was trained without a critic, and `trainer.advantage.kind` = "gae" has one')
-        weights = load_file(directory / "critic" / "model.safetensors")
-        _copy_all(dict(critic.named_parameters()), weights, directory / "critic")
-        _read_optimizer_state(critic, critic.optimizer, directory / "critic" / "optimizer.safetensors")
+    _check_roles(directory, [role for role in states if role])
+    for role, state in states.items():
+        _read_weights(state.model, directory, role)
+        folder = _folder(directory, role)
+        _read_optimizer_state(state.model, state.optimizer, folder / "optimizer" / "state.safetensors")
+        if (critic := state.critic) is not None:
+            if not (folder / "critic").is_dir():
+                raise ConfigError(
+                    f'{directory} was trained without a critic, and `trainer.advantage.kind` = "gae" has one'
+                )
+            weights = load_file(folder / "critic" / "model.safetensors")
+            _copy_all(dict(critic.named_parameters()), weights, folder / "critic")
+            _read_optimizer_state(critic, critic.optimizer, folder / "critic" / "optimizer.safetensors")
+    if digest_of(states, ranks) != manifest.digest:
+        raise CheckpointError(f"{directory} holds other weights, or another optimizer, than its manifest says")
     return manifest
+
+
+def _check_roles(directory: Path, roles: Collection[str]) -> None:
+    """Check that a checkpoint is of the same roles, if of any.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    held = list(role_folders(directory))
+    if sorted(held) != sorted(roles):
+        has = f"the roles {', '.join(held)}" if held else "no roles"
+        raise ConfigError(
+            f"{directory} has adapters of {has}, and `trainer.lora.roles` = "
+            f"{list(roles)}; go on with the roles that the run began with, or begin a new one"
+        )
 
 
 def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
@@ -197,20 +274,26 @@ def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
     Yields:
         Names and tensors.
     """
-    adapted = (directory / "adapter").is_dir()
-    files = {
-        "model": directory / ("adapter/" + ADAPTER_WEIGHTS if adapted else "model.safetensors"),
-        "optimizer": directory / "optimizer" / "state.safetensors",
-        "critic.model": directory / "critic" / "model.safetensors",
-        "critic.optimizer": directory / "critic" / "optimizer.safetensors",
-    }
-    for prefix, file in files.items():
-        if prefix.startswith("critic") and not file.is_file():
-            continue
-        with safe_open(file, "pt") as saved:
-            for name in saved.keys():  # noqa: SIM118
-                own = name_in_model(name) if adapted and prefix == "model" else name
-                yield f"{prefix}.{own}", saved.get_tensor(name)
+    for role in _roles_in(directory):
+        folder, adapter = _folder(directory, role), _adapter_folder(directory, role) / ADAPTER_WEIGHTS
+        adapted = adapter.is_file()
+        files = {
+            "model": adapter if adapted else folder / "model.safetensors",
+            "optimizer": folder / "optimizer" / "state.safetensors",
+            "critic.model": folder / "critic" / "model.safetensors",
+            "critic.optimizer": folder / "critic" / "optimizer.safetensors",
+        }
+        for prefix, file in files.items():
+            if prefix.startswith("critic") and not file.is_file():
+                continue
+            with safe_open(file, "pt") as saved:
+                for name in saved.keys():  # noqa: SIM118
+                    own = name_in_model(name) if adapted and prefix == "model" else name
+                    yield f"{_prefix(role)}{prefix}.{own}", saved.get_tensor(name)
+
+
+def _roles_in(directory: Path) -> list[str]:
+    return list(role_folders(directory)) or [""]
 
 
 def read_state(directory: Path) -> StateOnDisk:
@@ -222,12 +305,20 @@ def read_state(directory: Path) -> StateOnDisk:
     Returns:
         The digest, and the steps that the optimizer counts.
     """
-    with safe_open(directory / "optimizer" / "state.safetensors", "pt") as saved:
-        counts = {int(saved.get_tensor(name)) for name in saved.keys() if name.endswith(".step")}  # noqa: SIM118
-    return StateOnDisk(digest(state_on_disk(directory), Ranks()), frozenset(counts))
+    counts: list[set[int]] = []  # [role]
+    for role in _roles_in(directory):
+        with safe_open(_folder(directory, role) / "optimizer" / "state.safetensors", "pt") as saved:
+            counts.append({int(saved.get_tensor(name)) for name in saved.keys() if name.endswith(".step")})  # noqa: SIM118
+    # Each role's optimizer counts its own steps, of which the manifest has the sum.
+    total = frozenset({sum(n for own in counts for n in own)} if any(counts) else ())
+    disagree = frozenset(n for own in counts if len(own) > 1 for n in own)
+    return StateOnDisk(digest(state_on_disk(directory), Ranks()), disagree or total)
 
 
-def _read_weights(model: nn.Module, directory: Path) -> None:
+def _read_weights(model: nn.Module, directory: Path, role: str) -> None:
+    if role:
+        read_published(model, _folder(directory, role))
+        return
     has, wants = (directory / "adapter").is_dir(), is_adapted(model)
     if has != wants:
         raise ConfigError(

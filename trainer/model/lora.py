@@ -90,6 +90,11 @@ def merged_weights(model: Any, parameters: Mapping[str, Tensor]) -> dict[str, Te
     return weights
 
 
+def base_weights(model: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model as they are under its adapter, by their names in the model without one."""
+    return {name_in_base(name): tensor for name, tensor in parameters.items() if not is_adapter_parameter(name)}
+
+
 def write_adapter(model: Any, parameters: Mapping[str, Tensor], directory: Path) -> None:
     """Write the adapter as peft does, and as it and SGLang read it.
 

@@ -13,7 +13,6 @@ token. However a reply was interrupted, the caller sees one. Which servers there
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -24,18 +23,13 @@ import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
+from agentrl.engine.client.adapters import Adapters, adapters_in
 from agentrl.engine.client.fleet import EngineLimits, Fleet, Restart
 from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError
-from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, Adapter, ServedModel, SGLangServer
+from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, ServedModel, SGLangServer
 from agentrl.engine.client.staging import staged
 from agentrl.engine.client.version_tracker import VERSION_DIGITS, version_number
-from agentrl.engine.protocol import (
-    ADAPTER_CONFIG,
-    OnProgress,
-    PartialGeneration,
-    PauseMode,
-    Sampling,
-)
+from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.record.tokens import Generation, ImageSpan, join_generations
@@ -65,6 +59,8 @@ class _Request:
     images: Sequence[ImageSpan]
     on_progress: OnProgress | None
     partial: PartialGeneration | None
+    adapter: str
+    """The role whose adapter answers; "": the only one, or the served model."""
 
 
 class SGLangEngine:
@@ -80,10 +76,10 @@ class SGLangEngine:
         self._limits = limits
         self._version = version
         self._checkpoint: Path | None = None
-        self._adapter: Adapter | None = None
-        """The LoRA adapter of new tokens; None: they are the served model's own."""
-        self._retired: Adapter | None = None
-        """The adapter before, that requests on their way may still name."""
+        self._adapters = Adapters()
+        """The LoRA adapters of new tokens; none: they are the served model's own."""
+        self._retired = Adapters()
+        """The adapters before, that requests on their way may still name."""
         self._updating = anyio.Lock()
 
     @property
@@ -130,6 +126,7 @@ class SGLangEngine:
         *,
         images: Sequence[ImageSpan] = (),
         partial: PartialGeneration | None = None,
+        adapter: str = "",
     ) -> Generation:
         """Return one uninterrupted reply; see `Engine.generate`.
 
@@ -141,7 +138,7 @@ class SGLangEngine:
         """
         if sampling.in_one_piece:
             on_progress = partial = None
-        request = _Request(input_ids, sampling, session, images, on_progress, partial)
+        request = _Request(input_ids, sampling, session, images, on_progress, partial, adapter)
         done = (partial and partial.start) or _NOTHING
         if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
             done = _NOTHING
@@ -213,7 +210,7 @@ class SGLangEngine:
             if partial is not None:
                 partial.so_far = lambda: join_generations(done, so_far())
 
-        adapter = self._adapter
+        adapter = self._adapters.of(request.adapter)
         try:
             return await server.generate(
                 request.input_ids + done.output_ids,
@@ -228,7 +225,7 @@ class SGLangEngine:
             blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)
             if blamed or adapter is None:
                 raise
-            if adapter is not self._adapter:
+            if adapter is not self._adapters.of(request.adapter):
                 return _NOTHING  # it named an adapter that the server has unloaded meanwhile
             if adapter.name not in str(error):
                 raise
@@ -241,11 +238,11 @@ class SGLangEngine:
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds.
 
-        Servers of this machine read a copy in shared memory that is made before the pause. A checkpoint that is a LoRA adapter is
-        put on the model that is served: nothing is paused then.
+        Servers of this machine read a copy in shared memory that is made before the pause. LoRA adapters, one or one for each role
+        (`agentrl.engine.adapter_folders`), are put on the model that is served: nothing is paused then.
         """
-        if await in_thread(_is_adapter, checkpoint):
-            return await self._swap_adapter(checkpoint, version)
+        if adapters := await in_thread(adapters_in, checkpoint, version):
+            return await self._swap_adapters(adapters, version)
         if not all(server.is_local for server in self.fleet.servers):
             return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
         async with staged(checkpoint) as copy:
@@ -260,7 +257,7 @@ class SGLangEngine:
                 self._model.updates += 1
                 self._model.newest_version = max(version, self._model.newest_version or 0)
                 await load()
-                self._checkpoint, self._version, self._adapter = checkpoint, version, None
+                self._checkpoint, self._version, self._adapters = checkpoint, version, Adapters()
                 self._model.version = version
             finally:
                 with anyio.move_on_after(CONTROL_TIMEOUT_S):
@@ -284,26 +281,25 @@ class SGLangEngine:
             with anyio.CancelScope(shield=True):
                 yield
 
-    async def _swap_adapter(self, checkpoint: Path, version: int) -> float:
-        """Load an adapter beside the one in use, then interrupt replies, which go on under it. Returns how long that took.
+    async def _swap_adapters(self, adapters: Adapters, version: int) -> float:
+        """Load adapters beside those in use, then interrupt replies, which go on under them. Returns how long that took.
 
-        Servers keep a request's adapter to its end, so a reply that finishes meanwhile is whole, and of the adapter before.
+        Servers keep a request's adapter to its end, so a reply that finishes meanwhile is whole, and of the adapter before. Requests name
+        new adapters once every server has all of them: those of all roles are of one version.
         """
-        # Named as no other: servers that outlive this process may know adapters of others.
-        adapter = Adapter(f"v{version}-{uuid.uuid4().hex}", version)
         bound = self._limits.hang_timeout_s
         async with self._changing(version):
             started = time.perf_counter()
             self._model.newest_version = max(version, self._model.newest_version or 0)
             await self.fleet.call_all(
-                lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), mark_down_refusing=True
+                lambda server: server.load_adapters(adapters, CONTROL_TIMEOUT_S), mark_down_refusing=True
             )
-            retired, self._retired = self._retired, self._adapter
-            self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
+            retired, self._retired = self._retired, self._adapters
+            self._version, self._adapters = version, adapters
             await self.fleet.call_all(lambda server: server.abort_all(bound))
             swapped_s = time.perf_counter() - started
-            if retired is not None:  # SGLang waits for the last reply under it, which has just been aborted
-                await self.fleet.call_all(lambda server: server.unload_adapter(retired, bound))
+            # SGLang waits for the last reply under one, which has just been aborted.
+            await self.fleet.call_all(lambda server: server.unload_adapters(retired, bound))
             return swapped_s
 
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
@@ -345,20 +341,14 @@ class SGLangEngine:
             # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
             await server.post("/continue_generation", {}, bound)
             await server.abort_all(bound)
-            if self._adapter is not None:
-                await server.unload_adapter(self._adapter, bound)
+            await server.unload_adapters(self._adapters, bound)
             served = await server.probe(bound)
-            if self._checkpoint is not None and self._adapter is not None:
-                await server.load_adapter(self._adapter, self._checkpoint, CONTROL_TIMEOUT_S)
-            elif self._checkpoint is not None:
-                await self._load(server, self._checkpoint, self._version, "abort")
-            elif served != self._version:
+            if self._checkpoint is not None:
+                await self._load(server, self._checkpoint, self._model.version or 0, "abort")
+            elif not self._adapters and served != self._version:
                 raise EngineError(f"{server.url} serves version {served}, not {self._version}")
+            await server.load_adapters(self._adapters, CONTROL_TIMEOUT_S)
             server.serving = True
-
-
-def _is_adapter(checkpoint: Path) -> bool:
-    return (checkpoint / ADAPTER_CONFIG).is_file() and not (checkpoint / "config.json").exists()
 
 
 @asynccontextmanager

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ import aiohttp
 import anyio
 import pydantic_core
 
+from agentrl.engine.client.adapters import Adapter
 from agentrl.engine.client.generate_request import sampling_params, stream_interval, with_single_placeholders
 from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import (
@@ -54,14 +54,6 @@ class ServedModel:
     """How many weight updates have begun to load."""
     keeps_cache: bool = False
     """Whether updates leave the servers' caches as they are: in pause mode `in_place`."""
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter as servers know it. They report the version of the model under it alone: what an adapter makes has its."""
-
-    name: str
-    version: int
 
 
 class SGLangServer:
@@ -221,27 +213,29 @@ class SGLangServer:
         """End all replies with what they have."""
         await self.post("/abort_request", {"abort_all": True}, timeout_s)
 
-    async def load_adapter(self, adapter: Adapter, directory: Path, timeout_s: float) -> None:
-        """Have the adapter in `directory` ready for requests.
+    async def load_adapters(self, adapters: Iterable[Adapter], timeout_s: float) -> None:
+        """Have adapters ready for requests, one after the other, each within `timeout_s`.
 
         Raises:
             ServerLostError: The server does not answer.
             EngineError: It refuses.
         """
-        body = {"lora_name": adapter.name, "lora_path": str(directory)}
-        reply = await self.post("/load_lora_adapter", body, timeout_s, any_status=True)
-        if not reply.get("success"):
-            reason = reply.get("error_message") or reply
-            remedy = (
-                "; start it with --enable-lora, --max-lora-rank and --lora-target-modules"
-                if "not enabled" in str(reason)
-                else ""
-            )
-            raise EngineError(f"{self.url} could not load the adapter {directory}: {reason}{remedy}")
+        for adapter in adapters:
+            body = {"lora_name": adapter.name, "lora_path": str(adapter.directory)}
+            reply = await self.post("/load_lora_adapter", body, timeout_s, any_status=True)
+            if not reply.get("success"):
+                reason = reply.get("error_message") or reply
+                remedy = (
+                    "; start it with --enable-lora, --max-lora-rank and --lora-target-modules"
+                    if "not enabled" in str(reason)
+                    else ""
+                )
+                raise EngineError(f"{self.url} could not load the adapter {adapter.directory}: {reason}{remedy}")
 
-    async def unload_adapter(self, adapter: Adapter, timeout_s: float) -> None:
-        """Forget the adapter, if the server knows it."""
-        await self.post("/unload_lora_adapter", {"lora_name": adapter.name}, timeout_s, any_status=True)
+    async def unload_adapters(self, adapters: Iterable[Adapter], timeout_s: float) -> None:
+        """Forget adapters, those that the server knows."""
+        for adapter in adapters:
+            await self.post("/unload_lora_adapter", {"lora_name": adapter.name}, timeout_s, any_status=True)
 
     def _interval(self, sampling: Sampling, *, watched: bool) -> dict[str, int]:
         if not self._takes_interval:

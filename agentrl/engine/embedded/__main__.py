@@ -2,8 +2,9 @@
 
 `python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
 `/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`,
-`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. It computes with one
-adapter at a time: loading another ends requests that name the one before, and those that come later, as aborted. It prints `listening on PORT` once it serves.
+`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. It computes with
+`--max-loaded-loras` adapters side by side, one by default: loading one more ends requests that name the one loaded longest ago, and those
+that come later, as aborted. It prints `listening on PORT` once it serves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--max-total-tokens", type=int, default=65_536, help="size of the KV cache")
+    parser.add_argument("--max-loaded-loras", type=int, default=1, help="adapters side by side, each with a KV cache")
     parser.add_argument("--threads", type=int, default=1, help="threads of one forward pass")
     parser.add_argument("--random-seed", type=int, default=0)
     parser.add_argument("--incremental-streaming-output", action="store_true", help="stream new tokens, not all so far")

@@ -44,6 +44,13 @@ def _shape(config: Any) -> tuple[Any, ...]:
     return tuple((key, str(value)) for key, value in sorted(config.to_dict().items()) if key not in about)
 
 
+def load_model(model_path: Path, dtype: str = "float32") -> Any:
+    """Return the model in a directory."""
+    return AutoModelForCausalLM.from_pretrained(
+        model_path, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+    )
+
+
 class BatchingEngine:
     """A model with its continuous-batching loop, sampler and weight version.
 
@@ -51,11 +58,10 @@ class BatchingEngine:
     not change while something is scored.
     """
 
-    def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
+    def __init__(self, model_path: Path, *, max_total_tokens: int = 65_536, model: Any = None) -> None:
+        """Make the loop. `model`: what it computes with; by default that of `model_path`, whose tokenizer it has."""
         self.tokenizer = AutoTokenizer.from_pretrained(model_path)
-        self.model = AutoModelForCausalLM.from_pretrained(
-            model_path, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
-        )
+        self.model = load_model(model_path) if model is None else model
         use_varlen_attention(self.model)
         config = self.model.config.get_text_config()
         # A sequence that the whole cache cannot hold would end the generation loop.
@@ -82,7 +88,7 @@ class BatchingEngine:
         self._pause_mode: PauseMode | None = None
         self._shares_prefixes = False
         self.adapter: str | None = None
-        """Name of the LoRA adapter that every token is computed with."""
+        """Name of the LoRA adapter that every token is computed with; "": it is being changed, and no request may begin."""
 
     @property
     def version(self) -> str:
@@ -98,6 +104,11 @@ class BatchingEngine:
     def alive(self) -> bool:
         """Whether the generation loop runs."""
         return bool(self._manager.is_running())
+
+    @property
+    def paused(self) -> bool:
+        """Whether the generation loop is parked."""
+        return self._pause is not None
 
     def start(self) -> None:
         """Start the generation loop and wait until it can be paused."""
@@ -202,50 +213,44 @@ class BatchingEngine:
             OSError: There is none, and the one that was there stays.
         """
         config, tensors = read_adapter_config(directory), read_adapter(directory)
-        with self._parked():
-            self._take_adapter_off()
+        with self._changing_adapter():
             present = getattr(self.model, "peft_config", {}).get("default")
             if present is None or _shape(present) != _shape(config):
                 if present is not None:
                     self.model.delete_adapter("default")
                 self.model.add_adapter(config)
             parameters = {name: p for name, p in self.model.named_parameters() if is_adapter_parameter(name)}
-            try:
-                check_fit(parameters, tensors, directory)
-            finally:
-                self._take_adapter_off()
+            check_fit(parameters, tensors, directory)
             with torch.no_grad():
                 for key, parameter in parameters.items():
                     parameter.copy_(tensors[key])
             self.model.enable_adapters()
             self.adapter = name
 
-    def unload_adapter(self, name: str) -> None:
-        """Compute with the model as it is again. Open requests are aborted.
-
-        Raises:
-            ValueError: The adapter is not loaded.
-        """
-        if name != self.adapter:
-            raise ValueError(
-                f"LoRA with name {name} does not exist. Loaded LoRAs: {[self.adapter] * bool(self.adapter)}"
-            )
-        with self._parked():
-            self._take_adapter_off()
-
-    def _take_adapter_off(self) -> None:
-        self.adapter = None
-        if hasattr(self.model, "peft_config"):
-            self.model.disable_adapters()
+    def unload_adapter(self) -> None:
+        """Compute with the model as it is again. Open requests are aborted."""
+        with self._changing_adapter():
+            pass
 
     @contextmanager
-    def _parked(self) -> Iterator[None]:
-        """Hold generation stopped, with no request and no cached prefix left."""
+    def _changing_adapter(self) -> Iterator[None]:
+        """Hold generation stopped, with no request and no cached prefix left, and the adapter off: for good, unless one is put on."""
         own_pause = self._pause is None
         before = self._pause_mode
+        self.adapter = (
+            ""  # before open requests are aborted: one that comes after these names another adapter, and is aborted too
+        )
         self.pause("abort")
         try:
-            yield
+            if hasattr(self.model, "peft_config"):
+                self.model.disable_adapters()
+            try:
+                yield
+            finally:
+                if not self.adapter:
+                    self.adapter = None
+                    if hasattr(self.model, "peft_config"):
+                        self.model.disable_adapters()
         finally:
             self._pause_mode = before
             if own_pause:

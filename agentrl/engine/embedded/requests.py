@@ -44,7 +44,7 @@ class GenerateBody(Strict):
     return_logprob: bool = False
     logprob_start_len: Annotated[int, Field(ge=-1)] = -1
     top_logprobs_num: Annotated[int, Field(ge=0)] = 0
-    lora_path: str | None = None
+    lora_path: Annotated[str, Field(min_length=1)] | None = None
     extra_key: str | None = None
     """Which requests' prefixes it may share: of no effect, since no weight update leaves a cached prefix behind here."""
     stream: bool = False

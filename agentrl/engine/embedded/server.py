@@ -19,6 +19,7 @@ import pydantic_core
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from agentrl.engine.embedded.adapter_slots import AdapterSlots
 from agentrl.engine.embedded.continuous_batching import BatchingEngine
 from agentrl.engine.embedded.request_sampler import Request
 from agentrl.engine.embedded.requests import (
@@ -38,15 +39,14 @@ LIVENESS_CHECK_S = 5.0
 
 
 class EmbeddedServer:
-    """The HTTP face of a `BatchingEngine`."""
+    """The HTTP face of a `BatchingEngine`, or of several with an adapter each."""
 
-    def __init__(self, engine: BatchingEngine, model_path: Path, *, incremental: bool) -> None:
-        self._engine = engine
+    def __init__(self, slots: AdapterSlots, model_path: Path, *, incremental: bool) -> None:
+        self._slots = slots
+        self._model = slots.model
         self._incremental = incremental
         self._model_path = model_path
-        self._requests: dict[str, Request] = {}
-        self._adapters: set[str] = set()
-        """Names of all adapters that were loaded."""
+        self._requests: dict[str, tuple[BatchingEngine, Request]] = {}
         # transformers counts pauses by thread, so one thread makes them all.
         self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
 
@@ -80,55 +80,51 @@ class EmbeddedServer:
             RefusedError: The request cannot be answered; the message says why.
         """
         body = await parse(http, GenerateBody)
-        self._check(body)
+        found = self._check(body)
         if body.sampling_params.max_new_tokens == 0:
-            return await self._score(body)
+            return await self._score(body, found)
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         sampling = self._sampling(body)
         request = Request(body.input_ids, sampling, lambda: _notify(loop, changed), body.stream)
         rid = body.rid or uuid.uuid4().hex
-        self._requests[rid] = request
+        engine = found or self._model
+        self._requests[rid] = engine, request
         try:
             started = time.perf_counter()
-            self._engine.submit(request)
-            if body.lora_path != self._engine.adapter:  # one that is loaded no more
-                self._engine.abort(request)
+            engine.submit(request)
+            if body.lora_path != engine.adapter:  # one that is loaded no more
+                engine.abort(request)
             if body.stream:
                 return await self._stream(http, body, rid, request, started, changed)
             while request.finish is None:
                 await self._change(changed)
             return _json(self._reply(rid, body, request, started, 0, len(request.output_ids)))
         finally:
-            self._engine.abort(request)  # does nothing to a request that ended
+            engine.abort(request)  # does nothing to a request that ended
             del self._requests[rid]
 
-    def _check(self, body: GenerateBody) -> None:
-        """Refuse what cannot be answered, in SGLang's words where it has them.
+    def _check(self, body: GenerateBody) -> BatchingEngine | None:
+        """Refuse what cannot be answered, in SGLang's words where it has them, and return what answers the rest.
 
         Raises:
             RefusedError: The message says why.
         """
-        vocabulary, adapter = self._engine.vocabulary, self._engine.adapter
-        if len(body.input_ids) >= self._engine.context_length:
+        vocabulary = self._model.vocabulary
+        if len(body.input_ids) >= self._model.context_length:
             raise RefusedError(
                 f"The input ({len(body.input_ids)} tokens) is longer than the model's context length "
-                f"({self._engine.context_length} tokens)."
+                f"({self._model.context_length} tokens)."
             )
         if outside := [token for token in body.input_ids if not 0 <= token < vocabulary]:
             raise RefusedError(f"input_ids holds {outside[0]}, outside the vocabulary of {vocabulary} tokens.")
         if strange := [token for token in body.sampling_params.logit_bias or () if not 0 <= token < vocabulary]:
             raise RefusedError(f"logit_bias must has keys in [0, {vocabulary - 1}], got {strange[0]}.")
-        if body.lora_path != adapter and body.lora_path not in self._adapters:
-            raise RefusedError(
-                f"This server computes with the LoRA adapter {adapter}; lora_path must name it, not {body.lora_path}."
-                if adapter
-                else f"Got LoRA adapter that has never been loaded: {body.lora_path}"
-            )
         if body.sampling_params.max_new_tokens > 0 and body.logprob_start_len >= 0:
             raise RefusedError("logprob_start_len is for max_new_tokens = 0 here: a prompt is scored or continued.")
         if body.rid in self._requests:
             raise RefusedError(f"Duplicate request ID detected: {body.rid}")
+        return self._slots.engine_for(body.lora_path)
 
     async def _stream(
         self, http: web.Request, body: GenerateBody, rid: str, request: Request, started: float, changed: asyncio.Event
@@ -150,23 +146,27 @@ class EmbeddedServer:
             await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _score(self, body: GenerateBody) -> web.Response:
+    async def _score(self, body: GenerateBody, engine: BatchingEngine | None) -> web.Response:
         """Answer with logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it.
 
         Raises:
             RefusedError: The adapter is not loaded any more.
         """
-        if body.lora_path != self._engine.adapter:
-            raise RefusedError(f"The adapter {body.lora_path} is not loaded any more.")
         start = body.logprob_start_len
-        logprobs = await self._in_control_thread(lambda: self._engine.score(body.input_ids)) if start >= 0 else []
+
+        def score() -> list[float | None]:  # in the thread that loads adapters, so that it is the right one to its end
+            if engine is None or engine.adapter != body.lora_path:
+                raise RefusedError(f"The adapter {body.lora_path} is not loaded any more.")
+            return engine.score(body.input_ids) if start >= 0 else []
+
+        logprobs = await self._in_control_thread(score)
         meta: dict[str, Any] = {
             "id": body.rid or uuid.uuid4().hex,
             "finish_reason": {"type": "length", "length": 0},
             "prompt_tokens": len(body.input_ids),
             "completion_tokens": 0,
-            "weight_version": self._engine.version,
-            "weight_versions": [{"version": self._engine.version, "start": 0, "end": 0}],
+            "weight_version": self._model.version,
+            "weight_versions": [{"version": self._model.version, "start": 0, "end": 0}],
         }
         if body.return_logprob:
             scored = [[logprob, token, None] for logprob, token in zip(logprobs, body.input_ids, strict=False)]
@@ -183,14 +183,14 @@ class EmbeddedServer:
             try:
                 await asyncio.wait_for(changed.wait(), LIVENESS_CHECK_S)
             except TimeoutError:
-                if not self._engine.alive:
+                if not self._slots.alive:
                     raise web.HTTPInternalServerError(text="the generation loop died; see the server's log") from None
         changed.clear()
 
     def _sampling(self, body: GenerateBody) -> Sampling:
         params = body.sampling_params
-        room = self._engine.context_length - len(body.input_ids)
-        stop_ids = [] if params.ignore_eos else [self._engine.tokenizer.eos_token_id, *(params.stop_token_ids or [])]
+        room = self._model.context_length - len(body.input_ids)
+        stop_ids = [] if params.ignore_eos else [self._model.tokenizer.eos_token_id, *(params.stop_token_ids or [])]
         return Sampling(
             max_new_tokens=min(params.max_new_tokens, room),
             temperature=params.temperature,
@@ -229,7 +229,7 @@ class EmbeddedServer:
             "finish_reason": finish,
             "prompt_tokens": len(request.input_ids),
             "completion_tokens": count,
-            "weight_version": request.version_starts[-1][0] if request.version_starts else self._engine.version,
+            "weight_version": request.version_starts[-1][0] if request.version_starts else self._model.version,
             "weight_versions": request.weight_versions(count),
             "e2e_latency": time.perf_counter() - started,
         }
@@ -240,7 +240,7 @@ class EmbeddedServer:
             meta["output_top_logprobs"] = [
                 [[logprob, token, None] for logprob, token in top] for top in request.top_logprobs[start:count]
             ]
-        text = str(self._engine.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens))
+        text = str(self._model.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens))
         if finish is not None and isinstance(matched := finish.get("matched"), str):
             text = text.partition(matched)[0]
         return {"text": text, "output_ids": ids, "meta_info": meta}
@@ -248,65 +248,66 @@ class EmbeddedServer:
     async def abort_request(self, http: web.Request) -> web.Response:
         """End one request, or all; each answers with what it has and `finish_reason.type == "abort"`."""
         body = await parse(http, AbortBody)
-        for rid, request in list(self._requests.items()):
+        for rid, (engine, request) in list(self._requests.items()):
             if body.abort_all or rid == body.rid:
-                self._engine.abort(request)
+                engine.abort(request)
         return web.Response()
 
     async def pause_generation(self, http: web.Request) -> web.Response:
         """Stop producing tokens until `/continue_generation`."""
         body = await parse(http, PauseBody)
-        await self._in_control_thread(lambda: self._engine.pause(body.mode))
+        await self._in_control_thread(lambda: self._slots.pause(body.mode))
         return _json({"message": "Generation paused successfully.", "status": "ok"})
 
     async def continue_generation(self, http: web.Request) -> web.Response:
         """Produce tokens again."""
-        await self._in_control_thread(self._engine.resume)
+        await self._in_control_thread(self._slots.resume)
         return _json({"message": "Generation continued successfully.", "status": "ok"})
 
     async def update_weights_from_disk(self, http: web.Request) -> web.Response:
         """Load the safetensors of `model_path`, under `weight_version`."""
         body = await parse(http, UpdateBody)
         if body.abort_all_requests:
-            for request in list(self._requests.values()):
-                self._engine.abort(request)
-        waiting = self._engine.running
+            for engine, request in list(self._requests.values()):
+                engine.abort(request)
+        waiting = self._slots.running
 
         def load() -> None:
-            self._engine.load_weights(Path(body.model_path), body.weight_version, flush_cache=body.flush_cache)
+            self._slots.load_weights(Path(body.model_path), body.weight_version, flush_cache=body.flush_cache)
 
         try:
             await self._in_control_thread(load)
         except (OSError, ValueError) as error:
             return _json({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
         self._model_path = Path(body.model_path)
-        message = f"Succeeded to update model weights. Weight version updated to {self._engine.version}."
+        message = f"Succeeded to update model weights. Weight version updated to {self._model.version}."
         return _json({"success": True, "message": message, "num_paused_requests": waiting})
 
     async def load_lora_adapter(self, http: web.Request) -> web.Response:
-        """Compute with the LoRA adapter in `lora_path` from now on, under `lora_name`."""
+        """Compute with the LoRA adapter in `lora_path` from now on, for requests that name it by `lora_name`."""
         body = await parse(http, AdapterBody)
-        if body.lora_name == self._engine.adapter:
-            return _adapter_reply(self._engine, f"LoRA with name {body.lora_name} already exists.")
         try:
-            await self._in_control_thread(lambda: self._engine.load_adapter(body.lora_name, Path(body.lora_path)))
+            await self._in_control_thread(lambda: self._slots.load_adapter(body.lora_name, Path(body.lora_path)))
         except (ImportError, OSError, ValueError) as error:
-            return _adapter_reply(self._engine, str(error))
-        self._adapters.add(body.lora_name)
-        return _adapter_reply(self._engine)
+            return self._adapter_reply(str(error))
+        return self._adapter_reply()
 
     async def unload_lora_adapter(self, http: web.Request) -> web.Response:
-        """Compute with the model as it is again."""
+        """Forget an adapter."""
         body = await parse(http, AdapterBody)
         try:
-            await self._in_control_thread(lambda: self._engine.unload_adapter(body.lora_name))
+            await self._in_control_thread(lambda: self._slots.unload_adapter(body.lora_name))
         except ValueError as error:
-            return _adapter_reply(self._engine, str(error))
-        return _adapter_reply(self._engine)
+            return self._adapter_reply(str(error))
+        return self._adapter_reply()
+
+    def _adapter_reply(self, error: str = "") -> web.Response:
+        answer = {"success": not error, "error_message": error, "loaded_adapters": self._slots.names}
+        return _json(answer, status=400 if error else 200)
 
     async def health(self, http: web.Request) -> web.Response:
-        """200 while the generation loop runs."""
-        return web.Response(status=200 if self._engine.alive else 503)
+        """200 while every generation loop runs."""
+        return web.Response(status=200 if self._slots.alive else 503)
 
     async def model_info(self, http: web.Request) -> web.Response:
         """Return what is served, and under which weight version."""
@@ -315,9 +316,9 @@ class EmbeddedServer:
                 "model_path": str(self._model_path),
                 "tokenizer_path": str(self._model_path),
                 "is_generation": True,
-                "weight_version": self._engine.version,
-                "model_type": self._engine.model.config.model_type,
-                "architectures": self._engine.model.config.architectures,
+                "weight_version": self._model.version,
+                "model_type": self._model.model.config.model_type,
+                "architectures": self._model.model.config.architectures,
             }
         )
 
@@ -329,7 +330,7 @@ class EmbeddedServer:
 
     def close(self) -> None:
         """Stop the engine."""
-        self._control.submit(self._engine.stop).result(timeout=15)
+        self._control.submit(self._slots.stop).result(timeout=15)
         self._control.shutdown()
 
 
@@ -349,19 +350,14 @@ def _json(content: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(body=pydantic_core.to_json(content), status=status, content_type="application/json")
 
 
-def _adapter_reply(engine: BatchingEngine, error: str = "") -> web.Response:
-    loaded = [engine.adapter] if engine.adapter else []
-    return _json(
-        {"success": not error, "error_message": error, "loaded_adapters": loaded}, status=400 if error else 200
-    )
-
-
 async def serve(args: argparse.Namespace) -> None:
     """Serve until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
-    engine = BatchingEngine(args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens)
-    engine_server = EmbeddedServer(engine, args.model_path, incremental=args.incremental_streaming_output)
+    slots = AdapterSlots(
+        args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens, count=args.max_loaded_loras
+    )
+    engine_server = EmbeddedServer(slots, args.model_path, incremental=args.incremental_streaming_output)
     runner = web.AppRunner(engine_server.app(), handler_cancellation=True, shutdown_timeout=1, access_log=None)
-    await engine_server._in_control_thread(engine.start)
+    await engine_server._in_control_thread(slots.start)
     try:
         await _serve_until_stopped(runner, args)
     finally:  # also when whoever started this is gone before it listens: generation has a thread that would live on

@@ -1,0 +1,10 @@
+"""What a role may be called: it is part of a key (`KEY.NAME`), and the name of a folder where it has an adapter of its own."""
+
+from __future__ import annotations
+
+MAX_ROLE_CHARACTERS = 64
+
+
+def is_role(name: str) -> bool:
+    """Return whether a role may have this name."""
+    return len(name) <= MAX_ROLE_CHARACTERS and name.replace("-", "_").isidentifier()

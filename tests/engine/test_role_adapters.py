@@ -1,0 +1,167 @@
+"""Adapters of roles side by side: each reply is of its own role's adapter, token by token, however often all of them change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+from anyio.to_thread import run_sync as in_thread
+from transformers import AutoModelForCausalLM
+
+from agentrl.config import EngineConfig
+from agentrl.engine.adapter import sharing_weights
+from agentrl.engine.adapter_folders import ROLES, adapter_folders
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.embedded.adapter_slots import AdapterSlots
+from agentrl.engine.embedded.requests import RefusedError
+from agentrl.engine.launch import open_engine
+from agentrl.engine.protocol import Sampling
+from agentrl.errors import EngineError
+from agentrl.models import NANO
+from agentrl.record.tokens import Generation
+from tests.components import wait_until
+from tests.engine.test_adapter import RANK, save_adapter
+from tests.engine.test_launch import server_pids
+from tests.engine.test_real_sglang import assert_exact
+from tests.real_sglang import sglang_config
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+NAMES = ("writer", "critic")
+VERSIONS = 3
+Replies = dict[str, list[tuple[list[int], Generation]]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict[str, list[Path]]]:
+    """([version] published weights of both roles, {role: [version] the whole model that does the same})."""
+    scratch = tmp_path_factory.mktemp("roles")
+    oracles: dict[str, list[Path]] = {name: [] for name in NAMES}
+    published = [scratch / f"v{version}" for version in range(VERSIONS)]
+    for number, name in enumerate(NAMES):
+        for version, folder in enumerate(published):
+            own = save_adapter(NANO, scratch / f"{name}-{version}", seed=10 * number + version, scale=0.02)
+            shutil.copytree(own / "adapter", folder / ROLES / name)
+            oracles[name].append(own / "whole")
+    return published, oracles
+
+
+async def replies_of_both(engine: SGLangEngine, published: list[Path], *, updates: int, tokens: int) -> Replies:
+    """Replies of both roles at once, to the same prompts, in one session each, while all adapters change."""
+    results: Replies = {name: [] for name in NAMES}
+
+    async def one(name: str, index: int) -> None:
+        prompt = [1, 2, 3, 4 + index]
+        said = await engine.generate(prompt, Sampling(max_new_tokens=tokens), f"s{index}", adapter=name)
+        results[name].append((prompt, said))
+
+    async with anyio.create_task_group() as group:
+        for index in range(4):
+            for name in NAMES:
+                group.start_soon(one, name, index)
+        for update in range(updates):
+            await anyio.sleep(0.1)
+            version = 1 + update % (VERSIONS - 1)
+            await engine.update_weights(published[version], version)
+    return results
+
+
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+async def test_each_role_is_answered_by_its_own_adapter_with_its_own_logprobs_and_versions(
+    kind: str, made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
+) -> None:
+    published, oracles = made
+    config = EngineConfig() if kind == "embedded" else await in_thread(lambda: sglang_config(servers=1))
+    async with open_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK, adapters=len(NAMES)) as engine:
+        await engine.update_weights(published[0], 0)
+        results = await replies_of_both(engine, published, updates=4, tokens=200)
+        for name in NAMES:
+            assert len(results[name]) == 4
+            await assert_exact(results[name], oracles[name])
+            assert max(len(generation.versions) for _, generation in results[name]) >= 2
+        with pytest.raises(AssertionError):
+            await assert_exact(results["writer"], oracles["critic"])
+
+        for stranger in ("judge", ""):
+            with pytest.raises(EngineError, match=f"no adapter of the role '{stranger}' is loaded, but critic, writer"):
+                await engine.generate([1, 2], Sampling(max_new_tokens=2), "s", adapter=stranger)
+        if kind == "sglang":
+            (server,) = engine.fleet.in_service()
+            models = (await server.get("/v1/models", 30))["data"]
+            kept = {model["id"].rsplit("-", 1)[0] for model in models if model["parent"]}
+            assert kept == {f"v{version}-{name}" for version in (1, 2) for name in NAMES}, "servers do not fill up"
+            return
+
+        # A server that is started again gets the adapters of all roles.
+        (pid, *_) = await in_thread(server_pids, engine.serving[0])
+        os.kill(pid, signal.SIGKILL)
+        await wait_until(lambda: not engine.serving, 40)
+        again = await replies_of_both(engine, published, updates=0, tokens=8)
+        for name in NAMES:
+            assert {span.version for _, said in again[name] for span in said.versions} == {engine.version}
+            await assert_exact(again[name], oracles[name])
+
+
+def test_slots_fill_up_in_order_and_share_every_weight_but_the_adapters(
+    made: tuple[list[Path], dict[str, list[Path]]],
+) -> None:
+    published, _ = made
+    folders = adapter_folders(published[1])
+    slots = AdapterSlots(NANO, dtype="float32", max_total_tokens=1024, count=2)
+    slots.start()
+    try:
+        base = slots.engine_for(None)
+        assert base is slots.engines[0]
+        slots.load_adapter("a", folders["writer"])
+        slots.load_adapter("b", folders["critic"])
+        assert [slots.engine_for(name) for name in "ab"] == slots.engines
+        with pytest.raises(RefusedError, match="computes with the LoRA adapter a, b; lora_path must name it, not None"):
+            slots.engine_for(None)
+        slots.load_adapter("c", folders["critic"])  # in place of that which was loaded first
+        assert (slots.names, slots.engine_for("a")) == (["c", "b"], None)
+        slots.load_adapter("d", folders["writer"])
+        assert slots.names == ["c", "d"]
+        with pytest.raises(RefusedError, match="computes with the LoRA adapter c, d"):
+            slots.engine_for("never")
+        for name in ("c", "d"):
+            slots.unload_adapter(name)
+        with pytest.raises(RefusedError, match="has never been loaded: never"):
+            slots.engine_for("never")
+        with pytest.raises(ValueError, match="LoRA with name c does not exist"):
+            slots.unload_adapter("c")
+        scored = [engine.score([1, 20, 30]) for engine in slots.engines]
+        assert scored[0] == scored[1]
+
+        # New weights of the model are those of every slot at once.
+        models = [engine.model for engine in slots.engines]
+        weights = [
+            {name.replace(".base_layer", ""): p for name, p in model.named_parameters() if "lora_" not in name}
+            for model in models
+        ]
+        assert all(weights[0][name] is weights[1][name] for name in weights[0])
+        slots.load_weights(made[1]["writer"][1], "5", flush_cache=True)
+        assert {engine.version for engine in slots.engines} == {"5"}
+        changed = [engine.score([1, 20, 30]) for engine in slots.engines]
+        assert changed[0] == changed[1] != scored[0]
+    finally:
+        slots.stop()
+
+
+def test_a_copy_that_shares_weights_computes_the_same_and_what_is_put_on_it_is_its_own() -> None:
+    from peft import LoraConfig
+
+    first, second = sharing_weights(AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32), 2)
+    ids = torch.tensor([[1, 20, 30]])
+    with torch.no_grad():
+        before = first(ids).logits
+        assert torch.equal(second(ids).logits, before)
+        second.add_adapter(LoraConfig(r=2, target_modules="all-linear"))
+        for name, parameter in second.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.1)
+        assert torch.equal(first(ids).logits, before)
+        assert not torch.equal(second(ids).logits, before)
