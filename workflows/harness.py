@@ -30,7 +30,8 @@ from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with
 from agentrl.sandboxes.seams import WORK
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
-from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests
+from agentrl.workflows.hidden_tests import FAILED, HiddenTests, TestResult, run_hidden_tests
+from agentrl.workflows.repository import Repository
 from agentrl.workflows.shell_agent import work_with_a_shell
 
 HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it

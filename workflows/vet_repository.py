@@ -17,7 +17,8 @@ from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
 from agentrl.sandboxes.seams import Backend
 from agentrl.workflows.harness import HarnessTask
-from agentrl.workflows.repository import run_hidden_tests, with_files, with_patch
+from agentrl.workflows.hidden_tests import run_hidden_tests
+from agentrl.workflows.repository import with_files, with_patch
 
 PLANTED = {
     "conftest.py": """import pytest

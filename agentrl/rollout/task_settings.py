@@ -167,7 +167,7 @@ class SandboxSettings(_Section):
     writable: tuple[AbsolutePath, ...] = ()
     """Folders that the agent may write to, beside the working folder. Their files are what the verifier sees of its work."""
     keep: tuple[str, ...] = ()
-    """Names of files that steer tests (`agentrl.workflows.repository.STEERING`) and are the agent's to write in this task."""
+    """Names of files that steer tests (`agentrl.workflows.hidden_tests.STEERING`) and are the agent's to write in this task."""
 
 
 class Metadata(_Section):

@@ -6,9 +6,6 @@ import json
 import os
 import stat
 
-MAX_PACKED_BYTES = 32 * 2**20
-"""Of the files in an archive, as long as they claim to be. A hole takes no room until somebody reads it."""
-
 
 def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
     """Open a file without following any link, so that no path leads out of the folders it names."""
@@ -63,8 +60,10 @@ def read(work: str, payload: bytes) -> bytes:
         return file.read(request["max_bytes"])
 
 
-def pack(work: str) -> bytes:
-    """Return a tar archive of everything under `work`.
+def pack(work: str, max_bytes: int) -> bytes:
+    """Return a tar archive of everything under `work`, whose files have so many bytes at most.
+
+    They count as long as they claim to be: a hole takes no room until somebody reads it.
 
     Raises:
         OSError: It would be too large: holes in files are written out.
@@ -73,8 +72,8 @@ def pack(work: str) -> bytes:
     import tarfile
 
     size = sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(work) for name in names)
-    if size > MAX_PACKED_BYTES:
-        raise OSError(f"the files have {size} bytes, more than a snapshot holds ({MAX_PACKED_BYTES})")
+    if size > max_bytes:
+        raise OSError(f"the files have {size} bytes, more than a snapshot holds ({max_bytes})")
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name in sorted(os.listdir(work)):

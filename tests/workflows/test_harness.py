@@ -23,7 +23,8 @@ from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.sandboxes import BackendName
 from agentrl.testing import ScriptedModel
 from agentrl.workflows import harness
-from agentrl.workflows.repository import Repository, with_tests
+from agentrl.workflows.hidden_tests import with_tests
+from agentrl.workflows.repository import Repository
 from tests.workflows.tar_texts import pack, texts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import os
 import shutil
-import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,15 +18,14 @@ from agentrl.errors import SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.task_folders import read_task_folder
 from agentrl.rollout.tasks import list_tasks
 from agentrl.sandboxes import BackendName
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport
-from agentrl.sandboxes.task_image import TaskImage
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
 from agentrl.workflows.links_to_tests import links_out
-from agentrl.workflows.task_verifier import OpenTask, open_task, pytest_reward, reward_of, steers_tests
+from agentrl.workflows.task_steering import Steering, looks_in_workdir, places_of, steering
+from agentrl.workflows.task_verifier import open_task, pytest_reward, reward_of
 from agentrl.workflows.vet_terminal import vet_terminal_tasks
 from tests.workflows.test_harness import SHELL
 
@@ -53,6 +51,14 @@ async def runner(model: ScriptedModel, backend: BackendName = "docker") -> Async
 async def task(folder: Path, **changes: Any) -> dict[str, Any]:
     (found,) = await in_thread(list_tasks, f"harbor:{folder}")
     return {**found, **changes}
+
+
+def steered(env: dict[str, str], in_workdir: bool = False, keep: tuple[str, ...] = ()) -> Steering:
+    """What steers a verifier with these variables, in an image whose folders are where their names say."""
+    places = places_of(env)
+    real = [os.path.normpath(f"/app/{path}" if path[0] != "/" else path) for group in places.groups for path in group]
+    inside = [f"/sandbox{path}" if f"{path}/".startswith("/app/") else path for path in real]
+    return steering(places, inside, ["ls", "own"], writable=["/app"], keep=keep, in_workdir=in_workdir)
 
 
 def variant(tmp_path: Path, name: str, **files: str | None) -> Path:
@@ -256,15 +262,7 @@ async def test_a_folder_that_nobody_can_write_to_is_named(
     ],
 )  # fmt: skip
 def test_links_of_the_agents_do_not_lead_to_the_tests(links: dict[str, str], leading_out: str) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, target in links.items():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            archive.addfile(info)
-    packed.seek(0)
-    with tarfile.open(fileobj=packed) as archive:
-        found = links_out(archive, ("/app", "/srv/data"))
+    found = links_out(links, ("/app", "/srv/data"))
     assert {name.rpartition("/")[2] for name in found} == set(leading_out)
 
 
@@ -305,16 +303,11 @@ def test_rewards_are_numbers_from_0_to_1() -> None:
         ("apt-get install python3 -y", False),
     ],
 )
-def test_a_verifier_that_takes_modules_from_the_working_folder_is_known(
-    tmp_path: Path, line: str, looks_there: bool
-) -> None:
-    folder = tmp_path / "task"
-    shutil.copytree(GREETING, folder)
-    (folder / "tests" / "test.sh").write_text(f"#!/bin/sh\n{line}\n")
-    task = OpenTask(read_task_folder(folder), TaskImage("image", "/app", ("/app",), {}, b""))
-    assert task.imports_from_workdir is looks_there
+def test_a_verifier_that_takes_modules_from_the_working_folder_is_known(line: str, looks_there: bool) -> None:
+    assert looks_in_workdir(f"#!/bin/sh\n{line}\n", {}) is looks_there
+    steers = steered({}, in_workdir=looks_there)
     for path in ("app/csv.py", "app/sitecustomize/__init__.py", "app/sitecustomize.pyc"):
-        assert steers_tests(task, path) is looks_there
+        assert steers(path) is looks_there
 
 
 def test_the_last_summary_of_pytest_counts() -> None:
