@@ -14,7 +14,6 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +49,8 @@ class TaskFolder(BaseModel):
     tests: Path
     test_script: str
     """The verifier, relative to `tests`."""
+    tests_bytes: int
+    """The room that the tests take in a sandbox."""
     solution: Path | None
     """The script of the reference solution, where there is one."""
 
@@ -62,11 +63,6 @@ class TaskFolder(BaseModel):
     def withheld(self) -> tuple[str, ...]:
         """What lies in the folder of the Dockerfile and is no part of what the image is built from: the tests and the solution."""
         return WITHHELD if self.form == "terminal-bench" else ()
-
-    @cached_property
-    def tests_bytes(self) -> int:
-        """The room that the tests take in a sandbox."""
-        return _room(self.tests)[0]
 
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
         """Return the task of a run: a dict that JSON can say, and that changes where a file of the folder does."""
@@ -201,13 +197,14 @@ def read_task_folder(folder: Path) -> TaskFolder:
         has_dockerfile=has_dockerfile,
         tests=folder / "tests",
         test_script=script,
+        tests_bytes=_checked_room(folder / "tests", checked),
         solution=solution if solution.is_file() else None,
     )
     _check_image(file, result)
     _check_script(test_file)
     if result.solution is not None:
         _check_script(result.solution)
-    _check_room(result)
+        _checked_room(result.solution.parent if form == "harbor" else result.solution, checked)
     return result
 
 
@@ -247,33 +244,25 @@ def _check_script(script: Path) -> None:
         )
 
 
-def _check_room(task: TaskFolder) -> None:
-    """Check that a sandbox has room for what is put into it beside the agent's files.
+def _checked_room(folder: Path, settings: TaskSettings) -> int:
+    """Return the bytes that the content of a folder takes in a sandbox, whose files are in memory.
 
     Raises:
-        TaskFileError: It has not.
+        TaskFileError: A sandbox has no room for them.
     """
-    disk_mb = task.settings.disk_mb
-    for folder in (task.tests, task.solution.parent if task.solution and task.form == "harbor" else None):
-        if folder is None or not folder.is_dir():
-            continue
-        size, files = _room(folder)
-        if size > disk_mb << 20:
-            raise TaskFileError(
-                f"{folder}: its files take {-(-size >> 20)} MB, and environment.storage_mb and memory_mb leave a sandbox {disk_mb}; "
-                "raise them, or put large files into the image"
-            )
-        if files > FILES // 2:
-            raise TaskFileError(
-                f"{folder}: it has {files} files and folders, and a sandbox has room for {FILES}, the agent's among them; put them into "
-                f"the image, or into an archive: at most {FILES // 2} can be here"
-            )
-
-
-def _room(folder: Path) -> tuple[int, int]:
-    """Return the bytes and the files that the content of a folder is in a sandbox, whose files are in memory."""
     found = [path.lstat() for path in folder.rglob("*")]
-    return sum(-(-one.st_size // PAGE) * PAGE for one in found if not stat.S_ISDIR(one.st_mode)), len(found)
+    size = sum(-(-one.st_size // PAGE) * PAGE for one in found if not stat.S_ISDIR(one.st_mode))
+    if size > settings.disk_mb << 20:
+        raise TaskFileError(
+            f"{folder}: its files take {-(-size >> 20)} MB, and environment.storage_mb and memory_mb leave a sandbox {settings.disk_mb}; "
+            "raise them, or put large files into the image"
+        )
+    if len(found) > FILES // 2:
+        raise TaskFileError(
+            f"{folder}: it has {len(found)} files and folders, and a sandbox has room for {FILES}, the agent's among them; put them into "
+            f"the image, or into an archive: at most {FILES // 2} can be here"
+        )
+    return size
 
 
 def _check_links(root: Path) -> None:
