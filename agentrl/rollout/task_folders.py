@@ -64,6 +64,12 @@ class TaskFolder(BaseModel):
         """What lies in the folder of the Dockerfile and is no part of what the image is built from: the tests and the solution."""
         return WITHHELD if self.form == "terminal-bench" else ()
 
+    def copies_all(self) -> list[str]:
+        """Return the instructions of the Dockerfile that would take tests and solution into the image, were they there for it."""
+        return (
+            copied((self.context / "Dockerfile").read_text(errors="replace"), self.withheld)[1] if self.withheld else []
+        )
+
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
         """Return the task of a run: a dict that JSON can say, and that changes where a file of the folder does."""
         return {
@@ -111,6 +117,11 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
             + (f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else "")
             + f":\n{''.join(shown)}".rstrip()
         )
+
+
+def unusable_task(folder: Path, error: TaskFileError) -> Task:
+    """Return a task that stands for a folder which cannot be used: whoever opens it is told why."""
+    return {"folder": str(folder), "digest": None, "name": folder.name, "prompt": str(error), "agent": DEFAULT_AGENT}
 
 
 def is_task_folder(task: Task) -> bool:
