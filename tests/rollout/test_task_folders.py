@@ -210,7 +210,7 @@ def test_memory_is_compared_with_this_machine_where_the_engine_is_here(
     folder = folder_of(tmp_path, {**HARBOR, "task.toml": "[environment]\nmemory_mb = 4_000_000\ncpus = 1000\n"})
     monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
     with pytest.raises(
-        TaskFileError, match="4000000 MB are more than the .* of this machine; lower it, or name an engine"
+        TaskFileError, match=r"4000000 MB are more than the .* of this machine; lower it, or name an engine"
     ):
         read_task_folder(folder)
     monkeypatch.setenv("DOCKER_HOST", "ssh://large")
