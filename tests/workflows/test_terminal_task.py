@@ -158,10 +158,10 @@ STEERS = {
     "a program behind a link of the image": f"mkdir -p tools; printf '#!/bin/sh\\n{REWARD}' > tools/ls; chmod +x tools/ls",
     "a link in the place of a folder of PATH": f"mkdir x; printf '#!/bin/sh\\n{REWARD}' > x/ls; chmod +x x/ls; ln -s x bin",
     "a start file of the shell": f"echo '{REWARD}' > start.sh; mkdir -p home; echo '{REWARD}' > home/.profile",
-    "a module in PYTHONPATH": f"mkdir lib; printf 'import os\\nos.system(\"{REWARD}\")\\nos._exit(0)' | tee lib/json.py lib/own_plugin.py",
-    "a link in the place of PYTHONPATH": "mkdir x; printf 'import os\\nos._exit(0)' | tee x/json.py x/pytest.py; ln -s x lib",
+    "a module in PYTHONPATH": f"printf 'import os\\nos.system(\"{REWARD}\")\\nos._exit(0)' | tee lib/json.py lib/own_plugin.py",
+    "a link in the place of PYTHONPATH": "mkdir x; printf 'import os\\nos._exit(0)' | tee x/json.py x/pytest.py; rm -r lib; ln -s x lib",
     "settings of pytest": "printf '[pytest]\\naddopts = --co' > settings.ini",
-    "a library": "mkdir lib; cp /dev/null lib/libc.so.6",
+    "a library": "cp /dev/null lib/libc.so.6",
 }
 
 
@@ -172,16 +172,16 @@ async def test_variables_of_the_task_lead_the_verifier_to_nothing_of_the_agents(
     (folder / "task.toml").write_text((folder / "task.toml").read_text() + VARIABLES)
     image = "FROM agentrl/sandbox\nWORKDIR /app\nRUN echo world > name.txt && ln -s /app/tools /srv/bin\n"
     image += "RUN touch settings.ini start.sh start.py && mkdir home lib && touch lib/own_plugin.py\n"
-    (folder / "environment" / "Dockerfile").write_text(image.replace(" && mkdir home lib", " && mkdir -p home lib"))
+    (folder / "environment" / "Dockerfile").write_text(image)
     says = ""
     async with runner(ScriptedModel(lambda request: says)) as opened:
         given = await task(folder, agent=SHELL)
         for name, command in STEERS.items():
-            says = command.replace("mkdir lib", "mkdir -p lib").replace("ln -s x lib", "rm -r lib; ln -s x lib")
+            says = command
             done = await opened.run(given, 0)
             assert (done.error, done.reward) == (None, 0.0), name
-            says = f"{says}; {SOLVE}"
-            assert (await opened.run(given, 0)).reward == 1.0, name
+        says = f"{STEERS['a library']}; {STEERS['a program first in PATH']}; {SOLVE}"
+        assert (await opened.run(given, 0)).reward == 1.0
 
 
 @pytest.mark.parametrize(
