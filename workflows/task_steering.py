@@ -196,10 +196,12 @@ def looks_in_workdir(script: str, env: Mapping[str, str]) -> bool:
 
 
 def interpreter_of(script: bytes) -> list[str]:
-    """Return the programs that the first line of a script names: `/bin/sh`, or `/usr/bin/env` and `bash`."""
+    """Return the programs that a script is run by: `/bin/sh`, or `/usr/bin/env` and `bash`, and bash where its first line names none."""
     first = script.partition(b"\n")[0].decode(errors="replace")
+    if not first.startswith("#!"):
+        return ["bash"]
     try:
-        words = shlex.split(first[2:]) if first.startswith("#!") else []
+        words = shlex.split(first[2:])
     except ValueError:
         words = first[2:].split()
     if words and os.path.basename(words[0]) == "env":

@@ -24,7 +24,8 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
 from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
-from agentrl.rollout.task_folders import PAGE, TaskFolder, folder_digest, read_task_folder, variables
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.task_folders import PAGE, TaskFolder, read_task_folder, variables
 from agentrl.sandboxes import EndReason, Limits, Sandbox
 from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits
@@ -45,7 +46,7 @@ VERIFIER_MB = 16
 """Room in the verifier's sandbox for what its programs write."""
 LARGEST_LEFT_MB = (MAX_PACKED_BYTES + FILES * PAGE) >> 20
 """Room that the files of a snapshot take in a sandbox at most, where each has whole pages."""
-_SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
+_SUMMARY = re.compile(r"^=+ short test summary info =+\s*$", re.MULTILINE)
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) ", re.MULTILINE)
 
 
@@ -167,7 +168,7 @@ async def solve(task: OpenTask, sandbox: Sandbox) -> str:
     folder = script.parent if task.folder.form == "harbor" else script
     await sandbox.restore(await in_thread(_with_folder, task.image.start, folder, SOLUTION))
     done = await sandbox.run(
-        ["/bin/sh", "-c", _in_workdir(task, f"/{SOLUTION}/{script.name}")],
+        ["/bin/sh", "-c", _in_workdir(task, await in_thread(_command, script, SOLUTION))],
         env=task.environment(task.folder.settings.solution.env),
         timeout_s=task.limits.timeout_s,
         limits=sandbox.spec.limits.but(output_mb=MAX_OUTPUT_MB),
@@ -192,7 +193,7 @@ async def verify(task: OpenTask, sandbox: Sandbox, end: bytes | None) -> Verifie
     if end is None or not await _lay_out(task, sandbox, end, steers_here):
         return VerifierResult(0.0, gave_reward=False, timed_out=False, said="the agent's files cannot be put anywhere")
     done = await sandbox.run(
-        ["/bin/sh", "-c", _in_workdir(task, f"/{TESTS}/{task.folder.test_script}")],
+        ["/bin/sh", "-c", _in_workdir(task, await in_thread(_command, task.test_script, TESTS))],
         env=task.verifier_environment,
         timeout_s=task.folder.settings.verifier.timeout_sec,
         limits=sandbox.spec.limits.but(output_mb=MAX_OUTPUT_MB),
@@ -241,8 +242,8 @@ async def _steering(task: OpenTask, sandbox: Sandbox) -> Steering:
             del _looked[next(iter(_looked))]
     if found["missing"]:
         raise EpisodeError(
-            f"the verifier of {task.folder.name} cannot be started: its image has no {found['missing'][0]}, which the first line of "
-            f"{task.test_script} names; install it there"
+            f"the verifier of {task.folder.name} cannot be started: its image has no {found['missing'][0]}, which "
+            f"{task.test_script} is run by; install it there"
         )
     return steering(
         places,
@@ -317,6 +318,13 @@ def _add(packed: tarfile.TarFile, source: Path, name: str) -> None:
         packed.add(source, arcname=f"{name}/{source.name}", filter=anyones)
 
 
+def _command(script: Path, folder: str) -> str:
+    """Return how a script is run in the folder of a sandbox: by what its first line names, or else by bash, as both forms have it."""
+    with script.open("rb") as file:
+        interpreter = "" if file.read(2) == b"#!" else "bash "
+    return f"{interpreter}/{folder}/{script.name}"
+
+
 def _in_workdir(task: OpenTask, command: str) -> str:
     """Return a line of sh that runs a command where the task is worked on."""
     return f'mkdir -p {_folders(task)} "$HOME" {REWARDS} && cd {shlex.quote(task.image.workdir)} && exec {command}'
@@ -372,11 +380,9 @@ def reward_of(given: Any) -> float:
 
 
 def pytest_reward(output: str) -> float:
-    """Return 1 where the last summary of pytest in an output (`pytest -rA`) has tests that passed, and no others; else 0."""
-    outcomes = _OUTCOME.findall(
-        output[max((found.end() for found in _SUMMARY.finditer(output)), default=len(output)) :]
-    )
-    return float(bool(outcomes) and set(outcomes) == {"PASSED"})
+    """Return 1 where the summaries of pytest in an output (`pytest -rA`) have tests that passed, and no others; else 0."""
+    _, *summaries = _SUMMARY.split(output, maxsplit=1)
+    return float({outcome for text in summaries for outcome in _OUTCOME.findall(text)} == {"PASSED"})
 
 
 def _tail(output: bytes) -> str:

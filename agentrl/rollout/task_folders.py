@@ -2,18 +2,17 @@
 
     harbor:DIR[@AGENT] ─► the folders of DIR ─► each read and checked whole ─► a task: {"folder", "digest", "name", "prompt", "agent"}
 
-Two forms are read, and nothing is written: Harbor's (`task.toml`, schema 1.0 to 1.4, as harbor 0.25 reads it) and the older one of
-Terminal-Bench (`task.yaml`, in `terminal_bench_form.py`). What a sandbox cannot give is refused here, before a run starts.
+Two forms are read, and nothing is written: Harbor's (`task.toml`, in `task_settings.py`) and the older one of Terminal-Bench (`task.yaml`,
+in `terminal_bench_form.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
-import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +22,10 @@ from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.machine.sandbox_bounds import FILES
 from agentrl.rollout.dockerfile import copied, workdir_of
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.harbor_form import read_harbor, without_canary
 from agentrl.rollout.task_settings import TaskSettings
+from agentrl.rollout.task_type import first_problem
 from agentrl.rollout.terminal_bench_form import WITHHELD, read_terminal_bench
 
 DEFAULT_AGENT = "shell"
@@ -48,7 +50,7 @@ class TaskFolder(BaseModel):
     has_dockerfile: bool
     tests: Path
     test_script: str
-    """The verifier, relative to `tests`."""
+    """The name of the script that runs the tests; a sandbox has it in `/tests`."""
     tests_bytes: int
     """The room that the tests take in a sandbox."""
     solution: Path | None
@@ -66,12 +68,12 @@ class TaskFolder(BaseModel):
 
     def copies_all(self) -> list[str]:
         """Return the instructions of the Dockerfile that would take tests and solution into the image, were they there for it."""
-        return (
-            copied((self.context / "Dockerfile").read_text(errors="replace"), self.withheld)[1] if self.withheld else []
-        )
+        if not self.withheld or not self.has_dockerfile:
+            return []
+        return copied((self.context / "Dockerfile").read_text(encoding="utf-8", errors="replace"), self.withheld)[1]
 
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
-        """Return the task of a run: a dict that JSON can say, and that changes where a file of the folder does."""
+        """Return the folder as a task of `workflows/terminal_task.py`. Its digest changes with every file of the folder."""
         return {
             "folder": str(self.folder),
             "digest": folder_digest(self.folder),
@@ -153,6 +155,50 @@ def _form(folder: Path) -> Literal["harbor", "terminal-bench"] | None:
     return "terminal-bench" if (folder / "task.yaml").is_file() else None
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What the files of one form say, before it is checked."""
+
+    settings_file: Path
+    settings: Mapping[str, Any]
+    """As `task.toml` says them."""
+    instruction_file: Path
+    instruction: str
+    context: Path
+    test_file: Path
+    solution: Path
+    """Where the script of the reference solution is, if there is one."""
+
+
+def _written_for_harbor(folder: Path) -> _Written:
+    file, instruction_file = folder / "task.toml", folder / "instruction.md"
+    settings = read_harbor(file, read_text(file))
+    return _Written(
+        settings_file=file,
+        settings=settings,
+        instruction_file=instruction_file,
+        # A task of several steps, which is refused, has no instruction of its own.
+        instruction="" if settings.get("steps") else without_canary(read_text(instruction_file)),
+        context=folder / "environment",
+        test_file=folder / "tests" / "test.sh",
+        solution=folder / "solution" / "solve.sh",
+    )
+
+
+def _written_for_terminal_bench(folder: Path) -> _Written:
+    file = folder / "task.yaml"
+    instruction, settings = read_terminal_bench(file, read_text(file))
+    return _Written(
+        settings_file=file,
+        settings=settings,
+        instruction_file=file,
+        instruction=instruction,
+        context=folder,
+        test_file=folder / "run-tests.sh",
+        solution=folder / "solution.sh",
+    )
+
+
 def read_task_folder(folder: Path) -> TaskFolder:
     """Return what a task folder says.
 
@@ -162,64 +208,42 @@ def read_task_folder(folder: Path) -> TaskFolder:
     form = _form(folder)
     if form is None:
         raise TaskFileError(f"{folder} is no task folder: it has neither a task.toml nor a task.yaml")
-    file = folder / ("task.toml" if form == "harbor" else "task.yaml")
-    text = read_text(file)
-    if form == "terminal-bench":
-        instruction, settings = read_terminal_bench(file, text)
-        context, script, solution = folder, "run-tests.sh", folder / "solution.sh"
-    else:
-        try:
-            settings = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
-        instruction = read_text(folder / "instruction.md")
-        context, script, solution = folder / "environment", "test.sh", folder / "solution" / "solve.sh"
-    if not instruction.strip():
-        raise TaskFileError(
-            f"{file.with_name('instruction.md') if form == 'harbor' else file}: the instruction is empty"
-        )
-    checked = _checked(file, settings)
+    written = _written_for_harbor(folder) if form == "harbor" else _written_for_terminal_bench(folder)
+    file = written.settings_file
+    settings = _checked(file, written.settings)
+    if not written.instruction.strip():
+        raise TaskFileError(f"{written.instruction_file}: the instruction is empty")
     for section in ("environment", "verifier", "solution"):
-        variables(getattr(checked, section).env, f"{file}, {section}.env")
-    has_dockerfile = (context / "Dockerfile").is_file()
-    if (context / "docker-compose.yaml").is_file() and not has_dockerfile:
-        raise TaskFileError(
-            f"{context / 'docker-compose.yaml'}: services of Docker Compose are not started; give the task one image, by a Dockerfile beside it"
-        )
-    if not has_dockerfile and checked.environment.docker_image is None:
-        raise TaskFileError(
-            f"{file}: the task has no image; write {context / 'Dockerfile'}, or name one with environment.docker_image"
-        )
-    test_file = folder / script if form == "terminal-bench" else folder / "tests" / script
-    if not test_file.is_file():
-        raise TaskFileError(
-            f"{test_file} is missing: it runs the tests"
-            + (" and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else "")
-        )
-    for root in (context / "Dockerfile", folder / "tests", test_file, solution, solution.parent):
+        variables(getattr(settings, section).env, f"{file}, {section}.env")
+    has_dockerfile = _has_dockerfile(file, written.context, settings.environment.docker_image)
+    if not written.test_file.is_file():
+        reward = " and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else ""
+        raise TaskFileError(f"{written.test_file} is missing: it runs the tests{reward}")
+    solution = written.solution
+    for root in (written.context / "Dockerfile", folder / "tests", written.test_file, solution, solution.parent):
         if root != folder:
             _check_links(root)
     result = TaskFolder(
         form=form,
         folder=folder.absolute(),
-        instruction=instruction,
-        settings=checked,
-        context=context,
+        instruction=written.instruction,
+        settings=settings,
+        context=written.context,
         has_dockerfile=has_dockerfile,
         tests=folder / "tests",
-        test_script=script,
-        tests_bytes=_checked_room(folder / "tests", checked),
+        test_script=written.test_file.name,
+        tests_bytes=_checked_room(folder / "tests", settings),
         solution=solution if solution.is_file() else None,
     )
-    _check_image(file, result)
-    _check_script(test_file)
+    _check_folders(file, result)
+    _check_script(written.test_file)
     if result.solution is not None:
         _check_script(result.solution)
-        _checked_room(result.solution.parent if form == "harbor" else result.solution, checked)
+        _checked_room(result.solution.parent if form == "harbor" else result.solution, settings)
     return result
 
 
-def _check_image(file: Path, task: TaskFolder) -> None:
+def _check_folders(file: Path, task: TaskFolder) -> None:
     """Check that the agent may write to the folders of the image that are its own, and finds neither tests nor solution there.
 
     Raises:
@@ -276,6 +300,26 @@ def _checked_room(folder: Path, settings: TaskSettings) -> int:
     return size
 
 
+def _has_dockerfile(file: Path, context: Path, docker_image: str | None) -> bool:
+    """Return whether a task's image is built from a Dockerfile.
+
+    Raises:
+        TaskFileError: It has none, or is made of several services.
+    """
+    dockerfile, compose = context / "Dockerfile", context / "docker-compose.yaml"
+    if dockerfile.is_file():
+        return True
+    if compose.is_file():
+        raise TaskFileError(
+            f"{compose}: services of Docker Compose are not started; give the task one image, by a Dockerfile beside it"
+        )
+    if docker_image is None:
+        raise TaskFileError(
+            f"{file}: the task has no image; write {dockerfile}, or name one with environment.docker_image"
+        )
+    return False
+
+
 def _check_links(root: Path) -> None:
     """Check that no link leads out of what is copied into a sandbox, where it would lead nowhere; an absolute one leads into the image.
 
@@ -311,11 +355,7 @@ def _checked(file: Path, settings: Mapping[str, Any]) -> TaskSettings:
     try:
         return TaskSettings.model_validate(settings)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"])) or "the task"
-        message = problem["msg"].removeprefix("Value error, ")
-        given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
-        raise TaskFileError(f"{file}, {field}: {message}{given}") from error
+        raise TaskFileError(f"{file}, {first_problem(error)}") from error
 
 
 def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
@@ -340,34 +380,3 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
                 f"{where}: {name!r} can be no variable: there is a '=' in its name, or a NUL, or no name"
             )
     return result
-
-
-def folder_digest(folder: Path | None, also: Iterable[str] = (), without: Collection[str] = ()) -> str:
-    """Return a digest of the paths, modes and contents below a folder, if there is one, and of further texts.
-
-    Args:
-        folder: The folder.
-        also: The texts.
-        without: Names right in the folder that are left out.
-
-    Raises:
-        TaskFileError: A file cannot be read.
-    """
-    digest = hashlib.sha256()
-    for text in also:
-        digest.update(f"{len(text)}:{text}".encode())
-    if folder is None:
-        return digest.hexdigest()[:16]
-    try:
-        for path in sorted(folder.rglob("*")):
-            info = path.lstat()
-            if stat.S_ISDIR(info.st_mode) or path.relative_to(folder).parts[0] in without:
-                continue
-            if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
-                raise TaskFileError(f"{path} is no file, folder or link; take it out")
-            content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-            head = f"{path.relative_to(folder)}\0{path.is_symlink()}\0{bool(info.st_mode & 0o100)}\0{len(content)}\0"
-            digest.update(head.encode(errors="surrogateescape") + content)
-    except OSError as error:
-        raise TaskFileError(f"{error.filename} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()[:16]

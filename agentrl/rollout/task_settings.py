@@ -131,7 +131,7 @@ class Environment(_Section):
 
 
 class Phase(_Section):
-    """`[agent]`, or what is common to it and `[verifier]`."""
+    """`[agent]`; `[verifier]` has the same fields."""
 
     timeout_sec: Seconds = 600.0
     env: dict[str, str] = Field(default_factory=dict)
@@ -170,7 +170,7 @@ class SandboxSettings(_Section):
 
 
 class Metadata(_Section):
-    """`[metadata]`, of which ours alone counts."""
+    """`[metadata]`, of which agentrl's table alone counts."""
 
     agentrl: SandboxSettings = SandboxSettings()
 

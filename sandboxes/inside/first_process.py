@@ -281,6 +281,7 @@ class FirstProcess:
         now = time.monotonic()
         if now < self.next_look:
             return
+        late_s = now - self.next_look
         self.next_look = now + TICK_S
         self.flush()
         self.reap_orphans()
@@ -298,8 +299,8 @@ class FirstProcess:
             limits = running.limits
             if memory > limits["memory_bytes"]:
                 self.stop(running, "out_of_memory")
-            elif now - running.started > limits["timeout_s"] or (
-                limits["cpu_s"] is not None and cpu - running.cpu_base > limits["cpu_s"]
+            elif (limits["cpu_s"] is not None and cpu - running.cpu_base > limits["cpu_s"]) or running.over(
+                now, late_s
             ):
                 self.stop(running, "timeout")
 

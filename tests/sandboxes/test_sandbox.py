@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -27,9 +28,10 @@ from agentrl.sandboxes import (
 )
 from agentrl.sandboxes.backends import start_arguments
 from agentrl.sandboxes.choose import start_sandbox
+from agentrl.sandboxes.inside.running import waited_for_a_core_s
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
 from tests.components import wait_until
-from tests.real_sandboxes import as_an_ordinary_user, kill_first_process
+from tests.real_sandboxes import as_an_ordinary_user, kill_first_process, stop_for_s
 
 pytestmark = pytest.mark.anyio
 
@@ -409,6 +411,38 @@ async def test_a_sandbox_to_which_nobody_says_a_word_ends(
         async with start_sandbox(engine, SandboxSpec()) as sandbox:
             await anyio.sleep(1)
             assert (await sandbox.run(["true"])).ok
+
+
+@pytest.mark.slow
+async def test_a_time_in_which_the_machine_does_not_run_the_sandbox_is_no_program_s(bubblewrap: BackendName) -> None:
+    work = "import time\nwhile time.process_time() < 0.5: pass\nprint('done')"
+    async with open_sandbox(backend=bubblewrap) as sandbox:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+
+                async def stall() -> None:
+                    await anyio.sleep(0.3)
+                    await anyio.to_thread.run_sync(stop_for_s, sandbox, 3.0)
+
+                tasks.start_soon(stall)
+                done = await sandbox.run(["python3", "-c", work], timeout_s=2.5)
+            assert (done.end_reason, done.stdout) == (EndReason.EXIT, b"done\n")
+            assert (await sandbox.run(["sleep", "9"], timeout_s=0.2)).end_reason == EndReason.TIMEOUT
+
+
+def test_a_time_in_which_a_program_waits_for_a_core_is_not_its_own() -> None:
+    """One core is given to two busy processes of very different weight."""
+    core = min(os.sched_getaffinity(0))
+    busy = f"import os, time; os.sched_setaffinity(0, [{core}]); os.nice(%d)\nwhile time.process_time() < 0.5: pass"
+    rival, waiter = (subprocess.Popen([sys.executable, "-c", busy % nice]) for nice in (0, 19))
+    try:
+        rival.wait(60)
+        assert waited_for_a_core_s(waiter.pid) > 0.1
+    finally:
+        for process in (rival, waiter):
+            process.kill()
+            process.wait(60)
+    assert waited_for_a_core_s(waiter.pid) == 0.0
 
 
 async def test_a_sandbox_whose_first_process_dies_is_lost(bubblewrap: BackendName) -> None:

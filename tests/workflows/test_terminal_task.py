@@ -247,7 +247,7 @@ async def test_a_working_folder_in_path_leaves_the_agent_its_work(docker: Backen
 async def test_what_fails_and_is_not_the_agents_is_no_reward(docker: BackendName, tmp_path: Path) -> None:
     """A reward of 0 says that the agent failed."""
     scripts = {
-        "cannot be started: its image has no /bin/nosuchshell, which the first line of": "#!/bin/nosuchshell\n",
+        "cannot be started: its image has no /bin/nosuchshell, which": "#!/bin/nosuchshell\n",
         "cannot be started: its image has no zsh, which": "#!/usr/bin/env -S zsh -e\n",
         "left no text in reward.txt: OSError: not a regular file": "#!/bin/sh\nmkfifo /logs/verifier/reward.txt\n",
         "left no text in reward.json: OSError: 100000000 bytes": "#!/bin/sh\ntruncate -s 100000000 /logs/verifier/reward.json\n",
@@ -401,9 +401,9 @@ async def test_the_older_form_is_run_too(docker: BackendName, tmp_path: Path) ->
         "instruction: |-\n  Greet.\nparser_name: pytest\nmax_agent_timeout_sec: 60\nmax_test_timeout_sec: 30\n"
     )
     (folder / "run-tests.sh").write_text(
-        "#!/bin/sh\ncd $TEST_DIR\nexec python3 -m pytest -rA -p no:cacheprovider test_outputs.py\n"
+        "set -o pipefail\npushd $TEST_DIR\nexec python3 -m pytest -rA -p no:cacheprovider test_outputs.py\n"
     )
-    (folder / "solution.sh").write_text(f"#!/bin/sh\n{SOLVE}\n")
+    (folder / "solution.sh").write_text(f"[[ -d . ]] || exit 1\n{SOLVE}\n")
     (report,) = await vet_terminal_tasks([await task(folder)], runs=1)
     assert report.kept, report.faults
     assert report.warnings == ()
@@ -534,7 +534,7 @@ def test_a_verifier_that_takes_modules_from_the_working_folder_is_known(line: st
         assert steers(path) is looks_there
 
 
-def test_the_last_summary_of_pytest_counts() -> None:
+def test_every_summary_of_pytest_counts() -> None:
     def output(*lines: str) -> str:
         return "\n".join(["== short test summary info ==", *lines, "== 1 passed =="])
 
@@ -542,4 +542,6 @@ def test_the_last_summary_of_pytest_counts() -> None:
     assert pytest_reward(output("PASSED a::b", "FAILED a::c")) == 0.0
     assert pytest_reward(output("PASSED a::b", "SKIPPED [1] a.py:3")) == 0.0
     assert pytest_reward(output("PASSED a::b") + "\n" + output("FAILED a::b")) == 0.0
+    assert pytest_reward(output("FAILED a::b") + "\n" + output("PASSED a::b")) == 0.0
+    assert pytest_reward(output("PASSED a::b") + "\r\n" + output("PASSED a::c")) == 1.0
     assert pytest_reward("PASSED a::b") == 0.0

@@ -438,7 +438,7 @@ async def test_a_sandbox_lost_under_a_program_is_tried_again(bubblewrap: Backend
             leases = await real(count)
             if lost < times:
                 lost += 1
-                kill_first_process(leases[0].sandbox)
+                await anyio.to_thread.run_sync(kill_first_process, leases[0].sandbox)
             return leases
 
         pool.acquire = acquire  # type: ignore[method-assign, assignment]
