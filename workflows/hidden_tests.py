@@ -45,6 +45,7 @@ STEERING = (
 """Names of files and folders that decide how pytest runs, or what Python imports; an agent's changes to them do not count."""
 _STEERING = re.compile("|".join("/" + re.escape(name).replace(r"\*", "[^/]*") + "/" for name in STEERING))
 CHECK_TIMEOUT_S = 60.0
+CHECK_PYTEST = "import pytest"
 
 
 class HiddenTests(BaseModel):
@@ -287,7 +288,7 @@ async def _check_pytest(sandbox: Sandbox) -> None:
     Raises:
         SandboxError: They cannot.
     """
-    done = await sandbox.run_python(code="import pytest", timeout_s=CHECK_TIMEOUT_S)
+    done = await sandbox.run_python(code=CHECK_PYTEST, timeout_s=CHECK_TIMEOUT_S)
     if not done.ok:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise SandboxError(

@@ -74,7 +74,7 @@ class Repository(BaseModel):
             raise ConfigError(
                 f"the repository has {len(packed)} bytes packed; at most {MAX_PACKED_BYTES} go into a sandbox"
             )
-        if (count := len(archive_of(packed).members)) > FILES:
+        if (count := len(archive_of(packed).members)) >= FILES:
             raise ConfigError(f"the repository has {count} files and folders; at most {FILES} go into a sandbox")
         return packed
 
