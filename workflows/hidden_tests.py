@@ -105,11 +105,16 @@ class TestResult(BaseModel):
 FAILED = TestResult(passed=0, total=0)
 
 _RUN_PYTEST = """
-import importlib, json, os, pkgutil, sys
+import importlib.metadata, json, os, pkgutil, sys
 import unittest.mock
 import _pytest, pytest
 for module in pkgutil.iter_modules(_pytest.__path__, "_pytest."):  # before a file of the repository can take its name
     importlib.import_module(module.name)
+for plugin in importlib.metadata.entry_points(group="pytest11"):  # nor that of an installed plugin
+    try:
+        plugin.load()
+    except Exception:
+        pass
 
 def main():
     job = json.loads(sys.stdin.read())
@@ -246,16 +251,23 @@ def merged(
         return bool(folder) and (folder in replaced or is_below(folder.rpartition("/")[0]))
 
     result = io.BytesIO()
+    dropped: dict[str, tarfile.TarInfo] = {}
     for one in own:
         name = name_of(one)
-        if name in replaced or (name in above and not one.isdir()):
-            continue
-        if is_below(name.rpartition("/")[0]) or is_steering(name):
-            continue
-        if one.isdir() and one.mode & 0o700 != 0o700:
-            one = copy(one)
-            one.mode |= 0o700
-            result.write(one.tobuf())
+        in_the_way = name in replaced or (name in above and not one.isdir()) or is_below(name.rpartition("/")[0])
+        if in_the_way or is_steering(name):
+            dropped[one.name] = one
+        elif one.islnk() and one.linkname in dropped:
+            # The file has another name, which counts, and its content stands with the one that does not.
+            there = dropped[one.linkname]
+            alone = copy(there)
+            alone.name, alone.pax_headers = one.name, {}
+            result.write(alone.tobuf())
+            result.write(left.raw(there)[there.offset_data - there.offset :])
+        elif one.isdir() and one.mode & 0o700 != 0o700:
+            opened = copy(one)
+            opened.mode |= 0o700
+            result.write(opened.tobuf())
         else:
             result.write(left.raw(one))
     for one in steering:

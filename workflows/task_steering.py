@@ -50,9 +50,37 @@ _PLUGIN = re.compile(r"(?:^|\s)-p[\s=]*([\w.]+)")
 PROGRAMS = frozenset({"python", "python3", "pytest", "py.test", "pip", "pip3", "uv", "uvx", "sh", "bash", "env"})
 """Programs that tests are run by, wherever an image has its own."""
 LOOK = """
-import json, os, shutil, sys
+import importlib.metadata, importlib.util, json, os, re, shutil, sys
 asked = json.loads(sys.stdin.read())
 os.chdir(asked["workdir"])
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+# What pytest imports by itself: its plugins, and what these need. A plugin that is the agent's to work on is not meant.
+packages = {}
+for top, names in importlib.metadata.packages_distributions().items():
+    for name in names:
+        packages.setdefault(plain(name), set()).add(top)
+found = {plain(one.metadata["Name"]): one for one in importlib.metadata.distributions()}
+left = ["pytest", *(name for name, one in found.items() if any(point.group == "pytest11" for point in one.entry_points))]
+modules, seen = set(), set()
+while left:
+    name = left.pop()
+    if name in seen or name not in found:
+        continue
+    seen.add(name)
+    modules |= packages.get(name, set())
+    left += [plain(re.match(r"[\\w.-]+", need)[0]) for need in found[name].requires or () if "extra ==" not in need]
+
+def is_own(module):
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else []
+    return any(os.path.realpath(place).startswith("/sandbox/") for place in places)
+
 programs = set()
 for folder in asked["path"].split(":"):
     try:
@@ -63,6 +91,7 @@ print(json.dumps({
     "real": [os.path.realpath(path) for path in asked["paths"]],
     "missing": [word for word in asked["programs"] if shutil.which(word, path=asked["path"]) is None],
     "programs": sorted(programs),
+    "modules": sorted(module for module in modules if module.isidentifier() and not is_own(module)),
 }))
 """
 """Run in a sandbox that holds the task's files as they were at the start."""
@@ -156,6 +185,7 @@ def steering(
     places: Places,
     real: Sequence[str],
     programs: Iterable[str],
+    imported: Iterable[str],
     *,
     writable: Sequence[str],
     keep: Sequence[str],
@@ -167,6 +197,7 @@ def steering(
         places: What `places_of` gave.
         real: The real path in a sandbox of each place of `places.groups`, one group after another.
         programs: The names in the folders of PATH.
+        imported: The modules of pytest's plugins, and of what these need.
         writable: The folders of the agent's.
         keep: Names that are the agent's all the same.
         in_workdir: Whether modules are looked for right in the folders of the agent's.
@@ -186,7 +217,7 @@ def steering(
         # Where every file of a working folder would count, nothing of the agent's would.
         below=tuple(path for path in found[2] if path not in roots),
         modules=tuple(modules),
-        module_names=frozenset(MODULES | places.plugins),
+        module_names=frozenset({*MODULES, *places.plugins, *imported}),
     )
 
 

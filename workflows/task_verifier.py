@@ -249,6 +249,7 @@ async def _steering(task: OpenTask, sandbox: Sandbox) -> Steering:
         places,
         found["real"],
         found["programs"],
+        found["modules"],
         writable=task.image.writable,
         keep=task.folder.settings.metadata.agentrl.keep,
         in_workdir=looks_in_workdir(script.decode(errors="replace"), env),

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.machine.evidence import regular
 from agentrl.machine.sandbox_bounds import FILES
 from agentrl.rollout.dockerfile import copied, workdir_of
 from agentrl.rollout.folder_digest import folder_digest
@@ -344,7 +345,7 @@ def read_text(file: Path) -> str:
         TaskFileError: It is missing, or is no text.
     """
     try:
-        return file.read_text(encoding="utf-8")
+        return regular(file).read_text(encoding="utf-8")
     except OSError as error:
         raise TaskFileError(f"{file} cannot be read: {error.strerror}; a task folder needs it") from error
     except UnicodeDecodeError as error:

@@ -71,13 +71,42 @@ def pack(work: str, max_bytes: int) -> bytes:
     import io
     import tarfile
 
-    size = sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(work) for name in names)
-    if size > max_bytes:
-        raise OSError(f"the files have {size} bytes, more than a snapshot holds ({max_bytes})")
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name in sorted(os.listdir(work)):
-            archive.add(os.path.join(work, name), arcname=name)
+    buffer, size = io.BytesIO(), 0
+    opened: list[tuple[str, int]] = []
+    """What its owner had taken every right from, and the rights that it has again at the end."""
+    try:
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            left = [(os.path.join(work, name), name) for name in sorted(os.listdir(work), reverse=True)]
+            while left:
+                path, name = left.pop()
+                member = archive.gettarinfo(path, name)
+                if member is None:  # a socket
+                    continue
+                size += member.size
+                if size > max_bytes:
+                    raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
+                needed = 0o400 if member.isreg() else 0o500 if member.isdir() else 0
+                if member.mode & needed != needed:
+                    opened.append((path, member.mode))
+                    os.chmod(path, member.mode | needed)
+                if member.isreg():
+                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    with os.fdopen(os.open(path, flags), "rb") as file:
+                        if (
+                            opened and opened[-1][0] == path
+                        ):  # at once: it may have another name, which is still to come
+                            os.chmod(*opened.pop())
+                        archive.addfile(member, file)
+                    continue
+                archive.addfile(member)
+                if member.isdir():
+                    left += [
+                        (os.path.join(path, below), f"{name}/{below}")
+                        for below in sorted(os.listdir(path), reverse=True)
+                    ]
+    finally:
+        for path, mode in reversed(opened):
+            os.chmod(path, mode)
     return buffer.getvalue()
 
 

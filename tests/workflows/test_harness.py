@@ -248,6 +248,15 @@ async def test_tests_that_cannot_be_run_are_an_error_and_no_reward(
     assert "its python3 imports no pytest (ModuleNotFoundError: No module named 'no_such_pytest')" in (done.error or "")
 
 
+async def test_a_plugin_of_pytest_is_the_images_and_not_the_repositorys(bubblewrap: BackendName) -> None:
+    """A plugin that is installed, as anyio's is here, is imported where the repository's modules are looked for."""
+    passes = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+    passes += "    report = yield\n    report.outcome = 'passed'\n    return report\n"
+    planted = write("anyio/__init__.py", "") + write("anyio/pytest_plugin.py", passes)
+    done = await outcome_of(planted, task(), bubblewrap)
+    assert (done.error, done.reward) == (None, 0.0)
+
+
 async def test_what_steers_pytest_is_as_the_repository_had_it(bubblewrap: BackendName) -> None:
     """Its own conftest.py works, though the agent has emptied it."""
     conftest = "import pytest\n@pytest.fixture\ndef five():\n    return 5\n"
@@ -314,6 +323,23 @@ def test_what_nobody_steers_with_comes_through_as_it_is() -> None:
             ]
 
     assert content(with_tests(pack({}), left.getvalue(), {})) == content(left.getvalue())
+
+
+def test_another_name_of_what_does_not_count_does() -> None:
+    """The first of two names of a file holds its content in an archive."""
+    left = io.BytesIO()
+    with tarfile.open(fileobj=left, mode="w") as packed:
+        for name, kind in (
+            ("conftest.py", tarfile.REGTYPE),
+            ("mine.py", tarfile.LNKTYPE),
+            ("also.py", tarfile.LNKTYPE),
+        ):
+            one = tarfile.TarInfo(name)
+            one.type, one.linkname = kind, "" if kind == tarfile.REGTYPE else "conftest.py"
+            one.size = 600 if kind == tarfile.REGTYPE else 0
+            packed.addfile(one, io.BytesIO(b"x" * one.size))
+    seen = texts(with_tests(pack({"conftest.py": "start"}), left.getvalue(), {}))
+    assert seen == {"conftest.py": "start", "mine.py": "x" * 600, "also.py": "x" * 600}
 
 
 def test_hidden_tests_take_the_place_of_what_is_in_their_way() -> None:

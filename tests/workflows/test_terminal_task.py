@@ -60,7 +60,7 @@ def steered(env: dict[str, str], in_workdir: bool = False, keep: tuple[str, ...]
     places = places_of(env)
     real = [os.path.normpath(f"/app/{path}" if path[0] != "/" else path) for group in places.groups for path in group]
     inside = [f"/sandbox{path}" if f"{path}/".startswith("/app/") else path for path in real]
-    return steering(places, inside, ["ls", "own"], writable=["/app"], keep=keep, in_workdir=in_workdir)
+    return steering(places, inside, ["ls", "own"], ["of_a_plugin"], writable=["/app"], keep=keep, in_workdir=in_workdir)
 
 
 def variant(tmp_path: Path, name: str, **files: str | None) -> Path:
@@ -198,6 +198,7 @@ async def test_variables_of_the_task_lead_the_verifier_to_nothing_of_the_agents(
         ("app/lib/csv.py", True),
         ("app/lib/code.txt.py", True),
         ("app/lib/mine.py", False),
+        ("app/lib/of_a_plugin/__init__.py", True),
         ("app/csv.py", False),
         ("app/start.sh", True),
         ("app/x/start.sh", False),
