@@ -98,12 +98,6 @@ anyio.run(main)
                 await anyio.sleep(0.1)
 
 
-async def test_sandboxes_of_a_living_process_are_left_alone(docker: BackendName) -> None:
-    async with open_sandbox(backend=docker) as sandbox:
-        await Docker().prepare(SandboxSpec())
-        assert (await sandbox.run(["true"])).ok
-
-
 async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next_start(docker: BackendName) -> None:
     """An engine that restarts refuses the removal: the owner lives, and the container would stay as long."""
 
