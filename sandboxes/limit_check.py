@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentrl.sandboxes.backends.start_arguments import FILES
+from agentrl.machine.sandbox_bounds import FILES
 from agentrl.sandboxes.choose import BackendName, choose_backend, start_sandbox
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec

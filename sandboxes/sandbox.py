@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 
 from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.machine.sandbox_bounds import MAX_PACKED_BYTES
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER, frame
 from agentrl.sandboxes.process import Process
@@ -251,7 +252,7 @@ class Sandbox:
 
     async def snapshot(self) -> bytes:
         """Return everything under `work`, as a tar archive that `restore` takes."""
-        return await self._ask(b"P")
+        return await self._ask(b"P", json.dumps({"max_bytes": MAX_PACKED_BYTES}).encode())
 
     async def restore(self, snapshot: bytes) -> None:
         """Empty the writable folders and put the files of a snapshot under `work`."""

@@ -20,16 +20,15 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
+from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES, VERIFIERS, WORK, check_writable
 from agentrl.sandboxes.backends.docker_connection import connect, engine_address, sdk_errors
 from agentrl.sandboxes.backends.docker_engine import follow, have_image
-from agentrl.sandboxes.inside.files import MAX_PACKED_BYTES
-from agentrl.sandboxes.seams import WORK
 
 if TYPE_CHECKING:
     import requests
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
 
 REPOSITORY = "agentrl/task"
 TOO_SLOW = "it was not built in time; raise environment.build_timeout_sec"
-LINKED = ("/tests", "/logs", "/solution")
+LINKED = (*VERIFIERS, "/solution")
 """Places of the task form, which only its verifier and its reference solution find filled."""
-NOT_WRITABLE = ("/", "/tmp", "/dev", "/proc", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", WORK)  # noqa: S108
-_NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys", WORK)  # noqa: S108
+PAGE = 4096
+"""A file of memory takes whole pages."""
 SILENCE_S = 2.0
 """How much longer than its time a build may be silent before it is given up."""
 
@@ -55,6 +54,8 @@ class ImageSource:
     """Of everything that the image is made of."""
     context: Path
     """The folder that it is built from."""
+    withheld: tuple[str, ...]
+    """Names right in that folder which are no part of what it is built from."""
     image: str | None
     """An image that exists, in place of a Dockerfile."""
     workdir: str | None
@@ -75,6 +76,12 @@ class TaskImage:
     """The variables that the image sets."""
     start: bytes
     """A snapshot for `Sandbox.restore`: the files of the writable folders as the image had them."""
+
+    @cached_property
+    def start_bytes(self) -> int:
+        """The room that they take in a sandbox, whose files are in memory."""
+        with tarfile.open(fileobj=io.BytesIO(self.start)) as files:
+            return sum(-(-one.size // PAGE) * PAGE for one in files)
 
 
 async def task_image(source: ImageSource) -> TaskImage:
@@ -120,7 +127,8 @@ def _made(client: DockerClient, source: ImageSource) -> TaskImage:
         base = f"{REPOSITORY}-base:{source.digest}"
         if not client.images.list(base):
             _say(f"building the image of the task {source.name} from {source.context / 'Dockerfile'}")
-            _build(client, base, deadline, path=str(source.context))
+            with _context(source) as context:
+                _build(client, base, deadline, fileobj=context, custom_context=True)
     else:
         base = source.image
         have_image(client, base, _say)
@@ -128,7 +136,10 @@ def _made(client: DockerClient, source: ImageSource) -> TaskImage:
     config = details["Config"]
     workdir = source.workdir or config.get("WorkingDir") or "/"
     writable = tuple(sorted({workdir, *source.writable}))
-    _check(writable)
+    try:
+        check_writable(writable)
+    except ValueError as error:
+        raise SandboxError(str(error)) from None
     env = dict(line.partition("=")[::2] for line in config.get("Env") or ())
     start = _files(client, base, writable)
     image = f"{REPOSITORY}:{source.digest}-{details['Id'].removeprefix('sha256:')[:12]}"
@@ -137,21 +148,16 @@ def _made(client: DockerClient, source: ImageSource) -> TaskImage:
     return TaskImage(image, workdir, writable, env, start)
 
 
-def _check(writable: Iterable[str]) -> None:
-    for folder in writable:
-        if folder in NOT_WRITABLE or any(folder.startswith(f"{above}/") for above in _NEVER_BELOW):
-            raise SandboxError(
-                f"{folder} cannot be the agent's to write to: a sandbox has its own there; set environment.workdir, or WORKDIR in the "
-                "Dockerfile, to a folder such as /app"
-            )
-        if any(other != folder and folder.startswith(f"{other}/") for other in writable):
-            raise SandboxError(
-                f"{folder} is below another folder of metadata.agentrl.writable, or of the WORKDIR; leave it out"
-            )
-        if any(f"{folder}/".startswith(f"{place}/") for place in LINKED[:2]):
-            raise SandboxError(
-                f"{folder} is where the verifier finds its tests, or its reward; work in another folder, such as /app"
-            )
+def _context(source: ImageSource) -> IO[bytes]:
+    """Return the archive that an image is built from: what its folder's .dockerignore leaves, and never the tests or the solution."""
+    from docker.utils import tar
+
+    ignored = source.context / ".dockerignore"
+    lines = ignored.read_text(errors="replace").splitlines() if ignored.is_file() else []
+    patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    # The last word counts, whatever the task's own file takes in again.
+    context: IO[bytes] = tar(str(source.context), exclude=[*patterns, *source.withheld])
+    return context
 
 
 def _dockerfile(base: str, writable: Iterable[str]) -> io.BytesIO:
@@ -215,11 +221,11 @@ def _files(client: DockerClient, image: str, folders: Iterable[str]) -> bytes:
     """Return the files of an image's folders, as a snapshot of a sandbox has them.
 
     Raises:
-        SandboxError: They are too large for one.
+        SandboxError: They are too large for one, or too many.
     """
     import docker.errors
 
-    result = io.BytesIO()
+    result, count = io.BytesIO(), 0
     container = client.api.create_container(image, command=["true"], entrypoint=[])["Id"]
     try:
         with tarfile.open(fileobj=result, mode="w") as packed:
@@ -228,26 +234,32 @@ def _files(client: DockerClient, image: str, folders: Iterable[str]) -> bytes:
                     chunks, _ = client.api.get_archive(container, folder)
                 except docker.errors.NotFound:
                     continue
-                _add(packed, folder, _whole(chunks, folder))
+                count += _add(packed, folder, _whole(chunks, folder, MAX_PACKED_BYTES - result.tell()))
     finally:
         client.api.remove_container(container, force=True, v=True)
+    if count > FILES // 2:
+        raise SandboxError(
+            f"{', '.join(folders)}: {count} files and folders, and a sandbox has room for {FILES}, the agent's and the tests' among them; "
+            f"put what is only read elsewhere, at most {FILES // 2} can be here"
+        )
     return result.getvalue()
 
 
-def _whole(chunks: Iterable[bytes], folder: str) -> bytes:
+def _whole(chunks: Iterable[bytes], folder: str, room: int) -> bytes:
     data = bytearray()
     for chunk in chunks:
         data += chunk
-        if len(data) > MAX_PACKED_BYTES:
+        if len(data) > room:
             raise SandboxError(
-                f"{folder} holds more than the {MAX_PACKED_BYTES >> 20} MB that a sandbox's snapshot has room for; put what is only read elsewhere"
+                f"{folder} holds more than the {MAX_PACKED_BYTES >> 20} MB that a sandbox's snapshot has room for, with the other writable "
+                "folders; put what is only read elsewhere"
             )
     return bytes(data)
 
 
-def _add(packed: tarfile.TarFile, folder: str, archive: bytes) -> None:
-    """Add an archive as the engine makes it, whose first folder is the last part of `folder`."""
-    top = Path(folder).name
+def _add(packed: tarfile.TarFile, folder: str, archive: bytes) -> int:
+    """Add an archive as the engine makes it, whose first folder is the last part of `folder`, and return how many files it has."""
+    top, count = Path(folder).name, 0
     with tarfile.open(fileobj=io.BytesIO(archive)) as found:
         for one in found:
             below = one.name.removeprefix(top).strip("/")
@@ -258,6 +270,8 @@ def _add(packed: tarfile.TarFile, folder: str, archive: bytes) -> None:
                 one.mode |= 0o700
             if one.isdir() or one.isreg() or one.issym() or one.islnk():
                 packed.addfile(one, found.extractfile(one) if one.isreg() else None)
+                count += 1
+    return count
 
 
 def _say(line: str) -> None:

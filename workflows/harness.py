@@ -21,16 +21,18 @@ import shlex
 from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl import Episode, Reward
 from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
+from agentrl.rollout.task_settings import Cpus, Disk, ImageName, Megabytes, Seconds
 from agentrl.sandboxes import Limits, Sandbox
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.sandboxes.seams import WORK
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
-from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests
+from agentrl.workflows.hidden_tests import FAILED, HiddenTests, TestResult, run_hidden_tests
+from agentrl.workflows.repository import Repository
 from agentrl.workflows.shell_agent import work_with_a_shell
 
 HOME = "/tmp/home"  # noqa: S108 - in the sandbox
@@ -45,11 +47,11 @@ class AgentLimits(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    timeout_s: float = Field(default=900.0, gt=0)
-    memory_mb: int = Field(default=4096, gt=0)
-    disk_mb: int = Field(default=512, gt=0)
+    timeout_s: Seconds = 900.0
+    memory_mb: Megabytes = 4096
+    disk_mb: Disk = 512
     """Bound of the repository, and of the home and the temporary files. All of them are in memory."""
-    cpus: float = Field(default=2.0, gt=0)
+    cpus: Cpus = 2.0
     calls: int = Field(default=1000, gt=0)
     """Bound of the requests to the model: at one more the agent is stopped."""
 
@@ -77,11 +79,20 @@ class HarnessTask(BaseModel):
     partial: bool = False
     limits: AgentLimits = AgentLimits()
     name: str = ""
-    image: str | None = None
+    image: ImageName | None = None
     max_turns: int = Field(default=40, gt=0)
     """Bound of the model calls of the agent "shell"."""
     solution: str = ""
     """A patch that passes the tests, for `agentrl vet`. No agent sees it."""
+
+    @model_validator(mode="after")
+    def _tests_have_room(self) -> HarnessTask:
+        size = sum(len(text.encode(errors="replace")) for text in self.tests.files.values())
+        if size > self.limits.disk_mb << 20:
+            raise ValueError(
+                f"tests.files have {-(-size >> 20)} MB, and limits.disk_mb = {self.limits.disk_mb} leaves a sandbox no room for them; raise it"
+            )
+        return self
 
     def grading_limits(self) -> Limits:
         """Return the limits of the sandbox that the hidden tests run in."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Collection, Mapping
 
 from agentrl.sandboxes.seams import WORK
@@ -13,14 +12,13 @@ MOST_LINKS = 40
 """In one path, as for the kernel."""
 
 
-def links_out(archive: tarfile.TarFile, writable: Collection[str]) -> set[str]:
+def links_out(links: Mapping[str, str], writable: Collection[str]) -> set[str]:
     """Return the names of the links of a snapshot that lead to the tests, the reward or what shows them, or that nobody can follow.
 
     Args:
-        archive: The agent's files, named relative to the sandbox's folder.
+        links: The agent's links, named relative to the sandbox's folder, and what they hold.
         writable: The folders that they are in, which are links there: see `agentrl.sandboxes.task_image`.
     """
-    links = {one.name: one.linkname for one in archive if one.issym()}
     return {name for name in links if _leads_out(name, links, writable)}
 
 

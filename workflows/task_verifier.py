@@ -14,51 +14,38 @@ import json
 import math
 import re
 import shlex
-import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
+from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
 from agentrl.rollout.folder_digest import folder_digest
-from agentrl.rollout.task_folders import TaskFolder, read_task_folder, variables
-from agentrl.sandboxes import EndReason, Sandbox
+from agentrl.rollout.task_folders import PAGE, TaskFolder, read_task_folder, variables
+from agentrl.sandboxes import EndReason, Limits, Sandbox
 from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits
+from agentrl.workflows.hidden_tests import merged
 from agentrl.workflows.links_to_tests import links_out
-from agentrl.workflows.repository import steers, with_tests
+from agentrl.workflows.repository import Archive, archive_of
+from agentrl.workflows.task_steering import LOOK, Steering, interpreter_of, looks_in_workdir, places_of, steering
 
 TESTS, SOLUTION, REWARDS = "tests", "solution", "logs/verifier"
 """Where a sandbox has them, below its folder; the image has links to these in its root."""
 MAX_REWARD_BYTES = 2**16
 MAX_OUTPUT_MB = 64.0
+LOOK_TIMEOUT_S = 60.0
+MOST_LOOKED = 64
+"""Images of which what was found is kept."""
 SHOWN_CHARACTERS = 2000
-MODULES = (sys.stdlib_module_names - {"test"}) | {
-    "pytest",
-    "_pytest",
-    "pluggy",
-    "iniconfig",
-    "packaging",
-    "pygments",
-    "py",
-    "tomli",
-    "sitecustomize",
-    "usercustomize",
-}
-"""Modules that tests are run by."""
-_LOOKS_IN_WORKDIR = re.compile(
-    r"""PYTHONPATH
-    | \bpython[\d.]*["'}]* ([\s\\]+ (-[WX][\s\\]+\S+ | -\w+))* [\s\\]* ((?<=[\s\\])-\w*[mc] | (?<=\s)-(?=\s) | <)
-    | \| [\s\\]* (\S*/)?python[\d.]* \s* $""",
-    re.VERBOSE | re.MULTILINE,
-)
-"""`python -m`, and a program of its command line (`-c`) or of its standard input."""
+VERIFIER_MB = 16
+"""Room in the verifier's sandbox for what its programs write."""
+LARGEST_LEFT_MB = (MAX_PACKED_BYTES + FILES * PAGE) >> 20
+"""Room that the files of a snapshot take in a sandbox at most, where each has whole pages."""
 _SUMMARY = re.compile(r"^=+ short test summary info =+\s*$", re.MULTILINE)
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) ", re.MULTILINE)
 
@@ -74,13 +61,20 @@ class OpenTask:
     def limits(self) -> AgentLimits:
         """What the agent, and each of its programs, may use. Files are in memory."""
         settings = self.folder.settings
-        memory = settings.environment.memory_mb
         return AgentLimits(
             timeout_s=settings.agent.timeout_sec,
-            memory_mb=memory,
-            disk_mb=min(settings.environment.storage_mb, memory),
+            memory_mb=settings.environment.memory_mb,
+            disk_mb=settings.disk_mb,
             cpus=settings.environment.cpus,
         )
+
+    @property
+    def verifier_limits(self) -> Limits:
+        """What the verifier may use: whatever the agent left, its files and the tests have room together."""
+        own = self.limits.of_sandbox()
+        tests_mb = -(-self.folder.tests_bytes >> 20)
+        needed = min(own.disk_mb, LARGEST_LEFT_MB) + tests_mb + VERIFIER_MB
+        return own.but(disk_mb=max(own.disk_mb, needed))
 
     @property
     def home(self) -> str:
@@ -91,15 +85,12 @@ class OpenTask:
     def test_script(self) -> Path:
         """The verifier, on this machine."""
         folder = self.folder
-        return (folder.tests if folder.form == "harbor" else folder.folder) / folder.test_script
+        return (folder.folder if folder.form == "terminal-bench" else folder.tests) / folder.test_script
 
-    @cached_property
-    def imports_from_workdir(self) -> bool:
-        """Whether a module of the working folder goes before Python's own of that name, for programs of the verifier."""
-        named = {**self.image.env, **self.folder.settings.environment.env, **self.folder.settings.verifier.env}
-        return (
-            "PYTHONPATH" in named or _LOOKS_IN_WORKDIR.search(self.test_script.read_text(errors="replace")) is not None
-        )
+    @property
+    def verifier_environment(self) -> dict[str, str]:
+        """The variables of the verifier."""
+        return self.environment({"PYTHONNOUSERSITE": "1", **self.folder.settings.verifier.env})
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of the task's programs: the image's, the task's and `more`."""
@@ -139,7 +130,14 @@ async def open_task(folder: Path, digest: str | None = None) -> OpenTask:
         return found, image_source(found)
 
     found, source = await in_thread(read)
-    return OpenTask(found, await task_image(source))
+    task = OpenTask(found, await task_image(source))
+    disk_mb = found.settings.disk_mb
+    if task.image.start_bytes > disk_mb << 20:
+        raise SandboxError(
+            f"the image of the task {found.name}: its files in {', '.join(task.image.writable)} take {-(-task.image.start_bytes >> 20)} MB, "
+            f"and environment.storage_mb and memory_mb leave a sandbox {disk_mb}; raise them"
+        )
+    return task
 
 
 def image_source(folder: TaskFolder) -> ImageSource:
@@ -149,8 +147,9 @@ def image_source(folder: TaskFolder) -> ImageSource:
     parts = (image or "", environment.workdir or "", *settings.writable)
     return ImageSource(
         name=folder.name,
-        digest=folder_digest(folder.context, also=parts) if image is None else folder_digest(None, parts),
+        digest=folder_digest(folder.context, parts, folder.withheld) if image is None else folder_digest(None, parts),
         context=folder.context,
+        withheld=folder.withheld,
         image=image,
         workdir=environment.workdir,
         writable=settings.writable,
@@ -169,7 +168,7 @@ async def solve(task: OpenTask, sandbox: Sandbox) -> str:
     folder = script.parent if task.folder.form == "harbor" else script
     await sandbox.restore(await in_thread(_with_folder, task.image.start, folder, SOLUTION))
     done = await sandbox.run(
-        ["sh", "-c", _in_workdir(task, await in_thread(_command, script, SOLUTION))],
+        ["/bin/sh", "-c", _in_workdir(task, await in_thread(_command, script, SOLUTION))],
         env=task.environment(task.folder.settings.solution.env),
         timeout_s=task.limits.timeout_s,
         limits=sandbox.spec.limits.but(output_mb=MAX_OUTPUT_MB),
@@ -186,16 +185,17 @@ async def verify(task: OpenTask, sandbox: Sandbox, end: bytes | None) -> Verifie
         end: What `harness.files_left` gave of the one that the agent worked in.
 
     Raises:
-        EpisodeError: The verifier gave something that is no reward.
+        EpisodeError: The verifier cannot be started, or gave something that is no reward.
+        SandboxError: The task's own files cannot be put into the sandbox.
         SandboxLostError: The sandbox is lost.
     """
-    if end is None or not await _lay_out(task, sandbox, end):
+    steers_here = await _steering(task, sandbox)
+    if end is None or not await _lay_out(task, sandbox, end, steers_here):
         return VerifierResult(0.0, gave_reward=False, timed_out=False, said="the agent's files cannot be put anywhere")
-    settings = task.folder.settings.verifier
     done = await sandbox.run(
-        ["sh", "-c", _in_workdir(task, await in_thread(_command, task.test_script, TESTS))],
-        env=task.environment({"PYTHONNOUSERSITE": "1", **settings.env}),
-        timeout_s=settings.timeout_sec,
+        ["/bin/sh", "-c", _in_workdir(task, await in_thread(_command, task.test_script, TESTS))],
+        env=task.verifier_environment,
+        timeout_s=task.folder.settings.verifier.timeout_sec,
         limits=sandbox.spec.limits.but(output_mb=MAX_OUTPUT_MB),
     )
     if task.folder.form == "harbor":
@@ -210,58 +210,102 @@ async def verify(task: OpenTask, sandbox: Sandbox, end: bytes | None) -> Verifie
     )
 
 
-async def _lay_out(task: OpenTask, sandbox: Sandbox, end: bytes) -> bool:
-    def tree() -> bytes:
-        folder = task.folder
-        own = _only(end, [root.strip("/") for root in task.image.writable])
-        with tarfile.open(fileobj=io.BytesIO(own)) as left:
-            leading_out = links_out(left, task.image.writable)
-        packed = with_tests(task.image.start, own, {}, lambda path: path in leading_out or steers_tests(task, path))
-        packed = _with_folder(packed, folder.tests, TESTS)
-        return packed if folder.form == "harbor" else _with_folder(packed, task.test_script, TESTS)
+_looked: dict[tuple[str, str], dict[str, Any]] = {}
+"""What was found of the places of an image. It cannot change while the image is the same."""
+
+
+async def _steering(task: OpenTask, sandbox: Sandbox) -> Steering:
+    """Return which of the agent's files steer the verifier, by a look at the files as they were at the start.
+
+    Raises:
+        EpisodeError: The image has no program that the verifier begins with.
+        SandboxError: The files of the start cannot be put into the sandbox.
+    """
+    script = await in_thread(task.test_script.read_bytes)
+    env = task.verifier_environment
+    places = places_of(env)
+    asked = {
+        "workdir": task.image.workdir,
+        "path": places.path,
+        "paths": [path for group in places.groups for path in group],
+        "programs": interpreter_of(script),
+    }
+    key = task.image.image, json.dumps(asked)
+    if (found := _looked.get(key)) is None:
+        await sandbox.restore(task.image.start)
+        await sandbox.run(["/bin/sh", "-c", f"mkdir -p {_folders(task)}"], timeout_s=LOOK_TIMEOUT_S)
+        done = await sandbox.run_python(code=LOOK, stdin=key[1].encode(), timeout_s=LOOK_TIMEOUT_S)
+        if not done.ok:
+            raise EpisodeError(f"the sandbox of {task.folder.name} cannot be looked at: {_tail(done.stderr)}")
+        found = _looked[key] = json.loads(done.stdout)
+        while len(_looked) > MOST_LOOKED:
+            del _looked[next(iter(_looked))]
+    if found["missing"]:
+        raise EpisodeError(
+            f"the verifier of {task.folder.name} cannot be started: its image has no {found['missing'][0]}, which "
+            f"{task.test_script} is run by; install it there"
+        )
+    return steering(
+        places,
+        found["real"],
+        found["programs"],
+        found["modules"],
+        writable=task.image.writable,
+        keep=task.folder.settings.metadata.agentrl.keep,
+        in_workdir=looks_in_workdir(script.decode(errors="replace"), env),
+    )
+
+
+async def _lay_out(task: OpenTask, sandbox: Sandbox, end: bytes, steers_here: Steering) -> bool:
+    """Put the agent's files and the tests into a sandbox, and return whether that could be done.
+
+    Raises:
+        SandboxError: Not even the tests alone can be put there, so that it is nothing of the agent's doing.
+        SandboxLostError: The sandbox is lost.
+    """
+    roots = {root.strip("/") for root in task.image.writable}
+
+    def is_own(one: tarfile.TarInfo) -> bool:
+        if one.name in roots:
+            return one.isdir()
+        return any(one.name.startswith(f"{root}/") for root in roots)
+
+    def tree(left_by: bytes) -> bytes:
+        left = Archive(left_by)
+        own = [one for one in left.members if is_own(one)]
+        links = {one.name: one.linkname for one in own if one.issym()}
+        dropped = {name for name in links if steers_here.stands_for_a_place(name)} | links_out(
+            links, task.image.writable
+        )
+        result = merged(
+            archive_of(task.image.start), left, own, set(), lambda path: path in dropped or steers_here(path)
+        )
+        with tarfile.open(fileobj=result, mode="w") as packed:
+            _add(packed, task.folder.tests, TESTS)
+            if task.folder.form == "terminal-bench":
+                _add(packed, task.test_script, TESTS)
+        return result.getvalue()
 
     try:
-        await sandbox.restore(await in_thread(tree))
+        await sandbox.restore(await in_thread(tree, end))
     except SandboxLostError:
         raise
     except SandboxError:
-        return False  # files that cannot be put anywhere are the agent's doing
+        # Files that cannot be put anywhere are the agent's doing, if the tests can be.
+        await sandbox.restore(await in_thread(tree, task.image.start))
+        return False
     return True
 
 
-def steers_tests(task: OpenTask, path: str) -> bool:
-    """Return whether a file of the agent's is to be as it was at the start.
-
-    It steers tests by its name, or it is where programs are looked for, or where modules are: `python -m pytest` takes those of the
-    working folder before its own.
-    """
-    programs = [where.strip("/") for where in task.image.env.get("PATH", "").split(":")]
-    if any(below and f"{path}/".startswith(f"{below}/") for below in programs):
-        return True
-    kept = task.folder.settings.metadata.agentrl.keep
-    parts = [part for part in path.split("/") if not any(fnmatchcase(part, name) for name in kept)]
-    if steers("/".join(parts)):
-        return True
-    for root in task.image.writable if task.imports_from_workdir else ():
-        first, _, _ = path.removeprefix(f"{root.strip('/')}/").partition("/")
-        if path.startswith(f"{root.strip('/')}/") and first in parts and first.partition(".")[0] in MODULES:
-            return True
-    return False
-
-
-def _only(archive: bytes, roots: list[str]) -> bytes:
-    """Return the members of an archive that are below `roots`, which are folders themselves."""
-    result = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as found, tarfile.open(fileobj=result, mode="w") as packed:
-        for one in found:
-            below = [root for root in roots if one.name == root or one.name.startswith(f"{root}/")]
-            if below and (one.name not in roots or one.isdir()):
-                packed.addfile(one, found.extractfile(one) if one.isreg() else None)
+def _with_folder(archive: bytes, source: Path, name: str) -> bytes:
+    result = io.BytesIO(archive)
+    with tarfile.open(fileobj=result, mode="a") as packed:
+        _add(packed, source, name)
     return result.getvalue()
 
 
-def _with_folder(archive: bytes, source: Path, name: str) -> bytes:
-    """Return an archive with the files of a folder of this machine below `name`, or with one file there."""
+def _add(packed: tarfile.TarFile, source: Path, name: str) -> None:
+    """Add the files of a folder of this machine to an archive, below `name`, or one file there."""
 
     def anyones(one: tarfile.TarInfo) -> tarfile.TarInfo:
         one.uid = one.gid = 0
@@ -269,13 +313,10 @@ def _with_folder(archive: bytes, source: Path, name: str) -> bytes:
         one.mode |= 0o755 if one.isdir() or one.name.endswith(".sh") else 0o644
         return one
 
-    result = io.BytesIO(archive)
-    with tarfile.open(fileobj=result, mode="a") as packed:
-        if source.is_dir():
-            packed.add(source, arcname=name, filter=anyones)
-        elif source.is_file():
-            packed.add(source, arcname=f"{name}/{source.name}", filter=anyones)
-    return result.getvalue()
+    if source.is_dir():
+        packed.add(source, arcname=name, filter=anyones)
+    elif source.is_file():
+        packed.add(source, arcname=f"{name}/{source.name}", filter=anyones)
 
 
 def _command(script: Path, folder: str) -> str:
@@ -287,8 +328,12 @@ def _command(script: Path, folder: str) -> str:
 
 def _in_workdir(task: OpenTask, command: str) -> str:
     """Return a line of sh that runs a command where the task is worked on."""
-    folders = " ".join(f'"$(readlink {root})"' for root in map(shlex.quote, task.image.writable))
-    return f"mkdir -p {folders} $HOME {REWARDS} && cd {shlex.quote(task.image.workdir)} && exec {command}"
+    return f'mkdir -p {_folders(task)} "$HOME" {REWARDS} && cd {shlex.quote(task.image.workdir)} && exec {command}'
+
+
+def _folders(task: OpenTask) -> str:
+    """Return the agent's folders as words of sh."""
+    return " ".join(f'"$(readlink {root})"' for root in map(shlex.quote, task.image.writable))
 
 
 async def _reward_written(sandbox: Sandbox, name: str) -> float | None:
@@ -303,8 +348,10 @@ async def _reward_written(sandbox: Sandbox, name: str) -> float | None:
             text = (await sandbox.read(f"{REWARDS}/{file}", MAX_REWARD_BYTES)).decode(errors="replace")
         except SandboxLostError:
             raise
-        except SandboxError:
-            continue
+        except SandboxError as error:
+            if str(error).startswith(FileNotFoundError.__name__):
+                continue
+            raise EpisodeError(f"the verifier of {name} left no text in {file}: {one_line(error)}") from error
         try:
             return reward_of(parse(text))
         except (ValueError, RecursionError) as error:

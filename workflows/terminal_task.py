@@ -13,6 +13,7 @@ The reward is the verifier's, from 0 to 1. Where it leaves none, or runs out of 
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -49,7 +50,13 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
     """
     given = episode.task
     task = await open_task(given.folder, given.digest)
-    sandbox = await _sandbox(episode, task, given.agent)
+    sandbox = await episode.sandbox(
+        image=task.image.image,
+        limits=task.limits.of_sandbox(),
+        cpus=task.limits.cpus,
+        network=given.network,
+        folders=await agents_shown(given.agent),
+    )
     await sandbox.restore(task.image.start)
     if given.agent is None:
         timed_out = await work_with_a_shell(
@@ -66,7 +73,10 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
     end = await files_left(sandbox)
     # Nothing of the agent goes on while it is graded.
     await sandbox.reset()
-    result = await verify(task, await _sandbox(episode, task), end)
+    tester = await episode.sandbox(
+        image=task.image.image, limits=task.verifier_limits, cpus=task.limits.cpus, network=given.network
+    )
+    result = await verify(task, tester, end)
     metrics = {
         "timed_out": float(timed_out),
         "files_lost": float(end is None),
@@ -84,17 +94,7 @@ async def _work_with_a_harness(
     environment = {**task.environment({}), **harness.environment}
     del environment["HOME"]  # `run_agent` gives it one
     here = harness.model_copy(
-        update={"environment": environment, "command": f"cd {task.image.workdir!r} && {harness.command}"}
+        update={"environment": environment, "command": f"cd {shlex.quote(task.image.workdir)} && {harness.command}"}
     )
     done = await run_agent(episode, sandbox, here, prompt=episode.task.prompt, limits=task.limits)
     return done.exit_code is None
-
-
-async def _sandbox(episode: Episode[TerminalTask], task: OpenTask, agent: Harness | None = None) -> Sandbox:
-    return await episode.sandbox(
-        image=task.image.image,
-        limits=task.limits.of_sandbox(),
-        cpus=task.limits.cpus,
-        network=episode.task.network,
-        folders=await agents_shown(agent),
-    )

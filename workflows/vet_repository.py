@@ -12,12 +12,13 @@ from typing import Any
 from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
-from agentrl.errors import ConfigError, one_line
+from agentrl.errors import ConfigError, SandboxError, SandboxLostError, one_line
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
 from agentrl.sandboxes.seams import Backend
 from agentrl.workflows.harness import HarnessTask
-from agentrl.workflows.repository import run_hidden_tests, with_files, with_patch
+from agentrl.workflows.hidden_tests import run_hidden_tests
+from agentrl.workflows.repository import with_files, with_patch
 
 PLANTED = {
     "conftest.py": """import pytest
@@ -76,8 +77,13 @@ async def vet_repository_tasks(
             return with_fault(report, FaultKind.UNREADABLE, one_line(error))
         own = replace(spec, image=task.image or spec.image, limits=task.grading_limits())
         async with open_pool(own, backend=backend, size=1) as pool:
-            report = await _run_solution(report, task, pool, start, solved, runs)
-            return await _run_cheaters(report, task, pool, start)
+            try:
+                report = await _run_solution(report, task, pool, start, solved, runs)
+                return await _run_cheaters(report, task, pool, start)
+            except SandboxLostError:
+                raise
+            except SandboxError as error:
+                return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
 
     return await each_task(tasks, one, at_once=at_once, on_report=on_report)
 

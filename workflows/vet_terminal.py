@@ -5,12 +5,15 @@ agentrl vet harbor:DIR ─► of each task: its image, its solution (1), nothing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
@@ -48,6 +51,10 @@ MODULES = (
 )
 PLANTED = {**dict.fromkeys(MODULES, MODULE), **dict.fromkeys(("pytest", "python3", "python", "uv", "uvx"), PROGRAM)}
 """Files that a verifier might run in the place of its own, in each folder of the agent's."""
+
+_FETCHES = re.compile(
+    r"\b(apt(-get)?|apk|dnf|yum|pip3?|uv|npm|cargo|conda)\s+(-\S+\s+)*(install|add|update|sync)\b|\b(curl|wget|uvx|npx)\s"
+)
 
 
 async def vet_terminal_tasks(
@@ -97,20 +104,56 @@ async def vet_terminal_task(
     """
     report = TaskReport(index=index, name=one_line(given.get("name", index), 60), rewards={}, tests=1)
     try:
-        task = await open_task(TerminalTask.model_validate(given).folder)
+        asked = TerminalTask.model_validate(given)
+        task = await open_task(asked.folder, asked.digest)
+        report = replace(report, warnings=await in_thread(_warnings, asked, task))
     except (TaskFileError, ValidationError) as error:
         return with_fault(report, FaultKind.UNREADABLE, one_line(error))
     except SandboxLostError:
         raise
     except SandboxError as error:
         return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
-    spec = SandboxSpec(image=task.image.image, limits=task.limits.of_sandbox(), cpus=task.limits.cpus, runtime=runtime)
-    async with open_pool(spec, backend=backend, size=1) as pool:
-        report = await _run_solution(report, task, pool, runs)
-        return await _run_cheaters(report, task, pool)
+    image, limits = task.image.image, task.limits.of_sandbox()
+    spec = SandboxSpec(image=image, limits=limits, cpus=task.limits.cpus, runtime=runtime, network=asked.network)
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(open_pool(spec, backend=backend, size=1))
+        testers = pool
+        if task.verifier_limits != limits:
+            larger = replace(spec, limits=task.verifier_limits)
+            testers = await stack.enter_async_context(open_pool(larger, backend=backend, size=1))
+        try:
+            report = await _run_solution(
+                report, task, pool, testers, runs, "" if asked.network else await in_thread(_needs_network, task)
+            )
+            return await _run_cheaters(report, task, testers)
+        except SandboxLostError:
+            raise
+        except SandboxError as error:
+            return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
 
 
-async def _run_solution(report: TaskReport, task: OpenTask, pool: SandboxPool, runs: int) -> TaskReport:
+def _warnings(asked: TerminalTask, task: OpenTask) -> tuple[str, ...]:
+    warnings = []
+    if task.folder.settings.environment.allow_internet and not asked.network:
+        warnings.append('allow_internet = true gives no network; where it is needed, give the task "network": true')
+    if all_of_it := task.folder.has_dockerfile and task.folder.copies_all():
+        left_out = ", ".join(task.folder.withheld)
+        warnings.append(
+            f"its Dockerfile copies its whole folder ({all_of_it[0]}), of which {left_out} are left out for it"
+        )
+    return tuple(warnings)
+
+
+def _needs_network(task: OpenTask) -> str:
+    """Return what to say where the reference of a task without a network fails."""
+    if not _FETCHES.search(task.test_script.read_text(errors="replace")):
+        return ""
+    return ': its verifier installs or fetches something, and there is no network; put that into the image, or give the task "network": true'
+
+
+async def _run_solution(
+    report: TaskReport, task: OpenTask, pool: SandboxPool, testers: SandboxPool, runs: int, hint: str
+) -> TaskReport:
     if task.folder.solution is None:
         where = "solution/solve.sh" if task.folder.form == "harbor" else "solution.sh"
         return with_fault(report, FaultKind.NO_REFERENCE, f"no {where}, so nothing shows that the tests can be passed")
@@ -122,9 +165,9 @@ async def _run_solution(report: TaskReport, task: OpenTask, pool: SandboxPool, r
             share = (anyio.current_time() - started) / task.limits.timeout_s
             end = await files_left(sandbox)
         report = replace(report, time_share=round(max(share, report.time_share), 3))
-        result, nonsense = await _verified(task, pool, end)
+        result, nonsense = await _verified(task, testers, end)
         if result.reward < 1:
-            failed.append(_why(result, nonsense, said))
+            failed.append(_why(result, nonsense, said) + hint)
     if report.time_share > SLOW_SHARE:
         warning = f"slow: the reference takes {report.time_share:.0%} of the agent's time"
         report = replace(report, warnings=(*report.warnings, warning))

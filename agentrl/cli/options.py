@@ -95,11 +95,11 @@ def keys_of(*sections: str, hidden: tuple[str, ...] = ()) -> Any:
 if TYPE_CHECKING:
     Keys = dict[str, Any]
     EvalKeys = dict[str, Any]
-    SandboxKeys = dict[str, Any]
+    VetKeys = dict[str, Any]
 else:
     Keys = keys_of()
     EvalKeys = keys_of(hidden=("trainer.", "steps", "run_dir"))
-    SandboxKeys = keys_of("sandbox")
+    VetKeys = keys_of("sandbox", "data")
 
 Files = Annotated[
     list[Path],

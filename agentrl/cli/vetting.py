@@ -15,17 +15,38 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from agentrl.config import RunConfig
+from agentrl.config import DataConfig, RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.rollout.episode_parts import load_backend
-from agentrl.rollout.task_folders import is_task_folder
+from agentrl.rollout.task_columns import with_columns
+from agentrl.rollout.task_folders import is_task_folder, tasks_of_folder, unusable_task
+from agentrl.rollout.tasks import list_tasks
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.grading.vet import TaskReport
 
 SHOWN_TASKS = 30
 SHOWN_CHEATERS = 10
+
+
+def tasks_to_vet(sources: Sequence[str], data: DataConfig, limit: int | None) -> list[Task]:
+    """Return the tasks of some sources as a run or an evaluation reads them, and those that cannot be used besides, for their reports.
+
+    Args:
+        sources: As the key `tasks` names them.
+        data: Of which `columns` and `fields` count.
+        limit: How many of each source; None: all.
+
+    Raises:
+        TaskFileError: They cannot be read.
+    """
+    tasks: list[Task] = []
+    for source in sources:
+        kind, _, folder = source.partition(":")
+        given = list(tasks_of_folder(folder, unusable_task)) if kind == "harbor" else source
+        tasks += list_tasks(with_columns(given, data), limit)
+    return tasks
 
 
 async def run_vetting(
@@ -162,10 +183,12 @@ def show_vetting(reports: Sequence[TaskReport], summary: dict[str, Any], console
     for name, count in list(summary["cheaters"].items())[:SHOWN_CHEATERS]:
         figures.add_row(f"  {escape(name)}", str(count))
     figures.add_row("kept with warnings", str(sum(report.kept and bool(report.warnings) for report in reports)))
+    warned: dict[str, list[str]] = {}
     for report in reports:
-        for warning in report.warnings:
-            if report.kept:
-                figures.add_row(f"  {escape(report.name)}", escape(warning))
+        for warning in report.warnings if report.kept else ():
+            warned.setdefault(warning, []).append(report.name)
+    for warning, names in warned.items():
+        figures.add_row(f"  {escape(names[0]) if len(names) == 1 else f'{len(names)} tasks'}", escape(warning))
     console.print(figures)
 
 

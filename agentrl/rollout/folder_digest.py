@@ -10,6 +10,8 @@ from pathlib import Path
 
 from agentrl.errors import TaskFileError
 
+PART = 2**20
+
 
 def folder_digest(folder: Path | None, also: Iterable[str] = (), without: Collection[str] = ()) -> str:
     """Return a digest of the paths, modes and contents below a folder, if there is one, and of further texts.
@@ -34,9 +36,16 @@ def folder_digest(folder: Path | None, also: Iterable[str] = (), without: Collec
                 continue
             if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
                 raise TaskFileError(f"{path} is no file, folder or link; take it out")
-            content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-            head = f"{path.relative_to(folder)}\0{path.is_symlink()}\0{bool(info.st_mode & 0o100)}\0{len(content)}\0"
-            digest.update(head.encode(errors="surrogateescape") + content)
+            target = os.fsencode(os.readlink(path)) if path.is_symlink() else None
+            size = info.st_size if target is None else len(target)
+            head = f"{path.relative_to(folder)}\0{target is not None}\0{bool(info.st_mode & 0o100)}\0{size}\0"
+            digest.update(head.encode(errors="surrogateescape"))
+            if target is not None:
+                digest.update(target)
+                continue
+            with path.open("rb") as file:
+                while part := file.read(PART):
+                    digest.update(part)
     except OSError as error:
         raise TaskFileError(f"{error.filename} cannot be read: {error.strerror}") from error
     return digest.hexdigest()[:16]

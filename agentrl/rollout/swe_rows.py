@@ -21,8 +21,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.machine.git import run_git
-from agentrl.machine.sandbox_bounds import MAX_PACKED_BYTES
+from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
 from agentrl.rollout.task_folders import DEFAULT_AGENT
+from agentrl.rollout.task_settings import ImageName
 from agentrl.rollout.task_type import first_problem
 
 TAR_BLOCK = 512
@@ -59,8 +60,8 @@ class SweRow(BaseModel):
     test_patch: str = ""
     fail_to_pass: TestIds = Field(alias="FAIL_TO_PASS", min_length=1)
     pass_to_pass: TestIds = Field(alias="PASS_TO_PASS", default_factory=list)
-    image_name: str | None = None
-    docker_image: str | None = None
+    image_name: ImageName | None = None
+    docker_image: ImageName | None = None
 
     @property
     def must_pass(self) -> list[str]:
@@ -196,11 +197,20 @@ def _links(staged: bytes) -> set[bytes]:
 
 
 def _check_size(listed: bytes, where: str) -> None:
-    sizes = [int(size) for one in listed.split(b"\0")[:-1] if (size := one.partition(b"\t")[0].split()[3]) != b"-"]
-    packed = sum(TAR_BLOCK + -(-size // TAR_BLOCK) * TAR_BLOCK for size in sizes)
+    entries = [one.partition(b"\t") for one in listed.split(b"\0")[:-1]]
+    sizes = [int(size) for about, _, _ in entries if (size := about.split()[3]) != b"-"]
+    folders: set[bytes] = set()
+    for _, _, path in entries:
+        while (path := path.rpartition(b"/")[0]) and path not in folders:
+            folders.add(path)
+    packed = TAR_BLOCK * (len(entries) + len(folders)) + sum(-(-size // TAR_BLOCK) * TAR_BLOCK for size in sizes)
     if packed > MAX_PACKED_BYTES:
         raise TaskFileError(
             f"{where}: base_commit: the repository has {packed >> 20} MB; a sandbox has room for {MAX_PACKED_BYTES >> 20}; leave the row out"
+        )
+    if (count := len(entries) + len(folders)) >= FILES:
+        raise TaskFileError(
+            f"{where}: base_commit: the repository has {count} files and folders; a sandbox has room for {FILES}; leave the row out"
         )
 
 

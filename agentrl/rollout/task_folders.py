@@ -13,7 +13,6 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.machine.evidence import regular
 from agentrl.machine.sandbox_bounds import FILES
 from agentrl.rollout.dockerfile import copied, workdir_of
 from agentrl.rollout.folder_digest import folder_digest
@@ -52,6 +52,8 @@ class TaskFolder(BaseModel):
     tests: Path
     test_script: str
     """The name of the script that runs the tests; a sandbox has it in `/tests`."""
+    tests_bytes: int
+    """The room that the tests take in a sandbox."""
     solution: Path | None
     """The script of the reference solution, where there is one."""
 
@@ -65,10 +67,11 @@ class TaskFolder(BaseModel):
         """What lies in the folder of the Dockerfile and is no part of what the image is built from: the tests and the solution."""
         return WITHHELD if self.form == "terminal-bench" else ()
 
-    @cached_property
-    def tests_bytes(self) -> int:
-        """The room that the tests take in a sandbox."""
-        return _room(self.tests)[0]
+    def copies_all(self) -> list[str]:
+        """Return the instructions of the Dockerfile that would take tests and solution into the image, were they there for it."""
+        if not self.withheld or not self.has_dockerfile:
+            return []
+        return copied((self.context / "Dockerfile").read_text(encoding="utf-8", errors="replace"), self.withheld)[1]
 
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
         """Return the folder as a task of `workflows/terminal_task.py`. Its digest changes with every file of the folder."""
@@ -117,6 +120,11 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
             + (f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else "")
             + f":\n{''.join(shown)}".rstrip()
         )
+
+
+def unusable_task(folder: Path, error: TaskFileError) -> Task:
+    """Return a task that stands for a folder which cannot be used: whoever opens it is told why."""
+    return {"folder": str(folder), "digest": None, "name": folder.name, "prompt": str(error), "agent": DEFAULT_AGENT}
 
 
 def is_task_folder(task: Task) -> bool:
@@ -225,13 +233,14 @@ def read_task_folder(folder: Path) -> TaskFolder:
         has_dockerfile=has_dockerfile,
         tests=folder / "tests",
         test_script=written.test_file.name,
+        tests_bytes=_checked_room(folder / "tests", settings),
         solution=solution if solution.is_file() else None,
     )
     _check_folders(file, result)
     _check_script(written.test_file)
     if result.solution is not None:
         _check_script(result.solution)
-    _check_room(result)
+        _checked_room(result.solution.parent if form == "harbor" else result.solution, settings)
     return result
 
 
@@ -271,33 +280,25 @@ def _check_script(script: Path) -> None:
         )
 
 
-def _check_room(task: TaskFolder) -> None:
-    """Check that a sandbox has room for what is put into it beside the agent's files.
+def _checked_room(folder: Path, settings: TaskSettings) -> int:
+    """Return the bytes that the content of a folder takes in a sandbox, whose files are in memory.
 
     Raises:
-        TaskFileError: It has not.
+        TaskFileError: A sandbox has no room for them.
     """
-    disk_mb = task.settings.disk_mb
-    for folder in (task.tests, task.solution.parent if task.solution and task.form == "harbor" else None):
-        if folder is None or not folder.is_dir():
-            continue
-        size, files = _room(folder)
-        if size > disk_mb << 20:
-            raise TaskFileError(
-                f"{folder}: its files take {-(-size >> 20)} MB, and environment.storage_mb and memory_mb leave a sandbox {disk_mb}; "
-                "raise them, or put large files into the image"
-            )
-        if files > FILES // 2:
-            raise TaskFileError(
-                f"{folder}: it has {files} files and folders, and a sandbox has room for {FILES}, the agent's among them; put them into "
-                f"the image, or into an archive: at most {FILES // 2} can be here"
-            )
-
-
-def _room(folder: Path) -> tuple[int, int]:
-    """Return the bytes and the files that the content of a folder is in a sandbox, whose files are in memory."""
     found = [path.lstat() for path in folder.rglob("*")]
-    return sum(-(-one.st_size // PAGE) * PAGE for one in found if not stat.S_ISDIR(one.st_mode)), len(found)
+    size = sum(-(-one.st_size // PAGE) * PAGE for one in found if not stat.S_ISDIR(one.st_mode))
+    if size > settings.disk_mb << 20:
+        raise TaskFileError(
+            f"{folder}: its files take {-(-size >> 20)} MB, and environment.storage_mb and memory_mb leave a sandbox {settings.disk_mb}; "
+            "raise them, or put large files into the image"
+        )
+    if len(found) > FILES // 2:
+        raise TaskFileError(
+            f"{folder}: it has {len(found)} files and folders, and a sandbox has room for {FILES}, the agent's among them; put them into "
+            f"the image, or into an archive: at most {FILES // 2} can be here"
+        )
+    return size
 
 
 def _has_dockerfile(file: Path, context: Path, docker_image: str | None) -> bool:
@@ -344,7 +345,7 @@ def read_text(file: Path) -> str:
         TaskFileError: It is missing, or is no text.
     """
     try:
-        return file.read_text(encoding="utf-8")
+        return regular(file).read_text(encoding="utf-8")
     except OSError as error:
         raise TaskFileError(f"{file} cannot be read: {error.strerror}; a task folder needs it") from error
     except UnicodeDecodeError as error:

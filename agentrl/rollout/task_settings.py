@@ -67,10 +67,9 @@ def engine_is_here() -> bool:
     return (os.environ.get("DOCKER_CONTEXT") or _context_of_the_user()) == "default"
 
 
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-Memory = Annotated[
-    int, BeforeValidator(_megabytes), Field(ge=MEMORY_MB[0], le=MEMORY_MB[1]), AfterValidator(_of_this_machine)
-]
+Disk = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(ge=MEMORY_MB[0], le=MEMORY_MB[1])]
+Memory = Annotated[Megabytes, AfterValidator(_of_this_machine)]
 Cpus = Annotated[float, Field(ge=CPUS[0], le=CPUS[1])]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
 ImageName = Annotated[str, AfterValidator(check_image_name)]
@@ -96,7 +95,7 @@ class Environment(_Section):
     """None: the WORKDIR of the image."""
     cpus: Cpus = 1.0
     memory_mb: Memory = 2048
-    storage_mb: Megabytes = 10240
+    storage_mb: Disk = 10240
     env: dict[str, str] = Field(default_factory=dict)
     os: str = "linux"
     allow_internet: bool | None = None
@@ -167,7 +166,7 @@ class SandboxSettings(_Section):
     writable: tuple[AbsolutePath, ...] = ()
     """Folders that the agent may write to, beside the working folder. Their files are what the verifier sees of its work."""
     keep: tuple[str, ...] = ()
-    """Names of files that steer tests (`agentrl.workflows.repository.STEERING`) and are the agent's to write in this task."""
+    """Names of files that steer tests (`agentrl.workflows.hidden_tests.STEERING`) and are the agent's to write in this task."""
 
 
 class Metadata(_Section):

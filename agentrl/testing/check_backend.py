@@ -37,6 +37,11 @@ TRIED = (*OF_THE_FENCE, "timeout_s = 1", "processes = 16", "file_mb = 8", "open_
 MEMORY = "hoards, 1 MB at a time"
 
 
+def is_tried(attempt: Attempt) -> bool:
+    """Return whether the contract has a program go against this limit."""
+    return attempt.limit in TRIED or attempt.does == MEMORY
+
+
 async def check_backend(
     backend: str | Backend,
     /,
@@ -170,6 +175,7 @@ class _Contract:
                 line = await process.read_line()
                 require(line == b"%d\n" % (2 * number), f"a program that was told {number} answered {line!r}", remedy)
             await process.end_input()
+            require(await process.read_line() is None, "a program that ends went on to say something", remedy)
             done = await process.wait()
             ended = done.exit_code == 1 and b"EOFError" in done.stderr
             require(ended, f"the end of a program's input came to {done}", remedy)
@@ -185,9 +191,7 @@ class _Contract:
             )
 
     async def limits_hold(self) -> None:
-        tried = [
-            one for one in ATTEMPTS if (one.limit in TRIED or one.does == MEMORY) and one.limit not in self.told_holes
-        ]
+        tried = [one for one in ATTEMPTS if is_tried(one) and one.limit not in self.told_holes]
         async with self.sandbox() as sandbox:
             for attempt in tried:
                 await self._limit_holds(sandbox, attempt)

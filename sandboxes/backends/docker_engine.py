@@ -157,7 +157,8 @@ class Docker:
             "MemorySwap": memory,
             # Version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit.
             "KernelMemoryTCP": memory,
-            "NanoCpus": int(spec.cpus * 1e9),
+            # A limit beyond the cores that there are is no fault of a task's; the engine would refuse it.
+            "NanoCpus": int(min(spec.cpus, cores_of(client, engine)) * 1e9),
             "PidsLimit": spec.limits.processes + OWN_PROCESSES,
         }
 

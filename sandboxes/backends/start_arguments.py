@@ -9,6 +9,7 @@ import marshal
 import zlib
 from functools import cache
 
+from agentrl.machine.sandbox_bounds import FILES
 from agentrl.sandboxes.backends.syscall_filter import compile_filter
 from agentrl.sandboxes.inside.modules import marshalled
 from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
@@ -19,8 +20,6 @@ FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
 """Folders of memory besides the user's own."""
 SCRATCH = (*FOLDERS, "/dev/mqueue")
 """All writable folders besides the user's own."""
-FILES = 16_384
-"""Files in a folder of memory."""
 GREETING_TIMEOUT_S = 300.0
 """A sandbox to which nobody says a word for so long after its start ends."""
 PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")

@@ -6,9 +6,6 @@ import json
 import os
 import stat
 
-MAX_PACKED_BYTES = 32 * 2**20
-"""Of the files in an archive, as long as they claim to be. A hole takes no room until somebody reads it."""
-
 
 def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
     """Open a file without following any link, so that no path leads out of the folders it names."""
@@ -63,8 +60,10 @@ def read(work: str, payload: bytes) -> bytes:
         return file.read(request["max_bytes"])
 
 
-def pack(work: str) -> bytes:
-    """Return a tar archive of everything under `work`.
+def pack(work: str, max_bytes: int) -> bytes:
+    """Return a tar archive of everything under `work`, whose files have so many bytes at most.
+
+    They count as long as they claim to be: a hole takes no room until somebody reads it.
 
     Raises:
         OSError: It would be too large: holes in files are written out.
@@ -72,13 +71,42 @@ def pack(work: str) -> bytes:
     import io
     import tarfile
 
-    size = sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(work) for name in names)
-    if size > MAX_PACKED_BYTES:
-        raise OSError(f"the files have {size} bytes, more than a snapshot holds ({MAX_PACKED_BYTES})")
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name in sorted(os.listdir(work)):
-            archive.add(os.path.join(work, name), arcname=name)
+    buffer, size = io.BytesIO(), 0
+    opened: list[tuple[str, int]] = []
+    """What its owner had taken every right from, and the rights that it has again at the end."""
+    try:
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            left = [(os.path.join(work, name), name) for name in sorted(os.listdir(work), reverse=True)]
+            while left:
+                path, name = left.pop()
+                member = archive.gettarinfo(path, name)
+                if member is None:  # a socket
+                    continue
+                size += member.size
+                if size > max_bytes:
+                    raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
+                needed = 0o400 if member.isreg() else 0o500 if member.isdir() else 0
+                if member.mode & needed != needed:
+                    opened.append((path, member.mode))
+                    os.chmod(path, member.mode | needed)
+                if member.isreg():
+                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    with os.fdopen(os.open(path, flags), "rb") as file:
+                        if (
+                            opened and opened[-1][0] == path
+                        ):  # at once: it may have another name, which is still to come
+                            os.chmod(*opened.pop())
+                        archive.addfile(member, file)
+                    continue
+                archive.addfile(member)
+                if member.isdir():
+                    left += [
+                        (os.path.join(path, below), f"{name}/{below}")
+                        for below in sorted(os.listdir(path), reverse=True)
+                    ]
+    finally:
+        for path, mode in reversed(opened):
+            os.chmod(path, mode)
     return buffer.getvalue()
 
 

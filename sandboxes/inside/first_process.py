@@ -135,7 +135,7 @@ class FirstProcess:
             elif kind == b"R":
                 self.send(b"a", number, read(self.work, payload[:]))
             elif kind == b"P":
-                self.send(b"a", number, pack(self.work))
+                self.send(b"a", number, pack(self.work, **json.loads(payload[:])))
             elif kind == b"U":
                 wipe(self.folders)
                 unpack(self.work, payload[:])

@@ -10,10 +10,11 @@ import pytest
 
 from agentrl.errors import TaskFileError
 from agentrl.rollout.folder_digest import folder_digest
-from agentrl.rollout.task_folders import read_task_folder, variables
+from agentrl.rollout.task_folders import read_task_folder, tasks_of_folder, unusable_task, variables
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import fingerprint, list_tasks, open_tasks
 from agentrl.workflows import terminal_task
+from agentrl.workflows.task_verifier import image_source
 
 FOLDERS = Path(__file__).parents[1] / "workflows" / "terminal_tasks"
 HARBOR = {
@@ -34,7 +35,7 @@ def folder_of(tmp_path: Path, files: dict[str, str | None]) -> Path:
         if text is not None:
             file = tmp_path / "a-task" / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+            file.write_bytes(text.encode())
     return tmp_path / "a-task"
 
 
@@ -151,6 +152,28 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
         ({"task.toml": "[verifier.environment]\ncpus = 1"}, "it runs in a new sandbox of the task's image"),
         ({"task.toml": "[[steps]]\nname = 'one'"}, "a task of several steps ([[steps]]) is not run"),
         ({"task.toml": "[metadata.agentrl]\nwriteable = ['/a']"}, "metadata.agentrl.writeable: Extra inputs"),
+        ({"task.toml": "[environment]\ncpus = 0"}, "task.toml, environment.cpus: Input should be greater than or equal to 0.01, not 0"),
+        ({"task.toml": "[environment]\ncpus = -1"}, "task.toml, environment.cpus: Input should be greater than or equal to 0.01, not -1"),
+        ({"task.toml": "[environment]\ncpus = 1e300"}, "task.toml, environment.cpus: Input should be less than or equal to 1024, not 1e+300"),
+        ({"task.toml": "[environment]\nmemory_mb = 0"}, "environment.memory_mb: Input should be greater than or equal to 16, not 0"),
+        ({"task.toml": "[environment]\nmemory = '10 TB'"}, "environment.memory_mb: Input should be less than or equal to 4194304, not '10 TB'"),
+        ({"task.toml": f"[environment]\nmemory = '{'9' * 400}G'"}, "environment.memory_mb: Input should be a valid integer"),
+        ({"task.toml": "[environment]\nmemory_mb = 4_000_000"}, "environment.memory_mb: 4000000 MB are more than the "),
+        ({"task.toml": "[environment]\nstorage_mb = -5"}, "environment.storage_mb: Input should be greater than 0, not -5"),
+        ({"task.toml": "[agent]\ntimeout_sec = 1e12"}, "agent.timeout_sec: Input should be less than or equal to 2592000, not 1000000000000.0"),
+        ({"task.toml": "[environment]\ndocker_image = 'Not An Image'"}, "environment.docker_image: 'Not An Image' can be no image's name"),
+        ({"task.toml": "[environment]\ndocker_image = ''"}, "environment.docker_image: '' can be no image's name"),
+        ({"task.toml": "[environment]\nworkdir = '/tmp'"}, "task.toml, environment: /tmp cannot be the agent's to write to: a sandbox has its own"),
+        ({"task.toml": "[environment]\nworkdir = '//tmp'"}, "environment.workdir: '//tmp' must be an absolute path without"),
+        ({"task.toml": '[environment]\nworkdir = "/a\\nb"'}, "must be an absolute path without"),
+        ({"task.toml": "[environment]\nworkdir = '/sandbox/x'"}, "/sandbox/x cannot be the agent's"),
+        ({"task.toml": "[environment]\nworkdir = '/tests/here'"}, "/tests/here is where the verifier finds its tests"),
+        ({"task.toml": "[metadata.agentrl]\nwritable = ['/usr']"}, "task.toml, environment: /usr cannot be the agent's"),
+        ({"task.toml": "[environment]\nworkdir = '/a'\n[metadata.agentrl]\nwritable = ['/a/b']"}, "/a/b is below another folder"),
+        ({"environment/Dockerfile": "FROM x\nWORKDIR /tmp/work\n"}, "environment/Dockerfile, WORKDIR: /tmp/work cannot be the agent's"),
+        ({"tests/test.sh": "#!/bin/sh\r\n"}, "tests/test.sh: its lines end as on Windows"),
+        ({"solution/solve.sh": "#!/bin/sh\r\n"}, "solution/solve.sh: its lines end as on Windows"),
+        ({"task.toml": "[environment]\nstorage = '1M'", "tests/big": "x" * 2**21}, "tests: its files take 3 MB, and environment.storage_mb"),
         ({"task.toml": "[[steps]]\nname = 'one'", "instruction.md": None}, "a task of several steps ([[steps]]) is not run"),
         ({"task.toml": "verifier = 1"}, "task.toml, verifier: "),
         ({"task.toml": "[environment]\nenv = 1", "environment/docker-compose.yaml": "services: {main: {environment: [A=1]}}"}, "environment.env: "),
@@ -186,6 +209,10 @@ def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path, files: dict[str, 
         ({"docker-compose.yaml": "services: {}"}, "docker-compose.yaml: not understood"),
         ({"docker-compose.yaml": "services: {a: {working_dir: app}}"}, "environment.workdir: 'app' must be an absolute path"),
         ({"docker-compose.yaml": "x"}, "docker-compose.yaml: not understood"),
+        ({"docker-compose.yaml": "services: {a: {build: ../other}}"}, "services.a.build: the image is built from the Dockerfile beside this file alone; put that of '../other' there"),
+        ({"docker-compose.yaml": "services: {a: {build: {dockerfile: D2}}}"}, "services.a.build: the image is built from the Dockerfile beside this file alone"),
+        ({"Dockerfile": "FROM x\nCOPY tests/data /app\n"}, "Dockerfile: 'COPY tests/data /app' puts tests or the solution before the agent"),
+        ({"Dockerfile": "FROM x\nADD solution.sh /app\n"}, "Dockerfile: 'ADD solution.sh /app' puts tests or the solution"),
         ({"Dockerfile": None}, "the task has no image; write "),
         ({"run-tests.sh": None}, "run-tests.sh is missing: it runs the tests"),
     ],
@@ -222,6 +249,50 @@ def test_links_that_a_sandbox_does_not_have_are_named(tmp_path: Path, path: str,
         return
     with pytest.raises(TaskFileError, match=f"{path} is a link to '{target}', which a sandbox does not have"):
         read_task_folder(folder)
+
+
+def test_memory_is_compared_with_this_machine_where_the_engine_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path, {**HARBOR, "task.toml": "[environment]\nmemory_mb = 4_000_000\ncpus = 1000\n"})
+    monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
+    with pytest.raises(
+        TaskFileError, match=r"4000000 MB are more than the .* of this machine; lower it, or name an engine"
+    ):
+        read_task_folder(folder)
+    monkeypatch.setenv("DOCKER_HOST", "ssh://large")
+    assert read_task_folder(folder).settings.environment.cpus == 1000
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONTEXT", "large")
+    read_task_folder(folder)
+
+
+def test_all_folders_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> None:
+    for number in range(8):
+        made = folder_of(tmp_path / f"{number}", {**HARBOR, "instruction.md": "" if number else "Do it."})
+        made.rename(tmp_path / f"task-{number}")
+    with pytest.raises(TaskFileError) as refused:
+        open_tasks(f"harbor:{tmp_path}")
+    said = str(refused.value)
+    assert "7 of 8 task folders cannot be used: mend them, take them out, or use those that `agentrl vet" in said
+    assert said.count("the instruction is empty") == 5
+    names = [task["name"] for task in tasks_of_folder(str(tmp_path), unusable_task)]
+    assert names == [f"task-{number}" for number in range(8)]
+
+
+def test_tests_and_solution_are_no_part_of_what_the_older_forms_image_is_made_of(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path, {**OLDER, "tests/test_it.py": "", "solution.sh": "", "Dockerfile": "FROM x\nCOPY . /app\n"}
+    )
+    before, task = image_source(read_task_folder(folder)), list_tasks(f"harbor:{folder}")
+    for changed in ("tests/test_it.py", "run-tests.sh", "solution.sh"):
+        (folder / changed).write_text("other")
+    found = read_task_folder(folder)
+    assert image_source(found) == before
+    assert list_tasks(f"harbor:{folder}") != task
+    assert found.copies_all() == ["COPY . /app"]
+    (folder / "app.py").write_text("other")
+    assert image_source(found) != before
 
 
 def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ async def test_holes_in_files_are_no_part_of_a_snapshot(sandbox: Sandbox) -> Non
     assert await sandbox.read("small") == b"content"
 
 
+async def test_what_nobody_may_read_is_part_of_a_snapshot_with_its_rights(sandbox: Sandbox) -> None:
+    made = "mkdir -p a/b; echo 1 > a/b/c; mkfifo a/pipe; ln a/b/c a/again; ln -s nowhere a/link; chmod 000 a/b/c a/b"
+    looks = "stat -c '%A %n' a a/b a/pipe a/link; chmod 700 a/b; stat -c '%A %h %n' a/b/c; chmod 600 a/b/c; cat a/again"
+    await sandbox.run(["sh", "-c", made])
+    packed = await sandbox.snapshot()
+    there = (await sandbox.run(["sh", "-c", looks])).stdout
+    await sandbox.restore(packed)
+    again = (await sandbox.run(["sh", "-c", looks])).stdout
+    assert again == there
+    assert again.endswith(b"---------- 2 a/b/c\n1\n")
+
+
 async def test_names_that_are_no_utf8_survive_a_snapshot(sandbox: Sandbox) -> None:
     code = "import os\nopen(b'/sandbox/\\xff\\xfe', 'w').write('1')\nos.mkdir(b'/sandbox/\\xed\\xa0\\x80')\nos.symlink(b'\\xff', b'/sandbox/link')"
     assert (await sandbox.run(["python3", "-c", code])).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import subprocess
 import tarfile
@@ -22,8 +23,9 @@ from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.sandboxes import BackendName
 from agentrl.testing import ScriptedModel
-from agentrl.workflows import harness
-from agentrl.workflows.repository import Repository, with_tests
+from agentrl.workflows import harness, hidden_tests
+from agentrl.workflows.hidden_tests import with_tests
+from agentrl.workflows.repository import Repository
 from tests.workflows.tar_texts import pack, texts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -235,6 +237,26 @@ async def test_too_much_in_the_repository_earns_nothing(bubblewrap: BackendName)
     assert (done.error, done.reward, done.metrics["repository_lost"]) == (None, 0.0, 1.0)
 
 
+async def test_tests_that_cannot_be_run_are_an_error_and_no_reward(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = {"files": {"check.sh": ""}, "command": ["no-such-program", "check.sh"]}
+    done = await outcome_of("true", task(tests=missing), bubblewrap)
+    assert "it has no program 'no-such-program', which their command names; install it there" in (done.error or "")
+    monkeypatch.setattr(hidden_tests, "CHECK_PYTEST", "import no_such_pytest")
+    done = await outcome_of("true", task(), bubblewrap)
+    assert "its python3 imports no pytest (ModuleNotFoundError: No module named 'no_such_pytest')" in (done.error or "")
+
+
+async def test_a_plugin_of_pytest_is_the_images_and_not_the_repositorys(bubblewrap: BackendName) -> None:
+    """A plugin that is installed, as anyio's is here, is imported where the repository's modules are looked for."""
+    passes = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+    passes += "    report = yield\n    report.outcome = 'passed'\n    return report\n"
+    planted = write("anyio/__init__.py", "") + write("anyio/pytest_plugin.py", passes)
+    done = await outcome_of(planted, task(), bubblewrap)
+    assert (done.error, done.reward) == (None, 0.0)
+
+
 async def test_what_steers_pytest_is_as_the_repository_had_it(bubblewrap: BackendName) -> None:
     """Its own conftest.py works, though the agent has emptied it."""
     conftest = "import pytest\n@pytest.fixture\ndef five():\n    return 5\n"
@@ -266,6 +288,58 @@ def test_what_a_steering_link_leads_to_is_as_the_repository_had_it() -> None:
         files = {one.name: packed.extractfile(one).read() for one in packed if one.isreg()}  # type: ignore[union-attr]
         assert packed.getmember("pytest.ini").linkname == "cfg/link.ini"
     assert files == {"cfg/base.ini": b"old", "cfg/other.ini": b"new"}
+
+
+def test_what_nobody_steers_with_comes_through_as_it_is() -> None:
+    left = io.BytesIO()
+    with tarfile.open(fileobj=left, mode="w") as packed:
+        for name, kind, target, mode in (
+            ("locked", tarfile.DIRTYPE, "", 0o000),
+            ("locked/" + 40 * "long-name/" + "é.txt", tarfile.REGTYPE, "", 0o640),
+            ("link", tarfile.SYMTYPE, 20 * "far/away/", 0o777),
+            ("again", tarfile.LNKTYPE, "locked/" + 40 * "long-name/" + "é.txt", 0o640),
+            (os.fsdecode(b"no-\xff-utf8"), tarfile.REGTYPE, "", 0o755),
+            ("empty", tarfile.REGTYPE, "", 0o600),
+        ):
+            one = tarfile.TarInfo(name)
+            one.type, one.linkname, one.mode, one.mtime = kind, target, mode, 12345.5
+            one.size = 0 if kind != tarfile.REGTYPE or name == "empty" else 700
+            packed.addfile(one, io.BytesIO(b"x" * one.size))
+
+    def content(archive: bytes) -> list[Any]:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+            files = {one.name: packed.extractfile(one) for one in packed if one.isreg()}
+            texts = {name: file.read() for name, file in files.items() if file is not None}
+            return [
+                (
+                    one.name,
+                    one.type,
+                    one.linkname,
+                    one.mode | (0o700 if one.isdir() else 0),
+                    one.mtime,
+                    texts.get(one.name),
+                )
+                for one in packed
+            ]
+
+    assert content(with_tests(pack({}), left.getvalue(), {})) == content(left.getvalue())
+
+
+def test_another_name_of_what_does_not_count_does() -> None:
+    """The first of two names of a file holds its content in an archive."""
+    left = io.BytesIO()
+    with tarfile.open(fileobj=left, mode="w") as packed:
+        for name, kind in (
+            ("conftest.py", tarfile.REGTYPE),
+            ("mine.py", tarfile.LNKTYPE),
+            ("also.py", tarfile.LNKTYPE),
+        ):
+            one = tarfile.TarInfo(name)
+            one.type, one.linkname = kind, "" if kind == tarfile.REGTYPE else "conftest.py"
+            one.size = 600 if kind == tarfile.REGTYPE else 0
+            packed.addfile(one, io.BytesIO(b"x" * one.size))
+    seen = texts(with_tests(pack({"conftest.py": "start"}), left.getvalue(), {}))
+    assert seen == {"conftest.py": "start", "mine.py": "x" * 600, "also.py": "x" * 600}
 
 
 def test_hidden_tests_take_the_place_of_what_is_in_their_way() -> None:

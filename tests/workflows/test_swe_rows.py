@@ -272,8 +272,12 @@ def test_a_folder_in_another_repository_is_not_taken_for_the_rows(
 def test_a_repository_that_no_sandbox_has_room_for_is_named_before_a_run(
     rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swe_rows, "MAX_PACKED_BYTES", 2000)
-    with pytest.raises(TaskFileError, match=r"row 0 .*base_commit: the repository has 0 MB"):
+    with monkeypatch.context() as patch:
+        patch.setattr(swe_rows, "MAX_PACKED_BYTES", 2000)
+        with pytest.raises(TaskFileError, match=r"row 0 .*base_commit: the repository has 0 MB"):
+            list(swe_rows.tasks_of_rows(rows))
+    monkeypatch.setattr(swe_rows, "FILES", 6)
+    with pytest.raises(TaskFileError, match=r"row 0 .*base_commit: the repository has 6 files and folders"):
         list(swe_rows.tasks_of_rows(rows))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import json
+import os
 import shutil
-import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.cli.main import main
 from agentrl.cli.vet import vet
 from agentrl.config import RunConfig
-from agentrl.errors import SandboxError, TaskFileError
+from agentrl.errors import SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.task_folders import read_task_folder
 from agentrl.rollout.tasks import list_tasks
 from agentrl.sandboxes import BackendName
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport
-from agentrl.sandboxes.task_image import TaskImage
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
 from agentrl.workflows.links_to_tests import links_out
-from agentrl.workflows.task_verifier import OpenTask, open_task, pytest_reward, reward_of, steers_tests
+from agentrl.workflows.task_steering import Steering, looks_in_workdir, places_of, steering
+from agentrl.workflows.task_verifier import open_task, pytest_reward, reward_of
 from agentrl.workflows.vet_terminal import vet_terminal_tasks
 from tests.workflows.test_harness import SHELL
 
@@ -55,12 +55,20 @@ async def task(folder: Path, **changes: Any) -> dict[str, Any]:
     return {**found, **changes}
 
 
+def steered(env: dict[str, str], in_workdir: bool = False, keep: tuple[str, ...] = ()) -> Steering:
+    """What steers a verifier with these variables, in an image whose folders are where their names say."""
+    places = places_of(env)
+    real = [os.path.normpath(f"/app/{path}" if path[0] != "/" else path) for group in places.groups for path in group]
+    inside = [f"/sandbox{path}" if f"{path}/".startswith("/app/") else path for path in real]
+    return steering(places, inside, ["ls", "own"], ["of_a_plugin"], writable=["/app"], keep=keep, in_workdir=in_workdir)
+
+
 def variant(tmp_path: Path, name: str, **files: str | None) -> Path:
     """A greeting with other files, by their names with __ for /, and of the same image."""
     folder = tmp_path / name
     shutil.copytree(GREETING, folder)
     for path, text in files.items():
-        file = folder / path.replace("__", "/").replace("_sh", ".sh")
+        file = folder / path.replace("__", "/").replace("_sh", ".sh").replace("_toml", ".toml").replace("_md", ".md")
         file.unlink()
         if text is not None:
             file.write_text(text)
@@ -125,6 +133,168 @@ async def test_a_cheat_earns_nothing(docker: BackendName) -> None:
         assert (await opened.run(given, 0)).reward == 1.0
 
 
+STEERED = """#!/bin/bash
+. ~/.profile 2>/dev/null
+true | ls /tests > /dev/null
+python3 -m pytest -q -p no:cacheprovider /tests/test_outputs.py && echo 1 > /logs/verifier/reward.txt
+python3 -c 'pass'
+exit 0
+"""
+VARIABLES = """
+[environment.env]
+PATH = ".:bin:/srv/bin:/usr/local/bin:/usr/bin:/bin"
+PYTHONPATH = "lib"
+BASH_ENV = "start.sh"
+LD_LIBRARY_PATH = "lib"
+PYTHONSTARTUP = "start.py"
+PYTEST_ADDOPTS = "-c settings.ini"
+PYTEST_PLUGINS = "own_plugin"
+HOME = "/app/home"
+"""
+REWARD = "echo 1 > /logs/verifier/reward.txt"
+STEERS = {
+    "a program first in PATH": f"printf '#!/bin/sh\\n{REWARD}' > ls; chmod +x ls",
+    "a program in a folder of PATH": f"mkdir bin; printf '#!/bin/sh\\n{REWARD}' > bin/ls; chmod +x bin/ls",
+    "a program behind a link of the image": f"mkdir -p tools; printf '#!/bin/sh\\n{REWARD}' > tools/ls; chmod +x tools/ls",
+    "a link in the place of a folder of PATH": f"mkdir x; printf '#!/bin/sh\\n{REWARD}' > x/ls; chmod +x x/ls; ln -s x bin",
+    "a start file of the shell": f"echo '{REWARD}' > start.sh; mkdir -p home; echo '{REWARD}' > home/.profile",
+    "a module in PYTHONPATH": f"printf 'import os\\nos.system(\"{REWARD}\")\\nos._exit(0)' | tee lib/json.py lib/own_plugin.py",
+    "a link in the place of PYTHONPATH": "mkdir x; printf 'import os\\nos._exit(0)' | tee x/json.py x/pytest.py; rm -r lib; ln -s x lib",
+    "settings of pytest": "printf '[pytest]\\naddopts = --co' > settings.ini",
+    "a library": "cp /dev/null lib/libc.so.6",
+}
+
+
+async def test_variables_of_the_task_lead_the_verifier_to_nothing_of_the_agents(
+    docker: BackendName, tmp_path: Path
+) -> None:
+    folder = variant(tmp_path, "steered", tests__test_sh=STEERED)
+    (folder / "task.toml").write_text((folder / "task.toml").read_text() + VARIABLES)
+    image = "FROM agentrl/sandbox\nWORKDIR /app\nRUN echo world > name.txt && ln -s /app/tools /srv/bin\n"
+    image += "RUN touch settings.ini start.sh start.py && mkdir home lib && touch lib/own_plugin.py\n"
+    (folder / "environment" / "Dockerfile").write_text(image)
+    says = ""
+    async with runner(ScriptedModel(lambda request: says)) as opened:
+        given = await task(folder, agent=SHELL)
+        for name, command in STEERS.items():
+            says = command
+            done = await opened.run(given, 0)
+            assert (done.error, done.reward) == (None, 0.0), name
+        says = f"{STEERS['a library']}; {STEERS['a program first in PATH']}; {SOLVE}"
+        assert (await opened.run(given, 0)).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("path", "steers"),
+    [
+        ("app/own", True),
+        ("app/bin/own", True),
+        ("app/bin/other", False),
+        ("app/bin/sub/ls", False),
+        ("app/uvx", True),
+        ("app/lib/libx.so.1", True),
+        ("app/lib/deep/libx.so", True),
+        ("app/lib/data.txt", False),
+        ("app/lib/csv.py", True),
+        ("app/lib/code.txt.py", True),
+        ("app/lib/mine.py", False),
+        ("app/lib/of_a_plugin/__init__.py", True),
+        ("app/csv.py", False),
+        ("app/start.sh", True),
+        ("app/x/start.sh", False),
+        ("app/home/.bashrc", True),
+        ("app/home/.local/bin/env", True),
+        ("app/home/.vimrc", False),
+        ("app/cache/app/x.pyc", True),
+        ("app/hook.js", True),
+        ("app/lib/plugged.py", True),
+        ("app/lib/kept.py", False),
+    ],
+)
+def test_what_variables_name_steers(path: str, steers: bool) -> None:
+    env = {
+        "PATH": "/usr/bin::bin",
+        "LD_LIBRARY_PATH": "/app/lib",
+        "PYTHONPATH": "./lib:/usr/lib",
+        "BASH_ENV": "start.sh",
+        "HOME": "/app/home",
+        "PYTHONPYCACHEPREFIX": "/app/cache",
+        "NODE_OPTIONS": "--require=/app/hook.js --x",
+        "PYTEST_ADDOPTS": "-p plugged -q",
+        "PYTEST_PLUGINS": "kept",
+    }
+    assert steered(env, keep=("kept.py",))(path) is steers
+
+
+def test_a_link_may_not_stand_for_a_place_that_variables_name() -> None:
+    found = steered({"PATH": "/app/tools/bin:/bin", "HOME": "/app/home"})
+    assert found.stands_for_a_place("app/tools")
+    assert found.stands_for_a_place("app/tools/bin")
+    assert found.stands_for_a_place("app/home")
+    assert not found.stands_for_a_place("app/tools/bin/x")
+    assert not found.stands_for_a_place("app/data")
+
+
+async def test_a_working_folder_in_path_leaves_the_agent_its_work(docker: BackendName, tmp_path: Path) -> None:
+    script = "#!/bin/sh\nset -e\ntest $(made) = 3 && test -s /app/made.txt && echo 1 > /logs/verifier/reward.txt\n"
+    folder = variant(tmp_path, "in_path", tests__test_sh=script)
+    (folder / "task.toml").write_text((folder / "task.toml").read_text() + 'env = { PATH = "/app:/usr/bin:/bin" }\n')
+    work = "printf '#!/bin/sh\\necho 3\\n' > made; chmod +x made; echo made > made.txt"
+    async with runner(ScriptedModel(lambda request: work)) as opened:
+        done = await opened.run(await task(folder, agent=SHELL), 0)
+    assert (done.error, done.reward) == (None, 1.0)
+
+
+async def test_what_fails_and_is_not_the_agents_is_no_reward(docker: BackendName, tmp_path: Path) -> None:
+    """A reward of 0 says that the agent failed."""
+    scripts = {
+        "cannot be started: its image has no /bin/nosuchshell, which": "#!/bin/nosuchshell\n",
+        "cannot be started: its image has no zsh, which": "#!/usr/bin/env -S zsh -e\n",
+        "left no text in reward.txt: OSError: not a regular file": "#!/bin/sh\nmkfifo /logs/verifier/reward.txt\n",
+        "left no text in reward.json: OSError: 100000000 bytes": "#!/bin/sh\ntruncate -s 100000000 /logs/verifier/reward.json\n",
+        "left no text in reward.txt: OSError: [Errno 40]": "#!/bin/sh\nln -s /app/hello.txt /logs/verifier/reward.txt\n",
+        "left 'nan' in reward.txt": "#!/bin/sh\necho nan > /logs/verifier/reward.txt\n",
+        "left '1e400' in reward.txt": "#!/bin/sh\necho 1e400 > /logs/verifier/reward.txt\n",
+        "left '[1e400]' in reward.json": "#!/bin/sh\nprintf [1e400] > /logs/verifier/reward.json\n",
+        "left '' in reward.txt": "#!/bin/sh\n: > /logs/verifier/reward.txt\n",
+    }
+    async with runner(ScriptedModel(lambda request: SOLVE)) as opened:
+        for number, (complaint, script) in enumerate(scripts.items()):
+            folder = variant(tmp_path, f"broken{number}", tests__test_sh=script)
+            done = await opened.run(await task(folder, agent=SHELL), 0)
+            assert complaint in (done.error or ""), (script, done)
+        start = variant(tmp_path, "start", task_toml="[environment]\nstorage_mb = 2\n")
+        (start / "environment" / "Dockerfile").write_text(
+            "FROM agentrl/sandbox\nWORKDIR /app\nRUN head -c 3000000 /dev/zero > zeros\n"
+        )
+        done = await opened.run(await task(start, agent=SHELL), 0)
+        assert "its files in /app take 3 MB, and environment.storage_mb and memory_mb leave a sandbox 2" in (
+            done.error or ""
+        )
+
+
+async def test_the_agents_files_and_the_tests_have_room_together(docker: BackendName, tmp_path: Path) -> None:
+    settings = (GREETING / "task.toml").read_text().replace("storage_mb = 256", "storage_mb = 24")
+    folder = variant(tmp_path, "full", task_toml=settings)
+    (folder / "tests" / "data").write_bytes(b"x" * 20_000_000)
+    async with runner(ScriptedModel(lambda request: f"{SOLVE}; cat /dev/zero > zeros")) as opened:
+        done = await opened.run(await task(folder, agent=SHELL), 0)
+    assert (done.error, done.reward, done.metrics["files_lost"]) == (None, 1.0, 0.0)
+
+
+async def test_what_a_verifier_prints_and_how_long_it_takes_has_bounds(docker: BackendName, tmp_path: Path) -> None:
+    settings = (GREETING / "task.toml").read_text().replace("timeout_sec = 30.0", "timeout_sec = 1.0")
+    async with runner(ScriptedModel(lambda request: SOLVE)) as opened:
+        loud = variant(tmp_path, "loud", tests__test_sh="#!/bin/sh\nhead -c 1000000000 /dev/zero\n")
+        done = await opened.run(await task(loud, agent=SHELL), 0)
+        assert (done.error, done.reward, done.metrics["no_reward"]) == (None, 0.0, 1.0)
+        hangs = variant(
+            tmp_path, "hangs", tests__test_sh="#!/bin/sh\ntrap '' TERM\nsleep 1000 & sleep 1000\n", task_toml=settings
+        )
+        done = await opened.run(await task(hangs, agent=SHELL), 0)
+        assert (done.error, done.reward, done.metrics["verifier_timed_out"]) == (None, 0.0, 1.0)
+
+
 async def test_nonsense_is_no_reward(docker: BackendName, tmp_path: Path) -> None:
     async def outcome(name: str, script: str) -> Outcome:
         folder = variant(tmp_path, name, tests__test_sh=f"#!/bin/sh\n{script}\n")
@@ -182,6 +352,41 @@ async def test_vetting_names_each_task_that_is_not_sound(docker: BackendName, tm
     assert report.faults[0].kind is FaultKind.FLAKY
 
 
+async def test_vetting_gives_the_network_and_asks_for_the_content_that_the_task_says(
+    docker: BackendName, tmp_path: Path
+) -> None:
+    looks = "#!/bin/sh\n# pip install x\ngrep -q eth0 /proc/net/dev && test -s /app/hello.txt && echo 1 > /logs/verifier/reward.txt\n"
+    folder = variant(tmp_path, "online", tests__test_sh=looks)
+    (folder / "task.toml").write_text((folder / "task.toml").read_text() + "allow_internet = true\n")
+    given = await task(folder)
+    online, offline, changed = await vet_terminal_tasks(
+        [{**given, "network": True}, given, {**given, "digest": "another"}], runs=1
+    )
+    assert (online.kept, online.warnings) == (True, ())
+    assert "its verifier installs or fetches something, and there is no network" in offline.faults[0].detail
+    assert "allow_internet = true gives no network" in offline.warnings[0]
+    assert [fault.kind for fault in changed.faults] == [FaultKind.UNREADABLE]
+
+
+def test_vetting_reads_tasks_as_a_run_does(
+    docker: BackendName, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    variant(tmp_path, "unusable", instruction_md="")
+    good = variant(tmp_path, "good")
+    keys, report, kept = tmp_path / "keys.toml", tmp_path / "report.json", tmp_path / "kept.jsonl"
+    keys.write_text(
+        f'tasks = "harbor:{tmp_path}"\n[data]\nfields = {{ max_turns = 3 }}\ncolumns = {{ name = "agent" }}\n'
+    )
+    assert main(["vet", "--config", str(keys), "--runs", "1", "--report", str(report), "--output", str(kept)]) == 1
+    (refused,) = json.loads(report.read_text())["refused_tasks"]
+    assert refused["faults"][0]["kind"] == "unreadable"
+    assert "the instruction is empty" in refused["faults"][0]["detail"]
+    (written,) = map(json.loads, kept.read_text().splitlines())
+    assert (written["folder"], written["max_turns"], written["name"]) == (str(good), 3, "shell")
+    assert main(["vet"]) == 2
+    assert "no tasks are named" in capsys.readouterr().err
+
+
 def test_the_command_vets_a_folder_of_tasks(
     docker: BackendName, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -202,6 +407,38 @@ async def test_the_older_form_is_run_too(docker: BackendName, tmp_path: Path) ->
     (folder / "solution.sh").write_text(f"[[ -d . ]] || exit 1\n{SOLVE}\n")
     (report,) = await vet_terminal_tasks([await task(folder)], runs=1)
     assert report.kept, report.faults
+    assert report.warnings == ()
+
+
+async def test_an_image_of_the_older_form_holds_neither_tests_nor_solution(docker: BackendName, tmp_path: Path) -> None:
+    folder = tmp_path / "older"
+    (folder / "tests" / "deep").mkdir(parents=True)
+    for name in (
+        "tests/deep/expected.txt",
+        "tests/test_it.py",
+        "solution.sh",
+        "run-tests.sh",
+        "seen.txt",
+        "ignored.txt",
+    ):
+        (folder / name).write_text("#!/bin/sh\n")
+    (folder / "task.yaml").write_text("instruction: Look.\n")
+    (folder / ".dockerignore").write_text("ignored.txt\n!tests/**\n!solution.sh\n")
+    (folder / "Dockerfile").write_text("FROM agentrl/sandbox\nWORKDIR /app\nCOPY . /app\nADD * /srv/\n")
+    model = ScriptedModel(ToolCall("shell", {"command": "ls -A /app /srv; find / -name expected.txt 2>&-"}), "Done.")
+    async with runner(model) as opened:
+        assert (await opened.run(await task(folder), 0)).error is None
+    (shown,) = [one["content"] for one in model.requests[-1]["messages"] if one["role"] == "tool"]
+    assert sorted(set(shown.split()) - {"[exit", "code", "0]", "1]"}) == [
+        ".dockerignore",
+        "/app:",
+        "/srv:",
+        "Dockerfile",
+        "seen.txt",
+        "task.yaml",
+    ]
+    (report,) = await vet_terminal_tasks([await task(folder)], runs=1)
+    assert "its Dockerfile copies its whole folder (COPY . /app), of which tests, run-tests.sh" in report.warnings[0]
 
 
 async def test_an_image_is_built_in_its_time_and_once(
@@ -223,21 +460,15 @@ async def test_an_image_is_built_in_its_time_and_once(
     assert "building" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("workdir", "complaint"),
-    [
-        ("/tmp/work", "/tmp/work "),
-        ("/usr", "/usr .*such as /app"),
-        ("/tests/here", "is where the verifier finds its tests"),
-    ],
-)
-async def test_a_folder_that_nobody_can_write_to_is_named(
-    docker: BackendName, tmp_path: Path, workdir: str, complaint: str
+async def test_a_folder_of_the_images_own_that_nobody_can_write_to_is_named(
+    docker: BackendName, tmp_path: Path
 ) -> None:
-    folder = variant(tmp_path, "elsewhere")
-    settings = (folder / "task.toml").read_text()
-    (folder / "task.toml").write_text(f'{settings}workdir = "{workdir}"\n')
-    with pytest.raises(TaskFileError, match=complaint):
+    folder = variant(
+        tmp_path, "elsewhere", environment__Dockerfile="FROM agentrl/sandbox\nENV W=/tmp/work\nWORKDIR $W\n"
+    )
+    with pytest.raises(
+        SandboxError, match="elsewhere: /tmp/work cannot be the agent's to write to: a sandbox has its own"
+    ):
         await open_task(folder)
 
 
@@ -256,15 +487,7 @@ async def test_a_folder_that_nobody_can_write_to_is_named(
     ],
 )  # fmt: skip
 def test_links_of_the_agents_do_not_lead_to_the_tests(links: dict[str, str], leading_out: str) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, target in links.items():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            archive.addfile(info)
-    packed.seek(0)
-    with tarfile.open(fileobj=packed) as archive:
-        found = links_out(archive, ("/app", "/srv/data"))
+    found = links_out(links, ("/app", "/srv/data"))
     assert {name.rpartition("/")[2] for name in found} == set(leading_out)
 
 
@@ -305,16 +528,11 @@ def test_rewards_are_numbers_from_0_to_1() -> None:
         ("apt-get install python3 -y", False),
     ],
 )
-def test_a_verifier_that_takes_modules_from_the_working_folder_is_known(
-    tmp_path: Path, line: str, looks_there: bool
-) -> None:
-    folder = tmp_path / "task"
-    shutil.copytree(GREETING, folder)
-    (folder / "tests" / "test.sh").write_text(f"#!/bin/sh\n{line}\n")
-    task = OpenTask(read_task_folder(folder), TaskImage("image", "/app", ("/app",), {}, b""))
-    assert task.imports_from_workdir is looks_there
+def test_a_verifier_that_takes_modules_from_the_working_folder_is_known(line: str, looks_there: bool) -> None:
+    assert looks_in_workdir(f"#!/bin/sh\n{line}\n", {}) is looks_there
+    steers = steered({}, in_workdir=looks_there)
     for path in ("app/csv.py", "app/sitecustomize/__init__.py", "app/sitecustomize.pyc"):
-        assert steers_tests(task, path) is looks_there
+        assert steers(path) is looks_there
 
 
 def test_every_summary_of_pytest_counts() -> None:

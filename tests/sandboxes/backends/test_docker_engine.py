@@ -65,6 +65,11 @@ async def test_a_container_is_locked_down(docker: BackendName) -> None:
     assert config["User"] == "0:0"  # the pristine process; test_sandbox.py looks at what programs are
 
 
+async def test_more_cores_than_there_are_is_all_of_them(docker: BackendName) -> None:
+    async with open_sandbox(backend=docker, cpus=100_000) as sandbox:
+        assert (await sandbox.run(["true"])).ok
+
+
 async def test_sandboxes_of_a_killed_process_are_gone_by_the_next_start(docker: BackendName, tmp_path: Path) -> None:
     """SIGKILL closes the input of its containers, which end by themselves; a start removes what did not."""
     script = f"""
@@ -91,12 +96,6 @@ anyio.run(main)
         with anyio.fail_after(40):
             while theirs & {c.id for c in await in_thread(containers)}:
                 await anyio.sleep(0.1)
-
-
-async def test_sandboxes_of_a_living_process_are_left_alone(docker: BackendName) -> None:
-    async with open_sandbox(backend=docker) as sandbox:
-        await Docker().prepare(SandboxSpec())
-        assert (await sandbox.run(["true"])).ok
 
 
 async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next_start(docker: BackendName) -> None:
