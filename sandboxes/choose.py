@@ -69,7 +69,8 @@ def named_plugin(name: str) -> Backend:
     """
     plugin = load_plugin(name)
     if plugin is None:
-        raise ConfigError(f"backend = {name!r}; use one of {', '.join((*get_args(BackendName), *plugin_names()))}")
+        known = ", ".join((*get_args(BackendName), *plugin_names()))
+        raise ConfigError(f"backend = {name!r}; use one of {known}, or python:FILE:FACTORY for one of yours")
     return plugin
 
 
