@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, get_args
 
@@ -23,37 +23,40 @@ from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
 BackendName = Literal["auto", "docker", "bubblewrap", "podman", "kubernetes", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
+_BACKENDS: dict[str, Callable[[], Backend]] = {
+    "docker": Docker,
+    "bubblewrap": Bubblewrap,
+    "podman": Podman,
+    "kubernetes": Kubernetes,
+    "UNSAFE_no_isolation": NoIsolation,
+}
 START_TIMEOUT_S = 60.0
 AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
 
 async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence[BackendName] = AUTO_ORDER) -> Backend:
-    """Return the backend of that name, one of agentrl's or of an installed package, ready for sandboxes of `spec`.
+    """Return a backend, ready for sandboxes of `spec`.
+
+    Args:
+        name: The backend itself, or its name: one of agentrl's, or of an installed package.
+        spec: The sandboxes that it is to start.
+        order: What "auto" tries, in this order.
 
     Raises:
         SandboxError: It, or all of `order`, cannot be used.
         ConfigError: There is no backend of that name.
     """
-    if not isinstance(name, str):
-        await name.prepare(spec)
-        return name
-    if name not in get_args(BackendName):
-        plugin = await in_thread(named_plugin, name)
-        await plugin.prepare(spec)
-        return plugin
+    chosen = await in_thread(plugin_of_name, name) if isinstance(name, str) else name
+    if not isinstance(chosen, str):
+        await chosen.prepare(spec)
+        return chosen
     reasons = []
-    for candidate in order if name == "auto" else (name,):
-        backend: Backend = {
-            "docker": Docker,
-            "bubblewrap": Bubblewrap,
-            "podman": Podman,
-            "kubernetes": Kubernetes,
-            "UNSAFE_no_isolation": NoIsolation,
-        }[candidate]()
+    for candidate in order if chosen == "auto" else (chosen,):
+        backend = _BACKENDS[candidate]()
         try:
             await backend.prepare(spec)
         except SandboxError as error:
-            if name != "auto":
+            if chosen != "auto":
                 raise
             reasons.append(f"{candidate}: {error}")
         else:
@@ -61,27 +64,20 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
     raise SandboxError("no sandbox backend works here. " + "; ".join(reasons))
 
 
-def named_plugin(name: str) -> Backend:
-    """Return the backend of an installed package.
+def plugin_of_name(name: str) -> str | Backend:
+    """Return a new backend of the installed package that has one of this name; the name itself where it is one of agentrl's.
 
     Raises:
-        ConfigError: No package names one so, or it cannot be used.
+        ConfigError: There is none of this name, or that of the package cannot be used.
     """
+    own_names = get_args(BackendName)
+    if name in own_names:
+        return name
     plugin = load_plugin(name)
     if plugin is None:
-        known = ", ".join((*get_args(BackendName), *plugin_names()))
+        known = ", ".join((*own_names, *plugin_names()))
         raise ConfigError(f"backend = {name!r}; use one of {known}, or python:FILE:FACTORY for one of yours")
     return plugin
-
-
-def check_name(name: str) -> None:
-    """Check that there is a backend of this name, without asking it anything.
-
-    Raises:
-        ConfigError: There is none, or that of a package cannot be used.
-    """
-    if name not in get_args(BackendName):
-        named_plugin(name)
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
-from agentrl.sandboxes.backends.docker_connection import connect
+from agentrl.sandboxes.backends.docker_connection import connect, engine_address, sdk_errors
 from agentrl.sandboxes.backends.docker_engine import follow, have_image
 from agentrl.sandboxes.inside.files import MAX_PACKED_BYTES
 from agentrl.sandboxes.seams import WORK
@@ -83,17 +83,15 @@ async def task_image(source: ImageSource) -> TaskImage:
     Raises:
         SandboxError: It cannot be built within its time, or cannot be run as a sandbox; the message names the task and the remedy.
     """
+
+    def make() -> TaskImage:
+        with sdk_errors("the Docker engine"):
+            return _once(source)
+
     try:
-        import docker.errors
-        import requests
-    except ImportError as error:
-        raise SandboxError("the Docker SDK is not installed: pip install -e '/path/to/agentrl[docker]'") from error
-    try:
-        return await in_thread(_once, source)
+        return await in_thread(make)
     except SandboxError as error:
         raise SandboxError(f"the image of the task {source.name}: {error}") from error
-    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-        raise SandboxError(f"the image of the task {source.name}: {one_line(error)}") from error
 
 
 _locks: dict[ImageSource, threading.Lock] = {}
@@ -107,7 +105,7 @@ def _once(source: ImageSource) -> TaskImage:
 
 @lru_cache(maxsize=32)
 def _kept(source: ImageSource) -> TaskImage:
-    with closing(connect()) as client, ExitStack() as ends:
+    with closing(connect(engine_address())) as client, ExitStack() as ends:
 
         def close_at_the_end(response: requests.Response, **_: Any) -> None:
             ends.callback(response.close)  # the SDK leaves what was not read whole to the garbage collector

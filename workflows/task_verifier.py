@@ -26,7 +26,8 @@ from typing import Any
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
-from agentrl.rollout.task_folders import TaskFolder, folder_digest, read_task_folder, variables
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.task_folders import TaskFolder, read_task_folder, variables
 from agentrl.sandboxes import EndReason, Sandbox
 from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits
@@ -58,7 +59,7 @@ _LOOKS_IN_WORKDIR = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 """`python -m`, and a program of its command line (`-c`) or of its standard input."""
-_SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
+_SUMMARY = re.compile(r"^=+ short test summary info =+\s*$", re.MULTILINE)
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) ", re.MULTILINE)
 
 
@@ -86,14 +87,19 @@ class OpenTask:
         """The home of the task's programs: outside of what the tests see, unless the task says that it belongs there."""
         return "/root" if "/root" in self.image.writable else HOME
 
+    @property
+    def test_script(self) -> Path:
+        """The verifier, on this machine."""
+        folder = self.folder
+        return (folder.tests if folder.form == "harbor" else folder.folder) / folder.test_script
+
     @cached_property
     def imports_from_workdir(self) -> bool:
         """Whether a module of the working folder goes before Python's own of that name, for programs of the verifier."""
-        script = self.folder.tests / self.folder.test_script
-        if self.folder.form == "terminal-bench":
-            script = self.folder.folder / self.folder.test_script
         named = {**self.image.env, **self.folder.settings.environment.env, **self.folder.settings.verifier.env}
-        return "PYTHONPATH" in named or _LOOKS_IN_WORKDIR.search(script.read_text(errors="replace")) is not None
+        return (
+            "PYTHONPATH" in named or _LOOKS_IN_WORKDIR.search(self.test_script.read_text(errors="replace")) is not None
+        )
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of the task's programs: the image's, the task's and `more`."""
@@ -163,7 +169,7 @@ async def solve(task: OpenTask, sandbox: Sandbox) -> str:
     folder = script.parent if task.folder.form == "harbor" else script
     await sandbox.restore(await in_thread(_with_folder, task.image.start, folder, SOLUTION))
     done = await sandbox.run(
-        ["sh", "-c", _in_workdir(task, f"/{SOLUTION}/{script.name}")],
+        ["sh", "-c", _in_workdir(task, await in_thread(_command, script, SOLUTION))],
         env=task.environment(task.folder.settings.solution.env),
         timeout_s=task.limits.timeout_s,
         limits=sandbox.spec.limits.but(output_mb=MAX_OUTPUT_MB),
@@ -187,7 +193,7 @@ async def verify(task: OpenTask, sandbox: Sandbox, end: bytes | None) -> Verifie
         return VerifierResult(0.0, gave_reward=False, timed_out=False, said="the agent's files cannot be put anywhere")
     settings = task.folder.settings.verifier
     done = await sandbox.run(
-        ["sh", "-c", _in_workdir(task, f"/{TESTS}/{task.folder.test_script}")],
+        ["sh", "-c", _in_workdir(task, await in_thread(_command, task.test_script, TESTS))],
         env=task.environment({"PYTHONNOUSERSITE": "1", **settings.env}),
         timeout_s=settings.timeout_sec,
         limits=sandbox.spec.limits.but(output_mb=MAX_OUTPUT_MB),
@@ -212,7 +218,7 @@ async def _lay_out(task: OpenTask, sandbox: Sandbox, end: bytes) -> bool:
             leading_out = links_out(left, task.image.writable)
         packed = with_tests(task.image.start, own, {}, lambda path: path in leading_out or steers_tests(task, path))
         packed = _with_folder(packed, folder.tests, TESTS)
-        return packed if folder.form == "harbor" else _with_folder(packed, folder.folder / folder.test_script, TESTS)
+        return packed if folder.form == "harbor" else _with_folder(packed, task.test_script, TESTS)
 
     try:
         await sandbox.restore(await in_thread(tree))
@@ -272,6 +278,13 @@ def _with_folder(archive: bytes, source: Path, name: str) -> bytes:
     return result.getvalue()
 
 
+def _command(script: Path, folder: str) -> str:
+    """Return how a script is run in the folder of a sandbox: by what its first line names, or else by bash, as both forms have it."""
+    with script.open("rb") as file:
+        interpreter = "" if file.read(2) == b"#!" else "bash "
+    return f"{interpreter}/{folder}/{script.name}"
+
+
 def _in_workdir(task: OpenTask, command: str) -> str:
     """Return a line of sh that runs a command where the task is worked on."""
     folders = " ".join(f'"$(readlink {root})"' for root in map(shlex.quote, task.image.writable))
@@ -321,11 +334,9 @@ def reward_of(given: Any) -> float:
 
 
 def pytest_reward(output: str) -> float:
-    """Return 1 where the last summary of pytest in an output (`pytest -rA`) has tests that passed, and no others; else 0."""
-    outcomes = _OUTCOME.findall(
-        output[max((found.end() for found in _SUMMARY.finditer(output)), default=len(output)) :]
-    )
-    return float(bool(outcomes) and set(outcomes) == {"PASSED"})
+    """Return 1 where the summaries of pytest in an output (`pytest -rA`) have tests that passed, and no others; else 0."""
+    _, *summaries = _SUMMARY.split(output, maxsplit=1)
+    return float({outcome for text in summaries for outcome in _OUTCOME.findall(text)} == {"PASSED"})
 
 
 def _tail(output: bytes) -> str:

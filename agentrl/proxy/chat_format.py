@@ -21,6 +21,7 @@ from typing import Any
 from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
 from renderers.base import (
     MODEL_RENDERER_MAP,
+    ParsedToolCall,
     RenderedTokens,
     ToolCallParseStatus,
     is_multimodal,
@@ -28,6 +29,7 @@ from renderers.base import (
 )
 
 from agentrl.errors import ConfigError, one_line
+from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode
 from agentrl.proxy.tokenizer import LeanTokenizer
 from agentrl.record.tokens import ImageSpan
 
@@ -47,6 +49,8 @@ class AssistantMessage:
     stopped_by: str | None = None
     """The stop string that ended it."""
     reasoning_tokens: int = 0
+    unfinished: bool = False
+    """Whether its last tool call has no end: it is growing, or was cut off."""
 
     def to_json(self) -> Message:
         """OpenAI's `message`."""
@@ -176,11 +180,15 @@ class ChatFormat:
             ValueError: The format is another.
         """
         opening = self.special("<tool_call>")
-        if opening is None or not type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3")):
+        if opening is None or not self._has_json_calls:
             raise ValueError(f"{type(self.renderer).__name__} has no JSON tool calls to force")
         # No trailing space: vocabularies join a space to what follows it, so a model never saw one stand alone.
         text = '\n{"name":' if name is None else f'\n{{"name": {json.dumps(name)}, "arguments":'
         return [opening, *self.tokenizer.encode(text, add_special_tokens=False)]
+
+    @property
+    def _has_json_calls(self) -> bool:
+        return type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3"))
 
     def special(self, token: str) -> int | None:
         """Return the id of a special token; None where the vocabulary has none."""
@@ -197,30 +205,38 @@ class ChatFormat:
         growing: bool = False,
         prefill: str = "",
     ) -> AssistantMessage:
-        """Return the message in `output_ids` (forced ids included). A malformed tool call stays in the content as text.
+        """Return the message in `output_ids` (forced ids included). A malformed tool call stays in the content as text, unless it has begun as a call of one of `tools`.
 
         It is what follows `prefill`, the text that `output_ids` begin with.
 
         `tool_call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
-        While a reply is `growing`, what may yet become a tool call or a stop string is left out.
+        While a reply is `growing`, what may yet become a tool call or a stop string is left out. What is there of a call that
+        has begun only grows, and a call that is not whole is never JSON (`agentrl.proxy.json_calls`).
         """
         try:
             parsed = self.renderer.parse_response(output_ids, tools=tools or None)
         except (RecursionError, ValueError):
             # The model may write what no reader of JSON takes, such as 100,000 brackets: it is text then.
             return self.plain(output_ids, stop=stop, growing=growing, prefill=prefill)
-        content = parsed.content
+        content, unfinished, in_call = parsed.content, False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
-        for call in parsed.tool_calls:
-            name, text = call.name, _json_text(call.arguments)
-            well_formed = isinstance(name, str) and _is_unicode(name) and text is not None
-            if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
-                if growing:
+        for call in parsed.tool_calls if not growing or self._is_thought_out(output_ids) else ():
+            begun = self._begun(call, output_ids, tools)
+            if begun is not None:
+                name, text = begun.name, begun.whole_as(call.name, call.arguments)
+                if text is None:
+                    unfinished = call.status == ToolCallParseStatus.UNCLOSED_BLOCK
+                    text, in_call = _until(stop, begun.arguments, growing=growing)
+            else:
+                name, text = call.name, arguments_text(call.arguments)
+                well_formed = isinstance(name, str) and is_unicode(name) and text is not None
+                if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
+                    if growing:
+                        continue
+                    start, end = call.token_span or (0, 0)
+                    content += self.tokenizer.decode(output_ids[start:end]) if end else call.raw
                     continue
-                start, end = call.token_span or (0, 0)
-                content += self.tokenizer.decode(output_ids[start:end]) if end else call.raw
-                continue
             if len(calls) == len(names):
                 names.append(call.id or f"call_{uuid.uuid4().hex[:24]}")
             function = {"name": name, "arguments": text}
@@ -228,7 +244,22 @@ class ChatFormat:
         content, stopped_by = _until(stop, _after(prefill, content), growing=growing)
         close = self.special("</think>") if parsed.reasoning_content else None
         thought = output_ids.index(close) + 1 if close in output_ids else 0
-        return AssistantMessage(content, parsed.reasoning_content, calls, stopped_by, thought)
+        # Some renderers strip a whole thought and not a growing one.
+        reasoning = parsed.reasoning_content and parsed.reasoning_content.strip()
+        return AssistantMessage(content, reasoning, calls, stopped_by or in_call, thought, unfinished)
+
+    def _begun(self, call: ParsedToolCall, output_ids: list[int], tools: list[Tool] | None) -> BegunCall | None:
+        """Return what is there of a call in JSON of one of `tools`; None where it has not begun, and in other formats."""
+        if not tools or call.token_span is None or not self._has_json_calls:
+            return None
+        start, end = call.token_span
+        if call.status != ToolCallParseStatus.UNCLOSED_BLOCK:
+            end -= 1
+        return begun_call(self.decode(output_ids[start + 1 : end]), {tool["function"]["name"] for tool in tools})
+
+    def _is_thought_out(self, output_ids: list[int]) -> bool:
+        """Return whether the reply is past its reasoning for good: a call inside it is one only if nothing closes it later."""
+        return self.special("<think>") not in output_ids or self.special("</think>") in output_ids
 
     def plain(
         self, output_ids: list[int], *, stop: Sequence[str] = (), growing: bool = False, prefill: str = ""
@@ -248,25 +279,6 @@ class ChatFormat:
 
         whole = len(output_ids)
         return bisect.bisect_left(range(whole), True, key=stopped) if stop and stopped(whole) else whole
-
-
-def _json_text(arguments: object) -> str | None:
-    """Arguments as JSON text; None for what cannot be arguments.
-
-    A lone surrogate, which the model may escape and no client could read, stays escaped.
-    """
-    if isinstance(arguments, dict):
-        text = json.dumps(arguments, ensure_ascii=False)
-        return text if _is_unicode(text) else json.dumps(arguments)
-    return arguments if isinstance(arguments, str) and _is_unicode(arguments) else None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _until(stops: Sequence[str], text: str, *, growing: bool) -> tuple[str, str | None]:

@@ -107,7 +107,8 @@ class Completion:
     @property
     def finish(self) -> Literal["stop", "length", "tool_calls"]:
         """Why it ended, in chat completions' words."""
-        if self.message.tool_calls:
+        was_cut = self.message.unfinished and (self.generation.finish == "length" or self.message.stopped_by)
+        if self.message.tool_calls and not was_cut:
             return "tool_calls"
         return "length" if self.generation.finish == "length" else "stop"
 
@@ -178,11 +179,16 @@ def recall(calls: Sequence[PreparedCompletion]) -> None:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece that a growing reply gained: of reasoning, a piece of text, or a whole tool call."""
+    """What a growing reply gained: one of these."""
 
     reasoning: str = ""
     text: str = ""
+    begun_call: Json | None = None
+    """A tool call that begins, or that gains a piece of its arguments; it is without them."""
+    arguments: str = ""
+    """That piece."""
     tool_call: Json | None = None
+    """The call that had begun, as a whole."""
 
 
 Emit = Callable[[Delta], Awaitable[None]]

@@ -16,6 +16,7 @@ from typing import Any
 import pydantic_core
 
 from agentrl.proxy.chat_format import Message, Tool
+from agentrl.proxy.json_calls import values_so_far
 from agentrl.proxy.json_text import read_json
 
 _REMEMBERED_CHARACTERS = 2**23
@@ -29,6 +30,8 @@ class Fingerprints:
         self._known: dict[bytes, tuple[Message, bytes]] = {}
         """Fingerprint of a conversation -> the message that came next last, and the fingerprint with it."""
         self.remembered_characters = 0
+        self._malformed: dict[str, tuple[str, str]] = {}
+        """Id of a call -> its arguments, which are no JSON, and those that clients which get an object were shown."""
 
     def of(
         self, messages: Sequence[Message], tools: list[Tool] | None, template_options: Mapping[str, Any] | None = None
@@ -58,22 +61,36 @@ class Fingerprints:
             self.remembered_characters = size
         self._known[before] = message, after
 
+    def remember_malformed(self, reply: Message) -> None:
+        """Remember the calls of a reply whose arguments are no JSON, which some clients send back as the values that could be read."""
+        for call in reply.get("tool_calls") or ():
+            arguments = call["function"]["arguments"]
+            try:
+                read_json(arguments)
+            except ValueError:
+                self._malformed[call["id"]] = arguments, _canonical(json.dumps(values_so_far(arguments)))
+
     def after(self, before: bytes, message: Message) -> bytes:
         """Return the fingerprint of a conversation with one more message.
 
         Only what a message means counts, not how a client or a dialect spells it: null fields, an empty text, reasoning that the
-        client dropped, one text part instead of a string, spaces in JSON, and whether the arguments of a call are those of a custom
-        tool or the text that its client has of them.
+        client dropped, one text part instead of a string, spaces in JSON, whether the arguments of a call are those of a custom
+        tool or the text that its client has of them, and whether malformed ones are as the model wrote them.
         """
         content = message.get("content") or ""
         if isinstance(content, list) and all(part["type"] == "text" for part in content):
             content = "".join(part["text"] for part in content)
         calls = [
-            (call.get("id"), call["function"]["name"], _canonical(call["function"]["arguments"]))
+            (call.get("id"), call["function"]["name"], self._arguments(call))
             for call in message.get("tool_calls") or []
         ]
         meaning = (message["role"], content, calls, message.get("tool_call_id"), message.get("name"))
         return hashlib.blake2b(before + pydantic_core.to_json(meaning), digest_size=16).digest()
+
+    def _arguments(self, call: dict[str, Any]) -> str:
+        meant = _canonical(call["function"]["arguments"])
+        said, shown = self._malformed.get(call.get("id") or "", (meant, meant))
+        return said if meant == shown else meant
 
 
 def _canonical(arguments: str) -> str:

@@ -220,6 +220,7 @@ class Session:
 
     def _conversations(self, prompt: Prompt, reply: Message) -> list[bytes]:
         """Return the fingerprints of the conversation up to and including a reply: a prefill may be a message of its own in it."""
+        self._fingerprints.remember_malformed(reply)
         whole = self._fingerprints.after(prompt.history, joined(prompt.prefill, reply))
         if not prompt.prefill:
             return [whole]

@@ -48,16 +48,15 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
 
 
 async def load_backend(name: str) -> Any:
-    """Return what `sandbox.backend` stands for: the name of a backend that is there, or a `Backend` of the user's own.
+    """Return what `sandbox.backend` stands for: the name of one of agentrl's backends, or a new `Backend` of a package or of the user's.
 
     Raises:
         ConfigError: There is none of that name, or it cannot be loaded.
     """
     sandboxes = await in_thread(_import_sandboxes)
-    if not name.startswith("python:"):
-        await in_users_thread(sandboxes.choose.check_name, name)
-        return name
-    return await in_users_thread(_own_backend, sandboxes, name)
+    if name.startswith("python:"):
+        return await in_users_thread(_own_backend, sandboxes, name)
+    return await in_users_thread(sandboxes.choose.plugin_of_name, name)
 
 
 def _own_backend(sandboxes: ModuleType, name: str) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from agentrl.config import (
     DataConfig,
@@ -22,13 +21,22 @@ from agentrl.rollout.sampling_order import MixedOrder, SamplingOrder, first_indi
 from agentrl.rollout.task_columns import with_columns
 from agentrl.rollout.task_pools import PooledOrder, PoolStage
 from agentrl.rollout.task_type import TaskType
-from agentrl.rollout.tasks import TaskList, Tasks, TaskStream, list_tasks, open_tasks, split_tasks, tasks_from_python
+from agentrl.rollout.tasks import (
+    PythonTasks,
+    TaskList,
+    Tasks,
+    TaskStream,
+    list_tasks,
+    open_tasks,
+    split_tasks,
+    tasks_from_python,
+)
 from agentrl.rollout.until_learned import LearnedOrder
 
 
 def open_run_tasks(
     config: RunConfig,
-    given: Iterable[Any] | Callable[[], Iterable[Any]] | None,
+    given: PythonTasks | None,
     task_type: TaskType | None = None,
 ) -> tuple[Tasks, list[Task]]:
     """Return where groups get their tasks, and the held-out ones.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agentrl.config import RunConfig, check_set
 from agentrl.errors import ConfigError
+from agentrl.rollout.tasks import AnyTasks, PythonTasks
 from agentrl.rollout.workflow import Workflow, check_workflow, load_workflow
 
 GivenWorkflow = Workflow | str | Path
 """`async def run(episode)`, or the file that defines one."""
-GivenTasks = str | Path | Iterable[Any] | Callable[[], Iterable[Any]]
-"""A source of tasks as the configuration names it; a sequence; or a function that returns an iterable, the same one every time."""
+GivenTasks = AnyTasks | Path
+"""A source of tasks, or the file that has them."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Sources:
     """The configuration, which names every source that has a name, and no other."""
     workflow: Workflow | None
     """None: it is in the file that the configuration names."""
-    tasks: Iterable[Any] | Callable[[], Iterable[Any]] | None
+    tasks: PythonTasks | None
     """None: they are where the configuration says."""
 
     def load_workflow(self) -> Workflow:

@@ -22,6 +22,7 @@ from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.machine.git import run_git
 from agentrl.rollout.task_folders import DEFAULT_AGENT
+from agentrl.rollout.task_type import first_problem
 
 MAX_BYTES = 32 * 2**20
 """Of a repository, packed: what `workflows/repository.py` puts into a sandbox."""
@@ -83,10 +84,7 @@ def tasks_of_rows(rows: Iterable[Mapping[str, Any]], agent: str = DEFAULT_AGENT)
         try:
             row = SweRow.model_validate(given)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            field = ".".join(map(str, problem["loc"]))
-            message = problem["msg"].removeprefix("Value error, ")
-            raise TaskFileError(f"{where}: {field}: {message}; see docs/swe_tasks.md") from None
+            raise TaskFileError(f"{where}: {first_problem(error)}; see docs/swe_tasks.md") from None
         repository = _repository(row.repo, where)
         commit, tests = _commit_and_tests(repository, row, where)
         task: Task = {
@@ -129,15 +127,7 @@ def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, d
     Raises:
         TaskFileError: They cannot be had.
     """
-    named = []
-    for test in row.must_pass:
-        path, colons, _ = test.partition("::")
-        if not colons or path.startswith("/") or ".." in path.split("/"):
-            raise TaskFileError(
-                f"{where}: the test {test!r} is no id of pytest, such as tests/test_it.py::test_one; write the ids of FAIL_TO_PASS and "
-                "PASS_TO_PASS so, or leave the row out"
-            )
-        named.append(path)
+    named = _named_files(row.must_pass, where)
     with tempfile.TemporaryDirectory(prefix="agentrl-swe-") as folder:
         # Git writes to the folder alone: the repository stays as it is.
         (objects := Path(folder) / "objects").mkdir()
@@ -167,18 +157,37 @@ def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, d
             content = git("cat-file", "blob", f":{path}")
             if os.fsencode(path) in links:
                 raise TaskFileError(f"{where}: the test file {path} is a link; leave the row out")
-            try:
-                files[path] = content.decode()
-            except UnicodeDecodeError:
-                raise TaskFileError(f"{where}: the test file {path} is not UTF-8; leave the row out") from None
+            files[path] = _decoded(content, f"{where}: the test file {path}")
     return commit, {"files": files, "removed": removed}
 
 
+def _named_files(tests: Iterable[str], where: str) -> list[str]:
+    """Return the files of tests, by the ids that pytest has for them.
+
+    Raises:
+        TaskFileError: One is no such id.
+    """
+    files = []
+    for test in tests:
+        path, colons, _ = test.partition("::")
+        if not colons or path.startswith("/") or ".." in path.split("/"):
+            raise TaskFileError(
+                f"{where}: the test {test!r} is no id of pytest, such as tests/test_it.py::test_one; write the ids of FAIL_TO_PASS and "
+                "PASS_TO_PASS so, or leave the row out"
+            )
+        files.append(path)
+    return files
+
+
 def _paths(listed: bytes, where: str) -> list[str]:
+    return _decoded(listed, f"{where}: test_patch: a path in it").split("\0")[:-1]
+
+
+def _decoded(content: bytes, what: str) -> str:
     try:
-        return listed.decode().split("\0")[:-1]
+        return content.decode()
     except UnicodeDecodeError:
-        raise TaskFileError(f"{where}: test_patch: a path in it is not UTF-8; leave the row out") from None
+        raise TaskFileError(f"{what} is not UTF-8; leave the row out") from None
 
 
 def _links(staged: bytes) -> set[bytes]:

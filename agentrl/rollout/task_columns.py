@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,10 @@ from agentrl.config import DataConfig
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError
 from agentrl.rollout.task_type import as_task
-from agentrl.rollout.tasks import open_tasks, tasks_from_python
-
-Source = str | Iterable[Any] | Callable[[], Iterable[Any]]
+from agentrl.rollout.tasks import AnyTasks, open_tasks, tasks_from_python
 
 
-def with_columns(source: Source, data: DataConfig) -> Source:
+def with_columns(source: AnyTasks, data: DataConfig) -> AnyTasks:
     """Return a source of tasks whose rows have the names that the configuration gives them.
 
     Args:

@@ -2,159 +2,39 @@
 
     harbor:DIR[@AGENT] ─► the folders of DIR ─► each read and checked whole ─► a task: {"folder", "digest", "name", "prompt", "agent"}
 
-Two forms are read, and nothing is written: Harbor's (`task.toml`, schema 1.0 to 1.4, as harbor 0.25 reads it) and the older one of
-Terminal-Bench (`task.yaml`, in `terminal_bench_form.py`). What a sandbox cannot give is refused here, before a run starts.
+Two forms are read, and nothing is written: Harbor's (`task.toml`, in `task_settings.py`) and the older one of Terminal-Bench (`task.yaml`,
+in `terminal_bench_form.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.rollout.terminal_bench_form import read_terminal_bench
+from agentrl.machine.sandbox_bounds import FILES
+from agentrl.rollout.dockerfile import copied, workdir_of
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.harbor_form import read_harbor, without_canary
+from agentrl.rollout.task_settings import TaskSettings
+from agentrl.rollout.task_type import first_problem
+from agentrl.rollout.terminal_bench_form import WITHHELD, read_terminal_bench
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool: `workflows/shell_agent.py`."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([GMK])B?", re.IGNORECASE)
-_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-
-
-class _Section(BaseModel):
-    """A table of `task.toml`. Harbor ignores what it does not know, and so do we."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-def _megabytes(given: Any) -> Any:
-    found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    return int(float(found[1]) * _MB[found[2].upper()]) if found else given
-
-
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-
-
-def _absolute(path: str) -> str:
-    if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise ValueError(f"{path!r} must be an absolute path without '.', '..' and a final '/'")
-    return path
-
-
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-
-
-class Environment(_Section):
-    """`[environment]`: what the agent works in."""
-
-    build_timeout_sec: float = Field(default=600.0, gt=0)
-    docker_image: str | None = Field(default=None, min_length=1)
-    workdir: AbsolutePath | None = None
-    """None: the WORKDIR of the image."""
-    cpus: float = Field(default=1.0, gt=0)
-    memory_mb: Megabytes = 2048
-    storage_mb: Megabytes = 10240
-    env: dict[str, str] = Field(default_factory=dict)
-    os: str = "linux"
-    gpus: int = 0
-    tpu: Any = None
-    mcp_servers: list[Any] = Field(default_factory=list)
-    healthcheck: Any = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_schemas(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        named = {"memory": "memory_mb", "storage": "storage_mb"}
-        present = {name: value for name, value in given.items() if value is not None and name not in named}
-        return {**{new: given[old] for old, new in named.items() if given.get(old) is not None}, **present}
-
-    @model_validator(mode="after")
-    def _can_be_had(self) -> Environment:
-        wanted = {
-            "os": self.os.lower() != "linux",
-            "gpus": self.gpus > 0,
-            "tpu": self.tpu is not None,
-            "mcp_servers": bool(self.mcp_servers),
-            "healthcheck": self.healthcheck is not None,
-        }
-        if missing := [name for name, is_wanted in wanted.items() if is_wanted]:
-            raise ValueError(
-                f"{', '.join(missing)} cannot be had in a sandbox, which runs the image alone, on Linux; leave the task out"
-            )
-        return self
-
-
-class Phase(_Section):
-    """`[agent]`, or what is common to it and `[verifier]`."""
-
-    timeout_sec: float = Field(default=600.0, gt=0)
-    env: dict[str, str] = Field(default_factory=dict)
-
-
-class Verifier(Phase):
-    """`[verifier]`."""
-
-    environment: Any = None
-
-    @model_validator(mode="after")
-    def _in_the_same_image(self) -> Verifier:
-        if self.environment is not None:
-            raise ValueError(
-                "an image of the verifier's own ([verifier.environment]) is not built; it runs in a new sandbox of the task's image, "
-                "so put what it needs there"
-            )
-        return self
-
-
-class Solution(_Section):
-    """`[solution]`."""
-
-    env: dict[str, str] = Field(default_factory=dict)
-
-
-class SandboxSettings(_Section):
-    """`[metadata.agentrl]`: what Harbor's form has no field for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    writable: tuple[AbsolutePath, ...] = ()
-    """Folders that the agent may write to, beside the working folder. Their files are what the verifier sees of its work."""
-    keep: tuple[str, ...] = ()
-    """Names of files that steer tests (`agentrl.workflows.repository.STEERING`) and are the agent's to write in this task."""
-
-
-class Metadata(_Section):
-    """`[metadata]`, of which ours alone counts."""
-
-    agentrl: SandboxSettings = SandboxSettings()
-
-
-class TaskSettings(_Section):
-    """`task.toml`."""
-
-    environment: Environment = Environment()
-    agent: Phase = Phase()
-    verifier: Verifier = Verifier()
-    solution: Solution = Solution()
-    metadata: Metadata = Metadata()
-    steps: list[Any] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _one_step(self) -> TaskSettings:
-        if self.steps:
-            raise ValueError("a task of several steps ([[steps]]) is not run; make each step a task of its own")
-        return self
+PAGE = 4096
+"""A file of memory takes whole pages."""
+SHOWN_FAULTS = 5
 
 
 class TaskFolder(BaseModel):
@@ -171,7 +51,7 @@ class TaskFolder(BaseModel):
     has_dockerfile: bool
     tests: Path
     test_script: str
-    """The verifier, relative to `tests`."""
+    """The name of the script that runs the tests; a sandbox has it in `/tests`."""
     solution: Path | None
     """The script of the reference solution, where there is one."""
 
@@ -180,8 +60,18 @@ class TaskFolder(BaseModel):
         """The folder's name."""
         return self.folder.name
 
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """What lies in the folder of the Dockerfile and is no part of what the image is built from: the tests and the solution."""
+        return WITHHELD if self.form == "terminal-bench" else ()
+
+    @cached_property
+    def tests_bytes(self) -> int:
+        """The room that the tests take in a sandbox."""
+        return _room(self.tests)[0]
+
     def as_task(self, agent: str = DEFAULT_AGENT) -> Task:
-        """Return the task of a run: a dict that JSON can say, and that changes where a file of the folder does."""
+        """Return the folder as a task of `workflows/terminal_task.py`. Its digest changes with every file of the folder."""
         return {
             "folder": str(self.folder),
             "digest": folder_digest(self.folder),
@@ -191,11 +81,15 @@ class TaskFolder(BaseModel):
         }
 
 
-def tasks_of_folder(source: str) -> Iterator[Task]:
+def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task] | None = None) -> Iterator[Task]:
     """Yield the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
 
+    Args:
+        source: What stands after `harbor:`.
+        on_fault: What gives a task in place of a folder that cannot be used. Default: all such folders are one error.
+
     Raises:
-        TaskFileError: There are none, or one cannot be used; the message names the file, the field and the remedy.
+        TaskFileError: There are none, or some cannot be used; the message names the file, the field and the remedy.
     """
     folder, agent = Path(source), DEFAULT_AGENT
     if not folder.exists() and "@" in source:
@@ -205,8 +99,24 @@ def tasks_of_folder(source: str) -> Iterator[Task]:
         raise TaskFileError(
             f"harbor:{source}: there is no folder {folder.absolute()}; name one with task folders in it"
         )
-    for found in find_folders(folder):
-        yield read_task_folder(found).as_task(agent)
+    faults, folders = [], find_folders(folder)
+    for found in folders:
+        try:
+            yield read_task_folder(found).as_task(agent)
+        except TaskFileError as error:
+            if on_fault is not None:
+                yield on_fault(found, error)
+            faults.append(str(error))
+    if faults and on_fault is None:
+        if len(folders) == 1:
+            raise TaskFileError(faults[0])
+        shown = [f"{fault}\n" for fault in faults[:SHOWN_FAULTS]]
+        raise TaskFileError(
+            f"harbor:{source}: {len(faults)} of {len(folders)} task folders cannot be used: mend them, take them out, or use those that "
+            f"`agentrl vet harbor:{source} --output tasks.jsonl` keeps"
+            + (f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else "")
+            + f":\n{''.join(shown)}".rstrip()
+        )
 
 
 def is_task_folder(task: Task) -> bool:
@@ -238,6 +148,50 @@ def _form(folder: Path) -> Literal["harbor", "terminal-bench"] | None:
     return "terminal-bench" if (folder / "task.yaml").is_file() else None
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What the files of one form say, before it is checked."""
+
+    settings_file: Path
+    settings: Mapping[str, Any]
+    """As `task.toml` says them."""
+    instruction_file: Path
+    instruction: str
+    context: Path
+    test_file: Path
+    solution: Path
+    """Where the script of the reference solution is, if there is one."""
+
+
+def _written_for_harbor(folder: Path) -> _Written:
+    file, instruction_file = folder / "task.toml", folder / "instruction.md"
+    settings = read_harbor(file, read_text(file))
+    return _Written(
+        settings_file=file,
+        settings=settings,
+        instruction_file=instruction_file,
+        # A task of several steps, which is refused, has no instruction of its own.
+        instruction="" if settings.get("steps") else without_canary(read_text(instruction_file)),
+        context=folder / "environment",
+        test_file=folder / "tests" / "test.sh",
+        solution=folder / "solution" / "solve.sh",
+    )
+
+
+def _written_for_terminal_bench(folder: Path) -> _Written:
+    file = folder / "task.yaml"
+    instruction, settings = read_terminal_bench(file, read_text(file))
+    return _Written(
+        settings_file=file,
+        settings=settings,
+        instruction_file=file,
+        instruction=instruction,
+        context=folder,
+        test_file=folder / "run-tests.sh",
+        solution=folder / "solution.sh",
+    )
+
+
 def read_task_folder(folder: Path) -> TaskFolder:
     """Return what a task folder says.
 
@@ -247,54 +201,123 @@ def read_task_folder(folder: Path) -> TaskFolder:
     form = _form(folder)
     if form is None:
         raise TaskFileError(f"{folder} is no task folder: it has neither a task.toml nor a task.yaml")
-    file = folder / ("task.toml" if form == "harbor" else "task.yaml")
-    text = read_text(file)
-    if form == "terminal-bench":
-        instruction, settings = read_terminal_bench(file, text)
-        context, script, solution = folder, "run-tests.sh", folder / "solution.sh"
-    else:
-        try:
-            settings = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
-        instruction = read_text(folder / "instruction.md")
-        context, script, solution = folder / "environment", "test.sh", folder / "solution" / "solve.sh"
-    if not instruction.strip():
-        raise TaskFileError(
-            f"{file.with_name('instruction.md') if form == 'harbor' else file}: the instruction is empty"
-        )
-    checked = _checked(file, settings)
+    written = _written_for_harbor(folder) if form == "harbor" else _written_for_terminal_bench(folder)
+    file = written.settings_file
+    settings = _checked(file, written.settings)
+    if not written.instruction.strip():
+        raise TaskFileError(f"{written.instruction_file}: the instruction is empty")
     for section in ("environment", "verifier", "solution"):
-        variables(getattr(checked, section).env, f"{file}, {section}.env")
-    has_dockerfile = (context / "Dockerfile").is_file()
-    if (context / "docker-compose.yaml").is_file() and not has_dockerfile:
-        raise TaskFileError(
-            f"{context / 'docker-compose.yaml'}: services of Docker Compose are not started; give the task one image, by a Dockerfile beside it"
-        )
-    if not has_dockerfile and checked.environment.docker_image is None:
-        raise TaskFileError(
-            f"{file}: the task has no image; write {context / 'Dockerfile'}, or name one with environment.docker_image"
-        )
-    test_file = folder / script if form == "terminal-bench" else folder / "tests" / script
-    if not test_file.is_file():
-        raise TaskFileError(
-            f"{test_file} is missing: it runs the tests"
-            + (" and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else "")
-        )
-    for root in (context / "Dockerfile", folder / "tests", test_file, solution, solution.parent):
+        variables(getattr(settings, section).env, f"{file}, {section}.env")
+    has_dockerfile = _has_dockerfile(file, written.context, settings.environment.docker_image)
+    if not written.test_file.is_file():
+        reward = " and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else ""
+        raise TaskFileError(f"{written.test_file} is missing: it runs the tests{reward}")
+    solution = written.solution
+    for root in (written.context / "Dockerfile", folder / "tests", written.test_file, solution, solution.parent):
         if root != folder:
             _check_links(root)
-    return TaskFolder(
+    result = TaskFolder(
         form=form,
         folder=folder.absolute(),
-        instruction=instruction,
-        settings=checked,
-        context=context,
+        instruction=written.instruction,
+        settings=settings,
+        context=written.context,
         has_dockerfile=has_dockerfile,
         tests=folder / "tests",
-        test_script=script,
+        test_script=written.test_file.name,
         solution=solution if solution.is_file() else None,
     )
+    _check_folders(file, result)
+    _check_script(written.test_file)
+    if result.solution is not None:
+        _check_script(result.solution)
+    _check_room(result)
+    return result
+
+
+def _check_folders(file: Path, task: TaskFolder) -> None:
+    """Check that the agent may write to the folders of the image that are its own, and finds neither tests nor solution there.
+
+    Raises:
+        TaskFileError: It may not, or finds them.
+    """
+    dockerfile = task.context / "Dockerfile"
+    text = dockerfile.read_text(encoding="utf-8", errors="replace") if task.has_dockerfile else ""
+    workdir = None if task.settings.environment.workdir else workdir_of(text)
+    try:
+        task.settings.check_folders(workdir)
+    except ValueError as error:
+        where = f"{dockerfile}, WORKDIR" if workdir and f"{error}".startswith(f"{workdir} ") else f"{file}, environment"
+        raise TaskFileError(f"{where}: {error}") from None
+    naming, _ = copied(text, task.withheld)
+    if naming:
+        raise TaskFileError(
+            f"{dockerfile}: {one_line(naming[0], 120)!r} puts tests or the solution before the agent; take it out, and what both need "
+            "into a folder of another name"
+        )
+
+
+def _check_script(script: Path) -> None:
+    """Check that a script can be started: the kernel takes a carriage return for a part of the interpreter's name.
+
+    Raises:
+        TaskFileError: It cannot.
+    """
+    with script.open("rb") as file:
+        first = file.readline(256)
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        raise TaskFileError(
+            f"{script}: its lines end as on Windows, so that it cannot be started; save it with line feeds alone"
+        )
+
+
+def _check_room(task: TaskFolder) -> None:
+    """Check that a sandbox has room for what is put into it beside the agent's files.
+
+    Raises:
+        TaskFileError: It has not.
+    """
+    disk_mb = task.settings.disk_mb
+    for folder in (task.tests, task.solution.parent if task.solution and task.form == "harbor" else None):
+        if folder is None or not folder.is_dir():
+            continue
+        size, files = _room(folder)
+        if size > disk_mb << 20:
+            raise TaskFileError(
+                f"{folder}: its files take {-(-size >> 20)} MB, and environment.storage_mb and memory_mb leave a sandbox {disk_mb}; "
+                "raise them, or put large files into the image"
+            )
+        if files > FILES // 2:
+            raise TaskFileError(
+                f"{folder}: it has {files} files and folders, and a sandbox has room for {FILES}, the agent's among them; put them into "
+                f"the image, or into an archive: at most {FILES // 2} can be here"
+            )
+
+
+def _room(folder: Path) -> tuple[int, int]:
+    """Return the bytes and the files that the content of a folder is in a sandbox, whose files are in memory."""
+    found = [path.lstat() for path in folder.rglob("*")]
+    return sum(-(-one.st_size // PAGE) * PAGE for one in found if not stat.S_ISDIR(one.st_mode)), len(found)
+
+
+def _has_dockerfile(file: Path, context: Path, docker_image: str | None) -> bool:
+    """Return whether a task's image is built from a Dockerfile.
+
+    Raises:
+        TaskFileError: It has none, or is made of several services.
+    """
+    dockerfile, compose = context / "Dockerfile", context / "docker-compose.yaml"
+    if dockerfile.is_file():
+        return True
+    if compose.is_file():
+        raise TaskFileError(
+            f"{compose}: services of Docker Compose are not started; give the task one image, by a Dockerfile beside it"
+        )
+    if docker_image is None:
+        raise TaskFileError(
+            f"{file}: the task has no image; write {dockerfile}, or name one with environment.docker_image"
+        )
+    return False
 
 
 def _check_links(root: Path) -> None:
@@ -332,11 +355,7 @@ def _checked(file: Path, settings: Mapping[str, Any]) -> TaskSettings:
     try:
         return TaskSettings.model_validate(settings)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"])) or "the task"
-        message = problem["msg"].removeprefix("Value error, ")
-        given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
-        raise TaskFileError(f"{file}, {field}: {message}{given}") from error
+        raise TaskFileError(f"{file}, {first_problem(error)}") from error
 
 
 def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
@@ -361,29 +380,3 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
                 f"{where}: {name!r} can be no variable: there is a '=' in its name, or a NUL, or no name"
             )
     return result
-
-
-def folder_digest(folder: Path | None, also: Iterable[str] = ()) -> str:
-    """Return a digest of the paths, modes and contents below a folder, if there is one, and of further texts.
-
-    Raises:
-        TaskFileError: A file cannot be read.
-    """
-    digest = hashlib.sha256()
-    for text in also:
-        digest.update(f"{len(text)}:{text}".encode())
-    if folder is None:
-        return digest.hexdigest()[:16]
-    try:
-        for path in sorted(folder.rglob("*")):
-            info = path.lstat()
-            if stat.S_ISDIR(info.st_mode):
-                continue
-            if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
-                raise TaskFileError(f"{path} is no file, folder or link; take it out")
-            content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
-            head = f"{path.relative_to(folder)}\0{path.is_symlink()}\0{bool(info.st_mode & 0o100)}\0{len(content)}\0"
-            digest.update(head.encode(errors="surrogateescape") + content)
-    except OSError as error:
-        raise TaskFileError(f"{error.filename} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()[:16]

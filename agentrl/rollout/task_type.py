@@ -159,6 +159,15 @@ def as_dict(value: Any, where: str) -> Any:
         raise TaskFileError(f"{where}: the {type(value).__name__} has no form in JSON: {one_line(error)}") from error
 
 
+def first_problem(error: ValidationError) -> str:
+    """Return the first problem of a value that a user wrote: the field, what is wrong with it, and what it holds."""
+    problem = error.errors(include_url=False)[0]
+    field = ".".join(map(str, problem["loc"])) or "the task"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
+    return f"{field}: {message}{given}"
+
+
 def _complaint(problem: Any, model: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     if problem["type"] == "missing":

@@ -32,6 +32,11 @@ from agentrl.rollout.task_type import TaskType, as_task
 from agentrl.rollout.verifiers_tasks import tasks_of_environment
 from agentrl.rollout.workflow import load_object
 
+PythonTasks = Iterable[Any] | Callable[[], Iterable[Any]]
+"""Tasks from Python: a sequence, or a function that returns an iterable, the same one every time."""
+AnyTasks = str | PythonTasks
+"""A source of tasks: by its name, as the top of this file has them, or from Python."""
+
 
 @dataclass(frozen=True)
 class GroupTask:
@@ -174,28 +179,28 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
     Raises:
         TaskFileError: They cannot be read, or one of a list is no task. One of a stream counts as a task, with its fault.
     """
-    kind, colon, rest = source.partition(":")
-    if colon and kind == "hf":
-        return _dataset(rest, task_type)
-    if colon and kind == "python":
-        return _from_python(rest, task_type)
-    if colon and kind == "harbor":
-        return tasks_from_python(list(tasks_of_folder(rest)), source, task_type)
-    if colon and kind == "swe":
-        rows, agent = split_agent(rest)
-        return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent)), source, task_type)
-    if colon and kind == "verifiers":
-        return tasks_from_python(tasks_of_environment(rest), source, task_type)
+    match source.split(":", 1):
+        case ["hf", rest]:
+            return _dataset(rest, task_type)
+        case ["python", rest]:
+            return _from_python(rest, task_type)
+        case ["harbor", rest]:
+            return tasks_from_python(list(tasks_of_folder(rest)), source, task_type)
+        case ["swe", rest]:
+            rows, agent = split_agent(rest)
+            return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent)), source, task_type)
+        case ["verifiers", rest]:
+            return tasks_from_python(tasks_of_environment(rest), source, task_type)
     return load_tasks(Path(source), task_type)
 
 
 def tasks_from_python(
-    source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "tasks", task_type: TaskType | None = None
+    source: PythonTasks, name: str = "tasks", task_type: TaskType | None = None
 ) -> list[Task] | TaskStream:
     """Return tasks from Python.
 
     Args:
-        source: A sequence, or a function that returns an iterable, of dicts, dataclasses or pydantic models.
+        source: Dicts, dataclasses or pydantic models.
         name: What messages call it.
         task_type: What every task must be; None: any dict.
 
@@ -257,7 +262,7 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
 
 
 def list_tasks(
-    source: str | Iterable[Any] | Callable[[], Iterable[Any]],
+    source: AnyTasks,
     limit: int | None = None,
     task_type: TaskType | None = None,
 ) -> list[Task]:

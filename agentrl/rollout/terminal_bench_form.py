@@ -8,6 +8,13 @@ from typing import Any
 import yaml
 
 from agentrl.errors import TaskFileError, one_line
+from agentrl.rollout.compose_file import environment_of_service
+
+DEFAULT_TIMEOUTS = {"agent": 360.0, "verifier": 60.0}
+"""Seconds, as terminal-bench 0.2.18 has them."""
+
+WITHHELD = ("tests", "run-tests.sh", "solution.sh", "solution.yaml", "solution")
+"""What lies beside the Dockerfile, in the folder that it is built from, and is not for the agent to see."""
 
 
 def read_terminal_bench(file: Path, text: str) -> tuple[str, dict[str, Any]]:
@@ -31,26 +38,13 @@ def read_terminal_bench(file: Path, text: str) -> tuple[str, dict[str, Any]]:
         raise TaskFileError(
             f"{file}, parser_name: {parser!r} is not understood, 'pytest' alone is; give the task Harbor's form, whose tests write their reward"
         )
-    _check_one_service(file.with_name("docker-compose.yaml"))
     named = {"agent": "max_agent_timeout_sec", "verifier": "max_test_timeout_sec"}
     settings: dict[str, Any] = {
-        section: {"timeout_sec": said[name]} for section, name in named.items() if said.get(name) is not None
+        section: {"timeout_sec": DEFAULT_TIMEOUTS[section] if said.get(name) is None else said[name]}
+        for section, name in named.items()
     }
+    settings["environment"] = environment_of_service(file.with_name("docker-compose.yaml"))
     # Of Terminal-Bench itself; ours is the same table as `[metadata.agentrl]`.
     settings["metadata"] = {"agentrl": said["agentrl"]} if "agentrl" in said else {}
-    settings.setdefault("verifier", {"timeout_sec": 180.0})["env"] = {"TEST_DIR": "/tests"}
+    settings["verifier"]["env"] = {"TEST_DIR": "/tests"}
     return said["instruction"], settings
-
-
-def _check_one_service(compose: Path) -> None:
-    if not compose.is_file():
-        return
-    try:
-        services = yaml.safe_load(compose.read_text(encoding="utf-8"))["services"]
-        count = len(services)
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-        raise TaskFileError(f"{compose}: not understood: {one_line(error)}") from error
-    if count != 1:
-        raise TaskFileError(
-            f"{compose}, services: {', '.join(map(str, services))}; a sandbox runs one image, so a task may have one service"
-        )

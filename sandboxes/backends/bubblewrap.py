@@ -28,13 +28,17 @@ from agentrl.sandboxes.backends.control_group import (
     remove_orphaned_groups,
 )
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
-from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules
+from agentrl.sandboxes.backends.start_arguments import (
+    PATH,
+    PRISTINE_RIGHTS,
+    init_arguments,
+    packed_modules,
+    sandbox_environment,
+)
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, WORK, SandboxSpec
 
 VENV = "/venv"
 """Where a sandbox sees the virtual environment that agentrl runs in."""
-PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
-"""What the pristine process needs to make new namespaces and mounts; a first process gives it up before it serves."""
 
 
 class Bubblewrap:
@@ -111,7 +115,7 @@ class Bubblewrap:
 
 def _command(spec: SandboxSpec, core: int | None, group: ControlGroup | None) -> tuple[list[str], dict[str, str]]:
     python = _python()
-    env = sandbox_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
+    env = sandbox_environment(WORK, f"{python.parent}:{PATH}")
     command = [
         *_pinned(spec, core),
         *_namespaces(network=spec.network),
@@ -128,19 +132,6 @@ def _python() -> Path:
     if sys.prefix == sys.base_prefix:
         return Path(sys.executable)
     return Path(VENV) / Path(os.path.normpath(sys.executable)).relative_to(os.path.normpath(sys.prefix))
-
-
-def sandbox_environment(work: str, path: str) -> dict[str, str]:
-    """Environment variables of programs in a sandbox."""
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {
-        "PATH": path,
-        "HOME": work,
-        "USER": "nobody",
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        **one_thread,
-    }
 
 
 def _pinned(spec: SandboxSpec, core: int | None) -> Iterator[str]:

@@ -12,18 +12,20 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl.errors import SandboxError
+from agentrl.errors import SandboxError, one_line
 
 if TYPE_CHECKING:
     from docker import DockerClient
     from docker.tls import TLSConfig
 
 CALL_TIMEOUT_S = 60
+OLDEST_API = "1.24"
+"""The version of the API that a client speaks until the engine has said its own."""
 STREAM_HEADER = struct.Struct(">BxxxI")
 """Channel and length of a part of an attached stream."""
 STDERR = 2
@@ -56,56 +58,106 @@ def engine_address() -> Engine:
     """Return the engine that the `docker` command would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
 
     Raises:
-        SandboxError: There is no such context.
-        DockerException: Certificates are missing.
+        SandboxError: The Docker SDK is not installed, there is no such context, or certificates are missing.
     """
-    from docker.context import ContextAPI
-    from docker.context.config import get_current_context_name
-    from docker.utils import kwargs_from_env
+    with sdk_errors("the address of the Docker engine"):
+        from docker.context import ContextAPI
+        from docker.context.config import get_current_context_name
+        from docker.utils import kwargs_from_env
 
-    if os.environ.get("DOCKER_HOST"):
-        found = kwargs_from_env()
-        return Engine(found["base_url"], found.get("tls"))
-    name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
-    if name == "default":
-        return Engine()
-    context = ContextAPI.get_context(name)
+        if os.environ.get("DOCKER_HOST"):
+            found = kwargs_from_env()
+            return Engine(found["base_url"], found.get("tls"))
+        name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+        if name == "default":
+            return Engine()
+        context = ContextAPI.get_context(name)
     if context is None:
         raise SandboxError(f"there is no Docker context {name!r}; `docker context ls` lists them")
     return Engine(context.Host, context.TLSConfig)
 
 
-def connect(find: Callable[[], Engine] = engine_address) -> DockerClient:
-    """Return a client of the Docker engine that `find` finds.
+@contextmanager
+def sdk_errors(what: str) -> Iterator[None]:
+    """Raise the errors of the Docker SDK as agentrl's, for as long as the context lasts.
+
+    Args:
+        what: The beginning of their messages.
 
     Raises:
-        SandboxError: There is none; it names the remedy.
+        SandboxError: The SDK is not installed, or the engine does not answer or refuses.
     """
-    import docker
+    try:
+        import docker.errors
+        import requests
+    except ImportError as error:
+        raise SandboxError("the Docker SDK is not installed: pip install -e '/path/to/agentrl[docker]'") from error
+    try:
+        yield
+    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        remedy = _tls_remedy(error)
+        raise SandboxError(f"{what}: {one_line(error)}{remedy and f'; {remedy}'}") from error
+
+
+def connect(engine: Engine) -> DockerClient:
+    """Return a client of a Docker engine, which speaks that engine's version of the API.
+
+    Raises:
+        SandboxError: It does not answer; the message names the remedy.
+    """
     import docker.errors
     import docker.utils
 
-    from agentrl.sandboxes.backends.docker_ssh import OLDEST_API, client_over_ssh, settled
-
-    engine = Engine()
     try:
-        engine = find()
         address = docker.utils.parse_host(engine.url).removeprefix("http+unix://")
         if address.startswith("ssh://"):
             # Not the parsed address, which has a port where the user's ssh configuration has another.
-            return client_over_ssh(engine.url or address, CALL_TIMEOUT_S)
+            return _over_ssh(engine.url or address)
         if address.startswith("/"):
             # The SDK leaves a socket that found nobody to the garbage collector.
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(address)
-        tls = engine.tls or False
-        client = docker.DockerClient(base_url=engine.url, tls=tls, timeout=CALL_TIMEOUT_S, version=OLDEST_API)
+        client = docker.DockerClient(
+            base_url=engine.url, tls=engine.tls or False, timeout=CALL_TIMEOUT_S, version=OLDEST_API
+        )
         if engine.tls:
             # REQUESTS_CA_BUNDLE would take the place of the engine's own authority.
             client.api.trust_env = False
-        return settled(client)
+        return _settled(client)
     except (docker.errors.DockerException, OSError) as error:
-        raise SandboxError(f"no {engine.product} answers at {engine} ({error}); {_remedy(error, engine)}") from error
+        remedy = _tls_remedy(error) or engine.remedy
+        raise SandboxError(f"no {engine.product} answers at {engine} ({error}); {remedy}") from error
+
+
+def _over_ssh(url: str) -> DockerClient:
+    import docker.errors
+
+    from agentrl.sandboxes.backends.docker_ssh import SshAdapter
+
+    ssh = SshAdapter(url, CALL_TIMEOUT_S)
+    client = docker.DockerClient(base_url="unix:///nothing-connects-here", version=OLDEST_API, timeout=CALL_TIMEOUT_S)
+    client.api.mount("http+docker://", ssh)
+    try:
+        return _settled(client)
+    except (docker.errors.DockerException, OSError) as error:
+        raise SandboxError(
+            f"no Docker engine answers at {url} ({ssh.what_ssh_said() or error}); try `{ssh.trial}`: it must ask nothing"
+        ) from error
+
+
+def _settled(client: DockerClient) -> DockerClient:
+    """Return a client that speaks the engine's version of the API.
+
+    Raises:
+        DockerException: The engine refuses.
+        OSError: It does not answer.
+    """
+    try:
+        client.api._version = client.version(api_version=False)["ApiVersion"]
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def attach(client: DockerClient, container: str) -> socket.socket:
@@ -180,10 +232,11 @@ def _carry(far: ssl.SSLSocket, near: socket.socket) -> None:
             poll.poll()
 
 
-def _remedy(error: Exception, engine: Engine) -> str:
+def _tls_remedy(error: Exception) -> str:
+    """Return what to do about an error of TLS; empty for other errors."""
     said = str(error)
     if "HTTPS server" in said:
         return "it speaks TLS: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH"
     if any(word in said for word in ("SSL", "TLS", "certificate")):
         return TLS_REMEDY
-    return engine.remedy
+    return ""

@@ -23,12 +23,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, sandbox_environment
+from agentrl.errors import SandboxError, SandboxLostError, error_line
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
-from agentrl.sandboxes.backends.docker_connection import STREAM_HEADER, Engine, attach, connect, engine_address
+from agentrl.sandboxes.backends.docker_connection import (
+    STREAM_HEADER,
+    Engine,
+    attach,
+    connect,
+    engine_address,
+    sdk_errors,
+)
 from agentrl.sandboxes.backends.owner import is_dead, owner
-from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments
+from agentrl.sandboxes.backends.start_arguments import (
+    FOLDERS,
+    PATH,
+    PRISTINE_RIGHTS,
+    init_arguments,
+    sandbox_environment,
+)
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
@@ -77,7 +89,7 @@ class Docker:
         Raises:
             SandboxError: The Docker SDK is not installed, or the engine does not answer or refuses.
         """
-        return _holes(await self._call(lambda client: client.info()))
+        return _holes(await self._call(await in_thread(self._engine), lambda client: client.info()))
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Fetch or build the image where it is missing, and remove containers that nobody uses any more.
@@ -85,17 +97,24 @@ class Docker:
         Raises:
             SandboxError: The engine does not answer, did not get the image, or is elsewhere and does not have this machine's folders.
         """
-        await self._call(lambda client: self._check(client, spec))
-        await self._call(lambda client: have_image(client, spec.image, self._on_progress))
+        engine = await in_thread(self._engine)
+        await self._call(engine, lambda client: self._check(client, engine, spec))
+        await self._call(engine, lambda client: have_image(client, spec.image, self._on_progress))
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
-        """Yield a new container, once those that an engine's failure has left over are removed."""
-        await self._call(lambda client: self._check(client, spec))
+        """Yield a new container, once those that an engine's failure has left over are removed.
+
+        Raises:
+            SandboxError: The engine does not answer or refuses, or cannot do what `spec` asks for.
+        """
+        # Found once: where the choice of the engine changes meanwhile, a container ends on the one that it was made on.
+        engine = await in_thread(self._engine)
+        await self._call(engine, lambda client: self._check(client, engine, spec))
         name = f"agentrl-{uuid.uuid4().hex[:12]}"
         _in_use.add(name)
         try:
-            stream = await self._call(lambda client: self._start(client, name, spec, core))
+            stream = await self._call(engine, lambda client: self._start(client, engine, name, spec, core))
             nproc = None if self.counted else spec.limits.processes
             link = AttachedLink(stream, WORK, sandbox_environment(WORK, PATH), nproc)
             try:
@@ -106,18 +125,17 @@ class Docker:
             # What cannot be removed now, by an engine that restarts, is found by its label at the next start.
             _in_use.discard(name)
             with anyio.CancelScope(shield=True), suppress(SandboxError):
-                await self._call(lambda client: _remove(client, name))
+                await self._call(engine, lambda client: _remove(client, name))
 
     def _engine(self) -> Engine:
         return engine_address()
 
-    def _check(self, client: DockerClient, spec: SandboxSpec) -> None:
+    def _check(self, client: DockerClient, engine: Engine, spec: SandboxSpec) -> None:
         """Remove what is left over, and check that the engine can do what `spec` asks for.
 
         Raises:
             SandboxError: It cannot.
         """
-        engine = self._engine()
         if spec.folders and not engine.is_here:
             (inside, here), *_ = spec.folders
             raise SandboxError(
@@ -125,23 +143,14 @@ class Docker:
             )
         remove_left_over(client, engine.is_here)
 
-    def _core(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> str | None:
-        """Return the core to pin a sandbox to: none on another machine, whose cores a pool of this one does not know."""
-        if core is None or spec.cpus > 1 or not self._engine().is_here:
-            return None
-        return str(core % self._cores(client))
-
-    def _cores(self, client: DockerClient) -> int:
-        name = str(self._engine())
-        if name not in _cores:
-            _cores[name] = client.info()["NCPU"]
-        return _cores[name]
-
-    def _bounds(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
+    def _bounds(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
         """Return what of a container's HostConfig a control group holds."""
         memory = memory_of_a_sandbox(spec.limits)
+        pinned = ""
+        if core is not None and spec.cpus <= 1 and engine.is_here:  # a pool does not know the cores of another machine
+            pinned = str(core % cores_of(client, engine))
         return {
-            "CpusetCpus": self._core(client, spec, core) or "",
+            "CpusetCpus": pinned,
             "Memory": memory,
             "MemorySwap": memory,
             # Version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit.
@@ -150,14 +159,37 @@ class Docker:
             "PidsLimit": spec.limits.processes + OWN_PROCESSES,
         }
 
-    def _command(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> list[str]:
+    def _command(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> list[str]:
         return ["python3", *init_arguments(spec, own_python=False)]
 
-    def _start(self, client: DockerClient, name: str, spec: SandboxSpec, core: int | None) -> socket.socket:
+    def _start(
+        self, client: DockerClient, engine: Engine, name: str, spec: SandboxSpec, core: int | None
+    ) -> socket.socket:
+        created = client.api.create_container(
+            spec.image,
+            command=self._command(client, engine, spec, core),
+            entrypoint=[],
+            environment={"PATH": PATH, "LANG": "C.UTF-8"},
+            host_config={**self._host_config(client, spec), **self._bounds(client, engine, spec, core)},
+            labels={OWNER_LABEL: owner()},
+            name=name,
+            stdin_open=True,
+            stop_signal="SIGKILL",
+            user="0:0",
+            working_dir=WORK,
+        )
+        stream = attach(client, created["Id"])
+        try:
+            client.api.start(created["Id"])
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _host_config(self, client: DockerClient, spec: SandboxSpec) -> dict[str, Any]:
         import docker.types
 
-        api = client.api
-        host = api.create_host_config(
+        config: dict[str, Any] = client.api.create_host_config(
             auto_remove=True,
             cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
             cap_drop=["ALL"],
@@ -174,29 +206,9 @@ class Docker:
             tmpfs=dict.fromkeys(self.folders, self.empty),
             ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
         )
-        host |= self._bounds(client, spec, core)
-        created = api.create_container(
-            spec.image,
-            command=self._command(client, spec, core),
-            entrypoint=[],
-            environment={"PATH": PATH, "LANG": "C.UTF-8"},
-            host_config=host,
-            labels={OWNER_LABEL: owner()},
-            name=name,
-            stdin_open=True,
-            stop_signal="SIGKILL",
-            user="0:0",
-            working_dir=WORK,
-        )
-        stream = attach(client, created["Id"])
-        try:
-            api.start(created["Id"])
-        except BaseException:
-            stream.close()
-            raise
-        return stream
+        return config
 
-    async def _call(self, function: Callable[[DockerClient], T]) -> T:
+    async def _call(self, engine: Engine, function: Callable[[DockerClient], T]) -> T:
         """Call the SDK in a thread, with a client of its own: it shares none between threads, and survives the engine.
 
         The SDK's time-outs bound it.
@@ -206,18 +218,10 @@ class Docker:
         """
 
         def call() -> T:
-            with closing(connect(self._engine)) as client:
+            with sdk_errors(f"the {self.product}"), closing(connect(engine)) as client:
                 return function(client)
 
-        try:
-            import docker.errors
-            import requests
-        except ImportError as error:
-            raise SandboxError("the Docker SDK is not installed: pip install -e '/path/to/agentrl[docker]'") from error
-        try:
-            return await in_thread(call)
-        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-            raise SandboxError(f"the {self.product}: {error}") from error
+        return await in_thread(call)
 
 
 @dataclass
@@ -262,8 +266,8 @@ class AttachedLink:
             except OSError as error:
                 raise SandboxLostError(f"its connection broke: {error}") from error
             if not data:
-                said = self._errors.decode(errors="replace").strip().splitlines()
-                raise SandboxLostError("its container ended" + (f": {said[-1]}" if said else ""))
+                said = error_line(self._errors.decode(errors="replace"))
+                raise SandboxLostError("its container ended" + (f": {said}" if said else ""))
             self._inbox += data
             output = b"".join(self._payloads())
         return output
@@ -298,6 +302,14 @@ def _holes(engine: dict[str, Any]) -> list[str]:
     if not any("name=seccomp" in option for option in engine.get("SecurityOptions") or ()):
         found.append("the engine has no filter of system calls: agentrl's is alone")
     return found
+
+
+def cores_of(client: DockerClient, engine: Engine) -> int:
+    """Return how many cores an engine has; it is asked once."""
+    name = str(engine)
+    if name not in _cores:
+        _cores[name] = client.info()["NCPU"]
+    return _cores[name]
 
 
 def remove_left_over(client: DockerClient, engine_is_here: bool) -> None:

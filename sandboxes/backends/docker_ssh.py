@@ -11,84 +11,41 @@ import subprocess
 import threading
 from urllib.parse import urlsplit
 
-import docker
 import urllib3.connection
 import urllib3.connectionpool
-from docker.errors import DockerException
 from docker.transport.basehttpadapter import BaseHTTPAdapter
 
-from agentrl.errors import SandboxError
-
-OLDEST_API = "1.24"
-"""Stands in until the engine has said its own."""
 SAYING_S = 5.0
 """How long an ssh whose connection ended may take to say why."""
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=30", "ServerAliveInterval=15", "ServerAliveCountMax=4")
 """Nobody is asked for a password; an engine's machine that is silent for a minute is gone."""
 
 
-def client_over_ssh(url: str, timeout_s: int) -> docker.DockerClient:
-    """Return a client of the engine at `ssh://[user@]host[:port]`.
+class SshAdapter(BaseHTTPAdapter):
+    """The connections of one client of the SDK to the engine at `ssh://[user@]host[:port]`."""
 
-    Raises:
-        SandboxError: No engine answers there; it has what ssh said.
-    """
-    adapter = _SshAdapter(_command(url), timeout_s)
-    client = docker.DockerClient(base_url="unix:///nothing-connects-here", version=OLDEST_API, timeout=timeout_s)
-    client.api.mount("http+docker://", adapter)
-    try:
-        return settled(client)
-    except (DockerException, OSError) as error:
-        said = adapter.what_ssh_said() or str(error)
-        raise SandboxError(
-            f"no Docker engine answers at {url} ({said}); try `ssh {urlsplit(url).netloc.partition(':')[0]} docker version`: it must ask nothing"
-        ) from error
-
-
-def settled(client: docker.DockerClient) -> docker.DockerClient:
-    """Return a client that speaks the engine's version of the API.
-
-    Raises:
-        DockerException: The engine refuses.
-        OSError: It does not answer.
-    """
-    try:
-        client.api._version = client.version(api_version=False)["ApiVersion"]
-    except BaseException:
-        client.close()
-        raise
-    return client
-
-
-def _command(url: str) -> list[str]:
-    place = urlsplit(url)
-    command = ["ssh", "-T"]
-    for option in OPTIONS:
-        command += ["-o", option]
-    if place.username:
-        command += ["-l", place.username]
-    if place.port:
-        command += ["-p", str(place.port)]
-    return [*command, "--", place.hostname or "", "docker system dial-stdio"]
-
-
-class _SshAdapter(BaseHTTPAdapter):
-    def __init__(self, command: list[str], timeout_s: int) -> None:
+    def __init__(self, url: str, timeout_s: int) -> None:
         self._pool = _SshPool("localhost", timeout=timeout_s)
-        self._pool.command = command
+        self._pool.command = _command(url)
+        self.trial = f"ssh {urlsplit(url).netloc.partition(':')[0]} docker version"
+        """A command with which a user can try the way there."""
         super().__init__()
 
     def get_connection(self, url: str, proxies: object = None) -> urllib3.connectionpool.HTTPConnectionPool:
+        """Return the connections, which are the same for every address."""
         return self._pool
 
     def request_url(self, request: object, proxies: object) -> str:
+        """Return the path that a request asks for."""
         return str(request.path_url)  # type: ignore[attr-defined]
 
     def close(self) -> None:
+        """Close the connections that nobody uses."""
         self._pool.close()
         super().close()
 
     def what_ssh_said(self) -> str:
+        """Return what the connections that have ended wrote to standard error. It waits up to `SAYING_S` for each."""
         for thread in self._pool.reapers:
             thread.join(SAYING_S)
         return " ".join(" ".join(self._pool.said).split())
@@ -131,3 +88,15 @@ class _SshConnection(urllib3.connection.HTTPConnection):
 
 def _reap(process: subprocess.Popen[bytes], said: list[str]) -> None:
     said.append(process.communicate()[1].decode(errors="replace").strip())
+
+
+def _command(url: str) -> list[str]:
+    place = urlsplit(url)
+    command = ["ssh", "-T"]
+    for option in OPTIONS:
+        command += ["-o", option]
+    if place.username:
+        command += ["-l", place.username]
+    if place.port:
+        command += ["-p", str(place.port)]
+    return [*command, "--", place.hostname or "", "docker system dial-stdio"]

@@ -16,7 +16,7 @@ import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import SandboxError, SandboxLostError, one_line
+from agentrl.errors import SandboxError, SandboxLostError, error_line, one_line
 from agentrl.sandboxes.backends.kubeconfig import ClusterAccess, load_access
 
 CALL_TIMEOUT_S = 30.0
@@ -128,8 +128,8 @@ class PodStreams:
         while True:
             message = await self.socket.receive()
             if message.type is not aiohttp.WSMsgType.BINARY:
-                said = self._errors.decode(errors="replace").strip().splitlines()
-                raise SandboxLostError("its pod ended" + (f": {said[-1]}" if said else ""))
+                said = error_line(self._errors.decode(errors="replace"))
+                raise SandboxLostError("its pod ended" + (f": {said}" if said else ""))
             channel, payload = message.data[0], message.data[1:]
             if channel == STDOUT and payload:
                 return bytes(payload)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from agentrl.sandboxes.backends.control_group import OWN_MEMORY_MB
-from agentrl.sandboxes.backends.start_arguments import PATH
+from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH
 from agentrl.sandboxes.backends.streams import start_command
 from agentrl.sandboxes.inside.namespaces import FIRST_UID, LAST_UID
 from agentrl.sandboxes.seams import WORK, SandboxSpec
@@ -17,7 +17,8 @@ OWNER = "agentrl.owner"
 """An annotation: which process a pod belongs to."""
 CONTAINER = "sandbox"
 POLICY = "agentrl-no-network"
-FOLDERS = {"work": WORK, "tmp": "/tmp", "shm": "/dev/shm"}  # noqa: S108
+VOLUMES = {path.rpartition("/")[2]: path for path in (WORK, *FOLDERS)}
+"""The folders in memory, by the names of their volumes."""
 IDLE_CPU = 100
 """Thousandths of a core that are kept for a sandbox, most of which wait; it may use all of its `cpus` where a node has them free."""
 USERS = (FIRST_UID, LAST_UID)
@@ -36,13 +37,48 @@ def pod(
         owner: Which process it belongs to.
         deadline_s: After so long the cluster ends it, whatever became of its owner.
         overrides: Fields of the pod's `spec` beside these, such as `nodeSelector`.
+
+    Returns:
+        The object, as JSON.
     """
+    network = "yes" if spec.network else "no"
+    memory_volume = {"medium": "Memory", "sizeLimit": f"{spec.limits.disk_mb}Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {LABEL: "yes", NETWORK_LABEL: network},
+            "annotations": {OWNER: owner},
+        },
+        "spec": {
+            "activeDeadlineSeconds": deadline_s,
+            "automountServiceAccountToken": False,
+            "containers": [_container(spec)],
+            "enableServiceLinks": False,
+            "hostNetwork": False,
+            "restartPolicy": "Never",
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": uid,
+                "runAsGroup": uid,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "terminationGracePeriodSeconds": 0,
+            "volumes": [{"name": volume, "emptyDir": memory_volume} for volume in VOLUMES],
+            **({} if spec.network else {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}),
+            **({"runtimeClassName": spec.runtime} if spec.runtime else {}),
+            **overrides,
+        },
+    }
+
+
+def _container(spec: SandboxSpec) -> dict[str, Any]:
     limits = spec.limits
-    memory = f"{limits.memory_mb + len(FOLDERS) * limits.disk_mb + OWN_MEMORY_MB}Mi"
+    memory = f"{limits.memory_mb + len(VOLUMES) * limits.disk_mb + OWN_MEMORY_MB}Mi"
     cpu = math.ceil(spec.cpus * 1000)
     resources = {"memory": memory, "cpu": f"{cpu}m", "ephemeral-storage": "64Mi"}
-    network = "yes" if spec.network else "no"
-    container = {
+    return {
         "name": CONTAINER,
         "image": spec.image,
         "command": start_command(),
@@ -58,38 +94,7 @@ def pod(
             "privileged": False,
             "readOnlyRootFilesystem": True,
         },
-        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in FOLDERS.items()],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "labels": {LABEL: "yes", NETWORK_LABEL: network},
-            "annotations": {OWNER: owner},
-        },
-        "spec": {
-            "activeDeadlineSeconds": deadline_s,
-            "automountServiceAccountToken": False,
-            "containers": [container],
-            "enableServiceLinks": False,
-            "hostNetwork": False,
-            "restartPolicy": "Never",
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": uid,
-                "runAsGroup": uid,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "terminationGracePeriodSeconds": 0,
-            "volumes": [
-                {"name": volume, "emptyDir": {"medium": "Memory", "sizeLimit": f"{limits.disk_mb}Mi"}}
-                for volume in FOLDERS
-            ],
-            **({} if spec.network else {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}),
-            **({"runtimeClassName": spec.runtime} if spec.runtime else {}),
-            **overrides,
-        },
+        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in VOLUMES.items()],
     }
 
 

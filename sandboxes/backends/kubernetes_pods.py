@@ -7,8 +7,8 @@ and so does the pod. It has no rights at all, so that it can make no namespaces:
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -54,7 +54,7 @@ class Kubernetes:
     pod_spec: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every pod's `spec` beside agentrl's, such as `nodeSelector`, `tolerations`, `imagePullSecrets`."""
 
-    name: ClassVar[str] = "kubernetes"
+    name = "kubernetes"
     isolates: ClassVar = {
         "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded; emptied for each user",
         "processes": "the pod's namespace; the number by RLIMIT_NPROC; all are killed after each run",
@@ -154,17 +154,18 @@ async def _remove(api: Api, name: str) -> None:
         await api.call("DELETE", f"{_pods(api)}/{name}", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
 
-class suppress_code:  # noqa: N801  as contextlib.suppress
-    """Go on where the API server refuses a call with this code."""
+@contextmanager
+def suppress_code(code: int) -> Iterator[None]:
+    """Go on where the API server refuses a call with this status of HTTP.
 
-    def __init__(self, code: int) -> None:
-        self._code = code
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, ApiError) and error.code == self._code
+    Raises:
+        ApiError: It refuses with another one.
+    """
+    try:
+        yield
+    except ApiError as error:
+        if error.code != code:
+            raise
 
 
 def _waits_for(status: dict[str, Any], before: str) -> tuple[bool, str]:

@@ -14,9 +14,8 @@ from typing import ClassVar
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.sandboxes.backends.bubblewrap import sandbox_environment
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
-from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules
+from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules, sandbox_environment
 from agentrl.sandboxes.seams import SandboxSpec
 
 
@@ -31,7 +30,7 @@ class NoIsolation:
     }
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Warns, every time."""
+        """Warn that nothing is isolated."""
         warnings.warn("`sandbox.backend` = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
 
     @asynccontextmanager

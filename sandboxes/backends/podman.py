@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.backends.docker_connection import Engine
-from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.docker_engine import Docker, cores_of
 from agentrl.sandboxes.backends.start_arguments import init_arguments
 from agentrl.sandboxes.seams import SandboxSpec
 
@@ -66,7 +66,7 @@ class Podman(Docker):
             remedy="start `podman system service --time 0` as an ordinary user, or set CONTAINER_HOST",
         )
 
-    def _check(self, client: DockerClient, spec: SandboxSpec) -> None:
+    def _check(self, client: DockerClient, engine: Engine, spec: SandboxSpec) -> None:
         if spec.cpus < 1:
             raise SandboxError(
                 f"cpus = {spec.cpus}: a rootless Podman bounds no part of a core; use 1 or more, or Docker"
@@ -75,13 +75,13 @@ class Podman(Docker):
             raise SandboxError(
                 f"runtime = {spec.runtime!r}: Podman's service takes that of containers.conf; set it there"
             )
-        super()._check(client, spec)
+        super()._check(client, engine, spec)
 
-    def _bounds(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
+    def _bounds(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> dict[str, Any]:
         return {}
 
-    def _command(self, client: DockerClient, spec: SandboxSpec, core: int | None) -> list[str]:
-        cores, count = self._cores(client), max(1, round(spec.cpus))
+    def _command(self, client: DockerClient, engine: Engine, spec: SandboxSpec, core: int | None) -> list[str]:
+        cores, count = cores_of(client, engine), max(1, round(spec.cpus))
         pinned = {((core or 0) * count + i) % cores for i in range(count)}
         started = init_arguments(spec, own_python=False, counted=False)
         return ["python3", "-I", "-c", _PINNED, ",".join(map(str, pinned)), *started]

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import Process
 
 from agentrl.concurrency.child_process import kill_process, start_process
-from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.errors import SandboxError, SandboxLostError, error_line
 
 END_TIMEOUT_S = 10.0
 
@@ -58,9 +58,8 @@ class ProcessLink:
                     said += await self.process.stderr.receive()
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.process.wait()
-        shown = said.decode(errors="replace").strip().splitlines()
-        code = self.process.returncode
-        return f"its first process ended with code {code}" + (f": {shown[-1]}" if shown else "")
+        line = error_line(said.decode(errors="replace"))
+        return f"its first process ended with code {self.process.returncode}" + (f": {line}" if line else "")
 
 
 @asynccontextmanager

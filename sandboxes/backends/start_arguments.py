@@ -1,4 +1,4 @@
-"""The arguments that a sandbox is started with: its settings, and the modules of `inside/`, for a Python that need not have agentrl."""
+"""What a sandbox is started with: its settings, the modules of `inside/`, for a Python that need not have agentrl, and its variables."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ FILES = 16_384
 """Files in a folder of memory."""
 GREETING_TIMEOUT_S = 300.0
 """A sandbox to which nobody says a word for so long after its start ends."""
+PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+"""What the pristine process needs to make new namespaces and mounts; a first process gives it up before it serves."""
 LONGEST_ARGUMENT = 100_000
 """Linux takes 128 KB."""
 
@@ -59,6 +61,24 @@ def init_arguments(
     packed = packed_modules(own_python)
     parts = [packed[start : start + LONGEST_ARGUMENT] for start in range(0, len(packed), LONGEST_ARGUMENT)]
     return ["-I", "-c", _sources()["agentrl.sandboxes.inside.modules"], json.dumps(config), *parts]
+
+
+def sandbox_environment(work: str, path: str) -> dict[str, str]:
+    """Return the environment variables of programs in a sandbox.
+
+    Args:
+        work: The user's folder.
+        path: Where programs are looked for.
+    """
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        "PATH": path,
+        "HOME": work,
+        "USER": "nobody",
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **one_thread,
+    }
 
 
 @cache

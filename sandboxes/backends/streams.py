@@ -19,8 +19,13 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.backends.bubblewrap import sandbox_environment
-from agentrl.sandboxes.backends.start_arguments import GREETING_TIMEOUT_S, PATH, init_arguments, packed_modules
+from agentrl.sandboxes.backends.start_arguments import (
+    GREETING_TIMEOUT_S,
+    PATH,
+    init_arguments,
+    packed_modules,
+    sandbox_environment,
+)
 from agentrl.sandboxes.seams import WORK, SandboxSpec
 
 MARK = b"agentrl is listening"

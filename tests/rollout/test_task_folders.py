@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.rollout.task_folders import folder_digest, read_task_folder, variables
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.task_folders import read_task_folder, variables
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import fingerprint, list_tasks, open_tasks
 from agentrl.workflows import terminal_task
@@ -76,6 +77,42 @@ def test_the_older_form_says_the_same(tmp_path: Path) -> None:
     assert found.solution == found.folder / "solution.sh"
 
 
+def test_the_older_form_has_its_own_time_when_it_names_none(tmp_path: Path) -> None:
+    found = read_task_folder(folder_of(tmp_path, {**OLDER, "task.yaml": "instruction: Do it."})).settings
+    assert (found.agent.timeout_sec, found.verifier.timeout_sec) == (360, 60)
+
+
+@pytest.mark.parametrize("variables", ["{A: 1, B: '${T_BENCH_TEST_DIR}'}", "[A=1, 'B=${T_BENCH_TEST_DIR}']"])
+def test_the_one_service_of_a_compose_file_is_what_the_agent_works_in(tmp_path: Path, variables: str) -> None:
+    service = (
+        f"{{build: {{context: ./, dockerfile: Dockerfile}}, working_dir: /srv, environment: {variables}, tty: true}}"
+    )
+    older = folder_of(tmp_path / "older", {**OLDER, "docker-compose.yaml": f"services: {{client: {service}}}"})
+    harbor = folder_of(
+        tmp_path / "harbor",
+        {
+            **HARBOR,
+            "environment/docker-compose.yaml": f"services: {{main: {service}}}",
+            "task.toml": "[environment]\nenv = {C = '2'}\nmemory = '1G'",
+        },
+    )
+    found, other = (read_task_folder(folder).settings.environment for folder in (older, harbor))
+    assert (found.workdir, found.env) == ("/srv", {"A": "1"})
+    assert (other.workdir, other.env, other.memory_mb) == ("/srv", {"A": "1", "C": "2"}, 1024)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("<!-- x-canary GUID 1 -->\n# Canary 2\n\n# Title\n# canary\n", "# Title\n# canary\n"),
+        ("Do it.\n<!-- canary -->", "Do it.\n<!-- canary -->"),
+        ("\n\nDo it.", "Do it."),
+    ],
+)
+def test_no_agent_sees_the_marks_of_benchmark_data(tmp_path: Path, written: str, shown: str) -> None:
+    assert read_task_folder(folder_of(tmp_path, {**HARBOR, "instruction.md": written})).instruction == shown
+
+
 def test_a_task_is_another_when_a_file_of_it_is(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, {**HARBOR})
     before = list_tasks(f"harbor:{folder}")
@@ -114,6 +151,12 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
         ({"task.toml": "[verifier.environment]\ncpus = 1"}, "it runs in a new sandbox of the task's image"),
         ({"task.toml": "[[steps]]\nname = 'one'"}, "a task of several steps ([[steps]]) is not run"),
         ({"task.toml": "[metadata.agentrl]\nwriteable = ['/a']"}, "metadata.agentrl.writeable: Extra inputs"),
+        ({"task.toml": "[[steps]]\nname = 'one'", "instruction.md": None}, "a task of several steps ([[steps]]) is not run"),
+        ({"task.toml": "verifier = 1"}, "task.toml, verifier: "),
+        ({"task.toml": "[environment]\nenv = 1", "environment/docker-compose.yaml": "services: {main: {environment: [A=1]}}"}, "environment.env: "),
+        ({"task.toml": "[verifier]\nenvironment_mode = 'separate'", "tests/Dockerfile": ""}, "tests/Dockerfile: an image of the verifier's own"),
+        ({"environment/docker-compose.yaml": "services: {main: , api: {build: ./api}}"}, "docker-compose.yaml, services: main, api; a sandbox runs one image"),
+        ({"instruction.md": "# canary"}, "instruction.md: the instruction is empty"),
         ({"instruction.md": None}, "instruction.md cannot be read: No such file or directory"),
         ({"instruction.md": " \n"}, "instruction.md: the instruction is empty"),
         ({"environment/Dockerfile": None}, "write "),
@@ -138,6 +181,10 @@ def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path, files: dict[str, 
         ({"task.yaml": "author: me"}, "task.yaml, instruction: it must be a text, not None"),
         ({"task.yaml": "instruction: x\nparser_name: swebench"}, "task.yaml, parser_name: 'swebench' is not understood"),
         ({"docker-compose.yaml": "services: {a: {}, b: {}}"}, "docker-compose.yaml, services: a, b; a sandbox runs one image"),
+        ({"docker-compose.yaml": "services: {a: {privileged: true}}"}, "services.a: privileged cannot be had in a sandbox"),
+        ({"docker-compose.yaml": "services: {a: {build: client}}"}, "services.a.build: the image is built from the Dockerfile beside this file"),
+        ({"docker-compose.yaml": "services: {}"}, "docker-compose.yaml: not understood"),
+        ({"docker-compose.yaml": "services: {a: {working_dir: app}}"}, "environment.workdir: 'app' must be an absolute path"),
         ({"docker-compose.yaml": "x"}, "docker-compose.yaml: not understood"),
         ({"Dockerfile": None}, "the task has no image; write "),
         ({"run-tests.sh": None}, "run-tests.sh is missing: it runs the tests"),

@@ -55,7 +55,6 @@ class ChatCompletions:
         """
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
         count, ended = request.n or 1, 0
-        customs = request.custom_names
         replies: list[Completion] = []
         head = _head(call, "chat.completion.chunk")
 
@@ -74,19 +73,9 @@ class ChatCompletions:
                     await say({"reasoning_content": delta.reasoning})
                 if delta.text:
                     await say({"content": delta.text})
-                if (tool := delta.tool_call) is not None and request.functions:
-                    if calls == 0:
-                        function = tool["function"]
-                        await say({"function_call": {"name": function["name"], "arguments": ""}})
-                        await say({"function_call": {"arguments": function["arguments"]}})
-                    calls += 1
-                elif tool is not None:
-                    shown = _shown_call(tool, customs)
-                    kind, text = ("custom", "input") if shown["type"] == "custom" else ("function", "arguments")
-                    begun = {**shown, kind: {**shown[kind], text: ""}}
-                    await say({"tool_calls": [{"index": calls, **begun}]})
-                    await say({"tool_calls": [{"index": calls, kind: {text: shown[kind][text]}}]})
-                    calls += 1
+                for piece in _call_pieces(request, delta, calls):
+                    await say(piece)
+                calls += delta.tool_call is not None
 
             await say({"role": "assistant", "content": ""})
             reply = await self._service.reply(call, index, emit)
@@ -116,6 +105,22 @@ def _message(request: ChatRequest, reply: Completion) -> Json:
 
 def _finish(request: ChatRequest, reply: Completion) -> str:
     return "function_call" if request.functions and reply.finish == "tool_calls" else reply.finish
+
+
+def _call_pieces(request: ChatRequest, delta: Delta, index: int) -> list[Json]:
+    """Return what a client is shown of a growing call, which is number `index` of the reply. The text of a custom tool comes at once, as it is read from whole arguments."""
+    begun, call = delta.begun_call, delta.tool_call
+    piece: Json = {"arguments": delta.arguments}
+    if request.functions:
+        # It takes the first call alone.
+        return [{"function_call": piece if delta.arguments else begun["function"]}] if begun and index == 0 else []
+    pieces: list[Json] = []
+    if begun is not None and begun["function"]["name"] not in request.custom_names:
+        pieces = [{"function": piece} if delta.arguments else begun]
+    elif call is not None and (shown := _shown_call(call, request.custom_names))["type"] == "custom":
+        custom = shown["custom"]
+        pieces = [{**shown, "custom": {**custom, "input": ""}}, {"custom": {"input": custom["input"]}}]
+    return [{"tool_calls": [{"index": index, **one}]} for one in pieces]
 
 
 def _shown_call(call: Json, customs: set[str]) -> Json:

@@ -84,6 +84,8 @@ class GenerateContent:
             nonlocal ended
 
             async def emit(delta: Delta) -> None:
+                if delta.begun_call is not None:
+                    return  # a part is a whole call
                 if delta.tool_call is not None:
                     part = _call_part(delta.tool_call)
                 elif delta.reasoning:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
+from agentrl.proxy.json_calls import readable_part, values_so_far
 from agentrl.proxy.json_text import read_json
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole
@@ -57,6 +59,7 @@ class Messages:
             ApiError: The engine failed, or the episode has ended.
         """
         index, open_kind = -1, ""
+        said, text = "", ""
 
         async def close() -> None:
             nonlocal open_kind
@@ -73,12 +76,16 @@ class Messages:
             await send({"type": "content_block_start", "index": index, "content_block": block})
 
         async def emit(delta: Delta) -> None:
-            if (tool := delta.tool_call) is not None:
-                await begin(
-                    {"type": "tool_use", "id": shown_id(tool["id"]), "name": tool["function"]["name"], "input": {}}
-                )
-                partial = {"type": "input_json_delta", "partial_json": tool["function"]["arguments"]}
-                await send(_delta(index, partial))
+            nonlocal said, text
+            if (tool := delta.begun_call) is not None and not delta.arguments:
+                said = text = ""
+                await begin({**_tool_use(tool), "input": {}})
+            elif tool is not None or delta.tool_call is not None:
+                text += delta.arguments
+                shown = _shown_arguments(text, delta.tool_call)
+                if piece := shown[len(said) :]:
+                    await send(_delta(index, {"type": "input_json_delta", "partial_json": piece}))
+                    said = shown
             elif delta.reasoning:
                 if open_kind != "thinking":
                     await begin({"type": "thinking", "thinking": "", "signature": ""})
@@ -163,31 +170,33 @@ def _content(reply: Completion) -> list[Json]:
         blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": _SIGNATURE})
     if message.content or not message.tool_calls:
         blocks.append({"type": "text", "text": message.content})
-    for call in message.tool_calls:
-        function = call["function"]
-        blocks.append(
-            {
-                "type": "tool_use",
-                "id": shown_id(call["id"]),
-                "name": function["name"],
-                "input": arguments_object(function),
-            }
-        )
+    blocks += [{**_tool_use(call), "input": arguments_object(call["function"])} for call in message.tool_calls]
     return blocks
 
 
+def _tool_use(call: Json) -> Json:
+    return {"type": "tool_use", "id": shown_id(call["id"]), "name": call["function"]["name"]}
+
+
 def arguments_object(function: Json) -> Json:
-    """Return the arguments of a call as an object, as Anthropic's and Google's clients get them. The policy may have said something else."""
+    """Return the arguments of a call as an object, as Anthropic's and Google's clients get them. The policy may have said something else, or have been cut off."""
     try:
         arguments = read_json(function["arguments"])
     except ValueError:
-        return {"arguments": function["arguments"]}
+        return values_so_far(function["arguments"])
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def _shown_arguments(text: str, call: Json | None) -> str:
+    """Return what a client is sent of arguments so far, and of those of a whole call: it takes JSON of an object alone, which may be cut off."""
+    if text.lstrip().startswith("{"):
+        return readable_part(text)
+    return json.dumps(arguments_object(call["function"])) if call is not None else ""
 
 
 def _ending(reply: Completion) -> Json:
     stopped_by = reply.message.stopped_by
-    if reply.message.tool_calls:
+    if reply.finish == "tool_calls":
         reason = "tool_use"
     elif stopped_by is not None:
         reason = "stop_sequence"

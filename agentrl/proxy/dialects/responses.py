@@ -119,8 +119,8 @@ class _EventStream:
         self._sequence += 1
 
     async def emit(self, delta: Delta) -> None:
-        if delta.tool_call is not None:
-            await self._tool_call(delta.tool_call)
+        if delta.begun_call is not None or delta.tool_call is not None:
+            await self._call(delta)
             return
         kind = "reasoning" if delta.reasoning else "message"
         if self._item is None or self._item["type"] != kind:
@@ -149,21 +149,28 @@ class _EventStream:
         await self.say("response.output_item.done", output_index=self._index, item=item)
         self._item = None
 
-    async def _tool_call(self, call: Json) -> None:
-        await self.close_item()
-        self._index += 1
-        item = _tool_call(self._response_id, self._index, call, self._tools)
+    async def _call(self, delta: Delta) -> None:
+        begun, whole = delta.begun_call, delta.tool_call
+        if begun is not None and not delta.arguments:
+            await self.close_item()
+            self._index += 1
+        item = _tool_call(self._response_id, self._index, begun or whole or {}, self._tools)
         place = {"item_id": item["id"], "output_index": self._index}
         if item["type"] == "custom_tool_call":
             field, event, named = "input", "response.custom_tool_call_input", {}
         else:
             field, event, named = "arguments", "response.function_call_arguments", {"name": item["name"]}
-        text = item[field]
-        begun = {**item, field: "", "status": "in_progress"}
-        await self.say("response.output_item.added", output_index=self._index, item=begun)
-        await self.say(f"{event}.delta", **place, delta=text)
-        await self.say(f"{event}.done", **place, **named, **{field: text})
-        await self.say("response.output_item.done", output_index=self._index, item=item)
+        if begun is not None and not delta.arguments:
+            added = {**item, field: "", "status": "in_progress"}
+            await self.say("response.output_item.added", output_index=self._index, item=added)
+        elif delta.arguments and field == "arguments":
+            await self.say(f"{event}.delta", **place, delta=delta.arguments)
+        elif whole is not None:
+            if field == "input":
+                # The text of a custom tool is read from whole arguments.
+                await self.say(f"{event}.delta", **place, delta=item[field])
+            await self.say(f"{event}.done", **place, **named, **{field: item[field]})
+            await self.say("response.output_item.done", output_index=self._index, item=item)
 
     def _place(self) -> Json:
         assert self._item is not None

@@ -17,10 +17,10 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, grade, open_pool, open_sandbox
-from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
-from agentrl.sandboxes.backends.docker_connection import connect
+from agentrl.sandboxes.backends.docker_connection import connect, engine_address
 from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL
 from agentrl.sandboxes.backends.owner import owner
+from agentrl.sandboxes.backends.start_arguments import PRISTINE_RIGHTS
 from agentrl.sandboxes.choose import start_sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE
 from tests.components import missing, wait_until
@@ -31,7 +31,7 @@ CONTAINERD_PID_FILE = Path("/var/run/docker/containerd/containerd.pid")
 
 
 def containers() -> list[Any]:
-    with closing(connect()) as client:
+    with closing(connect(engine_address())) as client:
         return client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True)
 
 
@@ -103,7 +103,7 @@ async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next
     """An engine that restarts refuses the removal: the owner lives, and the container would stay as long."""
 
     def leave() -> str:
-        with closing(connect()) as client:
+        with closing(connect(engine_address())) as client:
             labels = {OWNER_LABEL: owner()}
             return str(client.containers.create(DEFAULT_IMAGE, ["true"], name="agentrl-left", labels=labels).id)
 
@@ -129,7 +129,7 @@ async def test_the_default_image_is_built_where_it_is_missing(docker: BackendNam
     progress: list[str] = []
 
     def build() -> bool:
-        with closing(connect()) as client:
+        with closing(connect(engine_address())) as client:
             if not client.images.list("agentrl/sandbox-base"):
                 return False
             arguments = {"BASE": "agentrl/sandbox-base"}
@@ -172,12 +172,12 @@ async def test_a_pull_shows_each_layer_at_every_tenth() -> None:
 
 
 def remove_test_build() -> None:
-    with closing(connect()) as client:
+    with closing(connect(engine_address())) as client:
         client.images.remove("agentrl/test-build")
 
 
 def on_container(container_id: str, action: str) -> None:
-    with closing(connect()) as client:
+    with closing(connect(engine_address())) as client:
         getattr(client.containers.get(container_id), action)()
 
 
@@ -213,7 +213,7 @@ async def test_a_restart_of_the_engine_costs_only_retries(docker: BackendName, h
         with anyio.fail_after(60):
             while True:
                 with suppress(SandboxError):
-                    await in_thread(lambda: connect().close())
+                    await in_thread(lambda: connect(engine_address()).close())
                     return
                 await anyio.sleep(0.1)
 

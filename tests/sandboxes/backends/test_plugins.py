@@ -18,7 +18,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, SandboxLostError
 from agentrl.rollout.episode_parts import load_backend, open_run_sandboxes
-from agentrl.sandboxes import Sandbox, open_sandbox
+from agentrl.sandboxes import Limits, Sandbox, open_sandbox
 from agentrl.sandboxes.plugins import plugin_names
 from agentrl.testing import check_backend
 
@@ -143,6 +143,25 @@ async def test_a_run_takes_a_package_s_backend_and_one_of_a_file(service: Servic
             lease = await sandboxes.acquire(image=None, limits=None, cpus=1.0, network=False, folders={})
             assert (await lease.sandbox.run(["sh", "-c", "echo $((6 * 7))"])).stdout == b"42\n"
             lease.release()
+
+
+@pytest.mark.filterwarnings("ignore:`sandbox.backend` = UNSAFE_no_isolation")
+async def test_all_sandboxes_of_a_run_come_from_one_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+from agentrl.sandboxes.backends.no_isolation import NoIsolation
+made = []
+class Counted(NoIsolation):
+    def __init__(self):
+        made.append(self)
+"""
+    install(tmp_path, code, entry="counted = agentrl_counted:Counted", package="agentrl_counted")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = RunConfig.model_validate({"sandbox": {"backend": "counted"}})
+    async with open_run_sandboxes(config) as sandboxes:
+        for limits in (None, Limits(memory_mb=64)):  # of which each has a pool of its own
+            lease = await sandboxes.acquire(image=None, limits=limits, cpus=1.0, network=False, folders={})
+            lease.release()
+    assert len(sys.modules.pop("agentrl_counted").made) == 1
 
 
 @pytest.mark.parametrize(
