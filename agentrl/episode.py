@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
+import anyio
 from typing_extensions import TypeVar
 
 from agentrl.concurrency.forgotten_await import says_await
@@ -43,9 +44,16 @@ class EpisodeSandboxes(Protocol):
     """The sandboxes of a run: `agentrl.sandboxes.RunSandboxes`."""
 
     async def acquire(
-        self, *, image: str | None, limits: Limits | None, cpus: float, network: bool, folders: Mapping[str, str]
+        self,
+        *,
+        image: str | None,
+        limits: Limits | None,
+        cpus: float,
+        network: bool,
+        folders: Mapping[str, str],
+        held: int,
     ) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is released."""
+        """Return a sandbox, as new, that is the caller's until it is released. The caller holds `held` others."""
         ...
 
     async def grade(
@@ -77,6 +85,8 @@ class EpisodeState:
 
     metrics: dict[str, float] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
+    leasing: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held by who waits for a sandbox: an episode asks for them one after another, so that it waits above all that it holds."""
     envs: list[AsyncToolEnv] = field(default_factory=list)
     closed: bool = False
 
@@ -208,13 +218,19 @@ class Episode(Generic[TaskT]):
             EpisodeError: The episode has ended, or was made without sandboxes.
         """
         state = self._state
-        lease = await self._of_run().acquire(
-            image=image, limits=limits, cpus=cpus, network=network, folders=folders or {}
-        )
-        if state.closed:  # meanwhile
-            lease.release()
-        state.check_open()
-        state.leases.append(lease)
+        async with state.leasing:
+            lease = await self._of_run().acquire(
+                image=image,
+                limits=limits,
+                cpus=cpus,
+                network=network,
+                folders=folders or {},
+                held=len(state.leases),
+            )
+            if state.closed:  # meanwhile
+                lease.release()
+            state.check_open()
+            state.leases.append(lease)
         return lease.sandbox
 
     @says_await("verdict = await episode.grade(source, tests)")

@@ -169,6 +169,11 @@ class ServiceEnv(ToolEnv):
         self.database = copy.deepcopy(database)
         toolset = {tool.name: tool for tool in (*self.toolset, *self.user_toolset)}
         for number, action in enumerate(actions):
+            if "tool" not in action:
+                raise EpisodeError(
+                    f"action {number} of the task has the keys {sorted(action)}; it is written "
+                    '{"tool": NAME, "arguments": {...}}'
+                )
             call = {"name": action["tool"], "arguments": json.dumps(action.get("arguments", {}))}
             try:
                 await self._result_of_call(call, [*toolset.values()])

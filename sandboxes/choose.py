@@ -75,7 +75,8 @@ def plugin_of_name(name: str) -> str | Backend:
         return name
     plugin = load_plugin(name)
     if plugin is None:
-        raise ConfigError(f"backend = {name!r}; use one of {', '.join((*own_names, *plugin_names()))}")
+        known = ", ".join((*own_names, *plugin_names()))
+        raise ConfigError(f"backend = {name!r}; use one of {known}, or python:FILE:FACTORY for one of yours")
     return plugin
 
 

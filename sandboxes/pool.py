@@ -194,15 +194,15 @@ class SandboxPool:
             self._tasks.start_soon(self.keep, self._slots)
             self._slots += 1
 
-    async def start(self) -> None:
-        """Start the first sandbox, and have one a core started.
+    async def start(self, ahead: int) -> None:
+        """Start the first sandbox, and have so many started before anybody asks.
 
         Raises:
             SandboxError: The first sandbox cannot be started.
         """
         self._slots = 1
         await self._tasks.start(self.keep, 0)  # when it fails, so would the others
-        self.grow(default_size())
+        self.grow(ahead)
 
     def _fail_waiters(self, error: SandboxError) -> None:
         while self._line:
@@ -289,10 +289,11 @@ async def open_pool(
     size: int | None = None,
     wait_timeout_s: float = 600.0,
     order: Sequence[BackendName] = AUTO_ORDER,
+    ahead: int | None = None,
 ) -> AsyncIterator[SandboxPool]:
     """Yield a pool of at most `size` sandboxes (default: one a core).
 
-    As many as there are cores are started ahead, and more when somebody waits.
+    `ahead` of them (default: as many as there are cores; one at least) are started at once, and more when somebody waits.
 
     Raises:
         SandboxError: They cannot be started.
@@ -307,7 +308,7 @@ async def open_pool(
     chosen = await choose_backend(backend, spec, order)
     async with background_tasks() as tasks:
         pool = SandboxPool(tasks, chosen, spec, size or default_size(), wait_timeout_s)
-        await pool.start()
+        await pool.start(default_size() if ahead is None else ahead)
         try:
             yield pool
         finally:
@@ -317,7 +318,8 @@ async def open_pool(
 class Sandboxes:
     """The pools of a run, each opened when it is first asked for: for each kind of sandbox one to grade with and one to lease to workflows.
 
-    They are two, so that a workflow that holds a sandbox and asks for a verdict never waits for itself.
+    They are two, so that a workflow that holds a sandbox and asks for a verdict never waits for itself; and who holds n leased ones gets the
+    next from pools that belong to n. So those who hold most wait for nobody, and what they hold comes back.
 
     Open it with `open_sandboxes`.
     """
@@ -335,19 +337,22 @@ class Sandboxes:
         self._order = order
         self._sizes = sizes
         self._wait_timeout_s = wait_timeout_s
-        self._pools: dict[tuple[SandboxSpec, Purpose], SandboxPool] = {}
+        self._pools: dict[tuple[SandboxSpec, Purpose, int], SandboxPool] = {}
         self._opening = anyio.Lock()
 
-    async def pool(self, spec: SandboxSpec, purpose: Purpose) -> SandboxPool:
-        """Return the pool of this kind of sandbox.
+    async def pool(self, spec: SandboxSpec, purpose: Purpose, held: int = 0) -> SandboxPool:
+        """Return the pool of this kind of sandbox, for those who hold so many leased ones.
 
         Raises:
             SandboxError: No backend works here, or the first sandbox of its pool cannot be started.
         """
         async with self._opening:
-            if (spec, purpose) not in self._pools:
-                self._pools[spec, purpose] = await self._tasks.start(self._keep_open, spec, self._sizes[purpose])
-        return self._pools[spec, purpose]
+            key = (spec, purpose, held)
+            if key not in self._pools:
+                self._pools[key] = await self._tasks.start(
+                    self._keep_open, spec, self._sizes[purpose], 1 if held else None
+                )
+        return self._pools[key]
 
     def metrics(self) -> PoolMetrics:
         """Return those of all pools together."""
@@ -358,9 +363,16 @@ class Sandboxes:
                 setattr(total, name, max(before, value) if name == "wait_max_s" else before + value)
         return total
 
-    async def _keep_open(self, spec: SandboxSpec, size: int | None, *, task_status: TaskStatus[SandboxPool]) -> None:
+    async def _keep_open(
+        self, spec: SandboxSpec, size: int | None, ahead: int | None, *, task_status: TaskStatus[SandboxPool]
+    ) -> None:
         async with open_pool(
-            spec, backend=self._backend, size=size, wait_timeout_s=self._wait_timeout_s, order=self._order
+            spec,
+            backend=self._backend,
+            size=size,
+            wait_timeout_s=self._wait_timeout_s,
+            order=self._order,
+            ahead=ahead,
         ) as pool:
             task_status.started(pool)
             await anyio.sleep_forever()

@@ -23,10 +23,29 @@ class RunSandboxes:
     limits: Limits
 
     async def acquire(
-        self, *, image: str | None, limits: Limits | None, cpus: float, network: bool, folders: Mapping[str, str]
+        self,
+        *,
+        image: str | None,
+        limits: Limits | None,
+        cpus: float,
+        network: bool,
+        folders: Mapping[str, str],
+        held: int = 0,
     ) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is released. See `Episode.sandbox`."""
-        pool = await self._pool("lease", image, limits, cpus, network, folders)
+        """Return a sandbox, as new, that is the caller's until it is released. See `Episode.sandbox`.
+
+        Args:
+            image: As in `Episode.sandbox`, like all but the last.
+            limits: What a program may use.
+            cpus: CPUs of its programs together.
+            network: Whether they reach the network.
+            folders: What they see of this machine.
+            held: How many the caller holds. Each number has pools of its own, so that nobody waits for one who waits for the same pool.
+
+        Raises:
+            SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
+        """
+        pool = await self._pool("lease", image, limits, cpus, network, folders, held)
         (lease,) = await pool.acquire()
         return lease
 
@@ -73,6 +92,7 @@ class RunSandboxes:
         cpus: float,
         network: bool,
         folders: Mapping[str, str],
+        held: int = 0,
     ) -> SandboxPool:
         spec = SandboxSpec(
             image=image or self.image,
@@ -82,4 +102,4 @@ class RunSandboxes:
             runtime=self.runtime,
             folders=tuple(sorted(folders.items())),
         )
-        return await self.sandboxes.pool(spec, purpose)
+        return await self.sandboxes.pool(spec, purpose, held)

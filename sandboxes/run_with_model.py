@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 
 import anyio
@@ -23,6 +24,9 @@ MAX_REQUESTS = 10_000
 """Of one command, where its caller says nothing: each is a task of this process while it is answered."""
 INSIDE_KEY = "outside"
 """What the command is given for a key. The real one is put in its place on the way."""
+SHOWN_REFUSAL_BYTES = 500
+"""Of the body of an answer that is an error."""
+_COUNTS_TOKENS = ("/count_tokens", ":countTokens")
 _PASSED_ON = {"content-type", "anthropic-version", "anthropic-beta", "accept"}
 
 
@@ -36,6 +40,10 @@ class CommandResult:
     stderr: str
     requests: int = 0
     """What it asked of the model, the one that was too many included."""
+    replies: int = 0
+    """Requests for a reply of the model that got one."""
+    refusal: str = ""
+    """The last answer that was an error: the path, the status and what was said. Empty where there was none."""
 
 
 async def run_with_model(
@@ -73,7 +81,7 @@ async def run_with_model(
     process = await sandbox.start_python(RELAY, timeout_s=timeout_s, limits=limits)
     async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:
         model = _Model(http, httpx2.URL(base_url.removesuffix("/").removesuffix("/v1")), api_key)
-        sending = anyio.Lock()
+        sending, answers = anyio.Lock(), _Answers()
         first = {"argv": list(argv), "env": dict(env or {}), "stdin": base64.b64encode(stdin).decode()}
         await process.send(json.dumps(first).encode() + b"\n")
         async with anyio.create_task_group() as requests:
@@ -88,9 +96,9 @@ async def run_with_model(
                 asked += 1
                 if asked > max_requests:
                     break
-                requests.start_soon(_answer, process, sending, http, *message)
+                requests.start_soon(_answer, process, sending, answers, http, *message)
             requests.cancel_scope.cancel()
-    return replace(finished, requests=asked)
+    return replace(finished, requests=asked, replies=answers.replies, refusal=answers.refusal)
 
 
 @dataclass(frozen=True)
@@ -142,9 +150,34 @@ def _exit_code(given: Any) -> int:
     return code
 
 
+@dataclass
+class _Answers:
+    """What the server said to the requests for a reply; others, such as for the names of models, or to count tokens, count for nothing."""
+
+    replies: int = 0
+    refusal: str = ""
+
+    def add(self, request: httpx2.Request, status: int, said: str) -> None:
+        """Count an answer. Status 0: there was none."""
+        path = request.url.path
+        if request.method != "POST" or path.endswith(_COUNTS_TOKENS):
+            return
+        if HTTPStatus.OK <= status < HTTPStatus.BAD_REQUEST:
+            self.replies += 1
+        else:
+            self.refusal = f"{path}: {status or 'no answer'}: {said.strip()}"
+
+
 async def _answer(
-    process: Process, sending: anyio.Lock, http: httpx2.AsyncClient, request: httpx2.Request, number: int
+    process: Process,
+    sending: anyio.Lock,
+    answers: _Answers,
+    http: httpx2.AsyncClient,
+    request: httpx2.Request,
+    number: int,
 ) -> None:
+    said = bytearray()
+
     async def send(status: int, kind: str, data: bytes, *, last: bool) -> None:
         part = {"id": number, "status": status, "headers": {"content-type": kind}, "last": last}
         line = json.dumps({**part, "data": base64.b64encode(data).decode()}).encode() + b"\n"
@@ -152,10 +185,15 @@ async def _answer(
             await process.send(line)
 
     try:
+        status = 0
         async for status, kind, data in _reply(http, request):
+            if status >= HTTPStatus.BAD_REQUEST:
+                said += data[: SHOWN_REFUSAL_BYTES - len(said)]
             await send(status, kind, data, last=False)
+        answers.add(request, status, said.decode(errors="replace"))
         await send(200, "", b"", last=True)
     except httpx2.HTTPError as error:
+        answers.add(request, 0, f"{type(error).__name__} {error}")
         await send(502, "text/plain", str(error).encode(), last=True)
     except SandboxLostError:
         return  # the loop that reads finds out too

@@ -17,22 +17,35 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
+from pydantic import Field
 
 from agentrl import Episode, Reward
 from agentrl.concurrency.child_process import start_process
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
-from agentrl.workflows.chat import score
+from agentrl.workflows.chat import ChatTask, score
 
 TIMEOUT_S = 300.0
 KEPT_BYTES = 2**20
 HIDDEN = ("answer", "scorer")
 
 
-async def run(episode: Episode) -> Reward:
+class BlackBoxTask(ChatTask):
+    """What a line of the task file needs. A program may be told of more than a prompt, or of none."""
+
+    command: list[str] = Field(min_length=1)
+    files: dict[str, str] = Field(default_factory=dict)
+    timeout_s: float = Field(default=TIMEOUT_S, gt=0)
+    sandbox: bool = False
+
+    def check_prompt(self) -> None:
+        """Check nothing: the program may ask what it likes."""
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Reward:
     """Return the score of what the program prints."""
     task = episode.task
     done = await (_in_a_sandbox(episode) if task.get("sandbox") else _here(episode))

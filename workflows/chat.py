@@ -11,9 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, Self
 
 from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
@@ -23,7 +24,47 @@ from agentrl.workflows.python_tool import agrees, final_answer, last_number
 Scorer = Callable[[str, dict[str, Any]], Any]
 
 
-async def run(episode: Episode) -> Reward:
+class ChatTask(BaseModel):
+    """What a line of the task file needs. It may have more, as rows of data sets do."""
+
+    prompt: str | None = None
+    messages: list[dict[str, JsonValue]] | None = Field(default=None, min_length=1)
+    system: str = ""
+    answer: JsonValue = None
+    scorer: str = "exact"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.check_prompt()
+        self.check_scorer()
+        return self
+
+    def check_prompt(self) -> None:
+        """Check that there is something to ask.
+
+        Raises:
+            ValueError: There is not.
+        """
+        if self.prompt is None and self.messages is None:
+            raise ValueError(
+                "it needs 'prompt' or 'messages'; data.columns (--data.columns.prompt NAME) renames a column"
+            )
+
+    def check_scorer(self) -> None:
+        """Check that the reply can be scored.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        try:
+            scorer_of(self.scorer)
+        except WorkflowError as error:
+            raise ValueError(str(error)) from error
+        if self.scorer in _SCORERS and self.answer is None:
+            raise ValueError(f"the field 'answer' is missing, with which the scorer {self.scorer!r} compares the reply")
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:
     """Return the score of the reply."""
     reply = await episode.client.chat.completions.create(model=episode.model, messages=conversation(episode.task))
     return await score(reply.choices[0].message.content or "", episode.task)

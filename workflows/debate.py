@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import openai
 from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel, Field
 
 from agentrl import Episode, Reward
-from agentrl.workflows.chat import score
+from agentrl.workflows.chat import ChatTask, score
 
 ROLES = ("first", "second")
 OPENING = "{prompt}\n\nYou are debater {number} of 2. Argue for your answer in a few sentences, then give it on the last line."
@@ -26,7 +27,23 @@ DECISION = (
 )
 
 
-async def run(episode: Episode) -> Reward:
+class Opponent(BaseModel):
+    """Another model."""
+
+    base_url: str
+    model: str
+    api_key: str = "-"
+
+
+class DebateTask(ChatTask):
+    """What a line of the task file needs."""
+
+    prompt: str
+    rounds: int = Field(default=2, ge=1)
+    opponent: Opponent | None = None
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], DebateTask]]) -> Reward:
     """Return the score of the verdict."""
     task = episode.task
     async with AsyncExitStack() as stack:

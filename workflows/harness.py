@@ -105,7 +105,7 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
 
     Raises:
         SandboxLostError: A sandbox is lost.
-        WorkflowError: The agent's program is missing, or it never asked the model.
+        WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
     task = episode.task
     start = await in_thread(task.repository.packed)
@@ -210,7 +210,7 @@ async def run_agent(
 
     Raises:
         SandboxLostError: The sandbox is lost.
-        WorkflowError: It never asked the model.
+        WorkflowError: It never asked the model, or the model's server refused all that it asked.
     """
     extra = {name: value.replace("{model}", episode.model) for name, value in harness.environment.items()}
     script = f"export {_PATH} HOME={HOME}; mkdir -p {HOME}; {harness.command}"
@@ -228,6 +228,11 @@ async def run_agent(
         raise WorkflowError(
             f"the agent {harness.program!r} ended with {_end(done)} and never asked the model; at its end it said: "
             f"{(done.stderr.strip() or done.stdout.strip())[-SHOWN_CHARACTERS:]!r}"
+        )
+    if done.refusal and not done.replies:  # nothing that the policy did: it has said nothing
+        raise WorkflowError(
+            f"the agent {harness.program!r} got no reply from the model, which refused what it asked ({done.refusal}). The server must "
+            "speak the agent's API, and the model's context must hold its prompt: docs/clients.md"
         )
     return done
 

@@ -17,15 +17,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import openai
 from anyio.to_thread import run_sync as in_thread
+from pydantic import Field
 
 from agentrl import Episode, Reward
 from agentrl.errors import EpisodeError
-from agentrl.workflows.chat import conversation
+from agentrl.workflows.chat import ChatTask, conversation
 
 ASK = """Grade the reply to a question.
 
@@ -113,7 +114,25 @@ class Judge:
                 file.write(json.dumps({key: self._scores[key]}) + "\n")
 
 
-async def run(episode: Episode) -> Reward:
+class JudgeTask(ChatTask):
+    """What a line of the task file needs."""
+
+    criteria: str = CRITERIA
+    judge: dict[str, str] = Field(default_factory=dict)
+
+    def check_scorer(self) -> None:
+        """Check that there is a judge.
+
+        Raises:
+            ValueError: There is none.
+        """
+        try:
+            judge_of(json.dumps(self.judge, sort_keys=True))
+        except EpisodeError as error:
+            raise ValueError(str(error)) from error
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], JudgeTask]]) -> Reward:
     """Return the judge's score."""
     task = episode.task
     messages = conversation(task)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, JsonValue
 
 from agentrl import Episode, Reward
 from agentrl.sandboxes import Floats, python_session
@@ -33,7 +35,15 @@ MAX_TURNS = 8
 TIMEOUT_S = 10.0
 
 
-async def run(episode: Episode) -> Reward:
+class PythonToolTask(BaseModel):
+    """What a line of the task file needs."""
+
+    question: str
+    answer: JsonValue
+    max_turns: int = Field(default=MAX_TURNS, ge=1)
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], PythonToolTask]]) -> Reward:
     """Take turns until a reply without a call, and compare its answer."""
     messages: list[Any] = [
         {"role": "system", "content": SYSTEM},

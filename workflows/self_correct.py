@@ -8,15 +8,24 @@ answer earns it once. Train it with `trainer.advantage.turn_discount = 0.4`: an 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from agentrl import Episode, Reward
-from agentrl.workflows.chat import conversation, score
+from agentrl.workflows.chat import ChatTask, conversation, score
 
 FEEDBACK = "That is not right. Think about what is wrong, and answer again."
 
 
-async def run(episode: Episode) -> Reward:
+class SelfCorrectTask(ChatTask):
+    """What a line of the task file needs."""
+
+    attempts: int = Field(default=3, ge=1)
+    feedback: str = FEEDBACK
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], SelfCorrectTask]]) -> Reward:
     """Return the best score of all replies."""
     task = episode.task
     messages: list[Any] = conversation(task)

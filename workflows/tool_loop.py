@@ -1,6 +1,6 @@
 """Play a tool environment: call the model, carry out its calls, until the episode is over.
 
-A task is {"env": ID} and, as needed, "make" (arguments of `gymnasium.make`), "options" (of `reset`; the whole task
+A task is {"env": ID}, gymnasium's or `FILE.py:CLASS`, and, as needed, "make" (arguments of `gymnasium.make`), "options" (of `reset`; the whole task
 without it), "seed" (the environment's; the group's without it) and "turn_rewards": true, which gives every reply the
 reward of its own step, for `trainer.advantage.turn_discount`. A reply whose tool call could not be carried out is marked as
 failed (`trainer.turns.failed`).
@@ -8,12 +8,42 @@ failed (`trainer.turns.failed`).
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel
+
 from agentrl import Episode
+from agentrl.errors import WorkflowError
+from agentrl.rollout.workflow import load_object
 
 
-async def run(episode: Episode) -> float:
+class EnvTask(BaseModel):
+    """What a line of the task file needs. An environment may take more from it."""
+
+    env: str
+    make: dict[str, Any] = {}
+    options: dict[str, Any] | None = None
+    turn_rewards: bool = False
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], EnvTask]]) -> float:
     """Return the sum of the environment's rewards."""
     task = episode.task
-    env = episode.env(task["env"], **task.get("make", {}))
+    env = episode.env(await environment_of(task["env"]), **task.get("make", {}))
     await env.reset(seed=task.get("seed", episode.group_seed), options=task.get("options", task))
     return await env.play(episode, turn_rewards=task.get("turn_rewards", False))
+
+
+async def environment_of(name: str) -> Any:
+    """Return what `episode.env` takes for the "env" of a task: gymnasium's id as it is, and the class that `FILE.py:CLASS` names.
+
+    Raises:
+        WorkflowError: The file cannot be imported, or has no such class.
+    """
+    if not name.partition(":")[0].endswith(".py"):
+        return name
+    try:
+        return await in_thread(load_object, name)
+    except (OSError, AttributeError) as error:
+        raise WorkflowError(f"env = {name!r} cannot be loaded: {error}") from error

@@ -1,6 +1,6 @@
 """An agent serves a user whom a second model plays: tools and rules for the agent, a wish and tools of their own for the user.
 
-A task is {"env": ID} of a `ServiceEnv`, with that environment's own keys ("instruction", "database", "actions", ...; without them it draws
+A task is {"env": ID} of a `ServiceEnv` (or `FILE.py:CLASS`), with that environment's own keys ("instruction", "database", "actions", ...; without them it draws
 one). The user is played by "user": {"base_url": ..., "model": ..., "api_key": ...} in the task, or by the endpoint that
 AGENTRL_USER_BASE_URL, AGENTRL_USER_MODEL and AGENTRL_USER_API_KEY name; by lines that are said one after another with "user": [...]; and else
 by the model that is trained, in the role "user", which is recorded and not trained on.
@@ -10,22 +10,38 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Annotated, Any
 
 import openai
 from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel
 
 from agentrl import Episode
 from agentrl.envs.service_env import User
 from agentrl.envs.simulated_user import SimulatedUser
 from agentrl.errors import EpisodeError
+from agentrl.workflows.tool_loop import EnvTask, environment_of
 
 
-async def run(episode: Episode) -> float:
+class UserModel(BaseModel):
+    """The model that plays the user. What is not given is that of the environment's variables."""
+
+    base_url: str | None = None
+    model: str | None = None
+    api_key: str | None = None
+
+
+class ServiceTask(EnvTask):
+    """What a line of the task file needs. The environment takes the rest from it."""
+
+    user: UserModel | list[str] = UserModel()
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], ServiceTask]]) -> float:
     """Return 1 when the database is at the end what the task wants, and the user was told what they had to be, and else 0."""
     task = episode.task
     async with AsyncExitStack() as stack:
-        env = episode.env(task["env"], **task.get("make", {}))
+        env = episode.env(await environment_of(task["env"]), **task.get("make", {}))
         await env.reset(seed=episode.group_seed, options={**task, "user": await _user(episode, stack)})
         return await env.play(episode)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -145,6 +146,25 @@ def close_key(key: str, among: Iterable[str] | None = None) -> str | None:
     spelt = difflib.get_close_matches(name, names, n=1, cutoff=CLOSE)
     found = [one for one in known if {_last(one), _with_section(one)} & set(spelt)]
     return next(iter(same or beginning or alike or across or found), None)
+
+
+def fields_of_item(key: str) -> list[str]:
+    """Return the fields that stand beside a key of a table in a list (`data.sources.0.weight`); none where it is no such key."""
+    *above, _ = key.split(".")
+    if not any(part.isdigit() for part in above):
+        return []
+    models: list[type[BaseModel]] = [RunConfig]
+    for part in above:
+        if not part.isdigit():
+            found = [model.model_fields[part].annotation for model in models if part in model.model_fields]
+            models = [model for annotation in found for model in _models_in(annotation)]
+    return list(dict.fromkeys(name for model in models for name in model.model_fields))
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
 
 
 def close_section(key: str) -> str | None:

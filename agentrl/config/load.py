@@ -12,6 +12,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from agentrl.config.keys import close_key, close_section, config_fields
+from agentrl.config.keys import close_key, close_section, config_fields, fields_of_item
 from agentrl.config.run import RunConfig
 from agentrl.config.section import Section, in_full, kinds_of, sections_of
 from agentrl.errors import ConfigError, one_line
@@ -143,6 +144,10 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
     match problem["type"]:
         case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
             return f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
+        case "extra_forbidden" if known := fields_of_item(key):
+            meant = get_close_matches(key.rpartition(".")[2], known, n=1)
+            remedy = f"did you mean {meant[0]!r}?" if meant else f"it may have {', '.join(known)}"
+            return f"unknown configuration key {key!r}; {remedy}"
         case "extra_forbidden":
             meant = close_section(key) if isinstance(problem["input"], Mapping | str) else None
             close = meant or close_key(key)
@@ -157,6 +162,8 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
             return f"{key} = {problem['input']}: {_demand(problem['msg'])}"
         case "value_error":
             return f"{key}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+        case "model_type":
+            return f"{key} = {shown}: it should be a table, written {{key = value}}"
         case "list_type":
             return f'{key} = {shown}: {_demand(problem["msg"])}; a list is written ["A", "B"]'
         case _:

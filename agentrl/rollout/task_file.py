@@ -25,6 +25,10 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
         lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")  # JSON strings may hold other line separators
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TaskFileError(f"the task file {path} is no whole gzip file: {one_line(error)}") from error
+    except IsADirectoryError as error:
+        raise TaskFileError(
+            f"the task file {path} is a folder; write harbor:{path} for folders of terminal tasks, or name a file of JSON lines in it"
+        ) from error
     except OSError as error:
         raise TaskFileError(f"cannot read the task file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -2,16 +2,18 @@
 
 tasks.jsonl ─► dict, checked against MyTask when it is read ─► store, workers, groups ─► MyTask, made anew for every episode
 
-`MyTask` is a dataclass or a pydantic model. Between the two ends a task stays the dict that JSON can say.
+`MyTask` is a dataclass or a pydantic model. Between the two ends a task stays the dict that JSON can say. Of `Episode[Annotated[dict[str, Any], MyTask]]`
+tasks are checked in the same way, and every episode sees the dict, with all that it has besides.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, get_args, get_origin, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -27,7 +29,10 @@ class TaskType:
     """A class of tasks, and what checks a dict against it."""
 
     name: str
+    model: Any
     adapter: TypeAdapter[Any]
+    stays_dict: bool = False
+    """Episodes see the dict that was checked, and not a value of the class."""
 
     def value(self, task: Task, where: str = "the task") -> Any:
         """Return a task as a value of the class.
@@ -40,15 +45,16 @@ class TaskType:
             TaskFileError: It is none; the message names the fields.
         """
         try:
-            return self.adapter.validate_python(task)
+            value = self.adapter.validate_python(task)
         except ValidationError as error:
             problems = error.errors(include_url=False)
-            complaints = [_complaint(problem) for problem in problems[:MAX_COMPLAINTS]]
+            complaints = [_complaint(problem, self.model) for problem in problems[:MAX_COMPLAINTS]]
             if len(problems) > MAX_COMPLAINTS:
                 complaints.append(f"and {len(problems) - MAX_COMPLAINTS} more")
             raise TaskFileError(
                 f"{where} is no {self.name}, which run(episode) takes: {'; '.join(complaints)}"
             ) from error
+        return task if self.stays_dict else value
 
 
 def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
@@ -76,15 +82,18 @@ def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
     if get_origin(annotation) is not Episode:
         return None
     (named,) = get_args(annotation)
+    stays_dict = get_origin(named) is Annotated
+    if stays_dict:
+        _, named, *_ = get_args(named)
     origin = get_origin(named) or named
     if named is Any or is_typeddict(origin) or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return None
     if not is_dataclass(origin) and not (isinstance(origin, type) and issubclass(origin, BaseModel)):
         raise WorkflowError(
             f"run(episode: Episode[{getattr(named, '__name__', named)}]) names no class of tasks; it may be a dataclass, a pydantic "
-            "model, or nothing for dicts"
+            "model, Annotated[dict[str, Any], MODEL], or nothing for dicts"
         )
-    return TaskType(getattr(named, "__name__", str(named)), TypeAdapter(named))
+    return TaskType(getattr(named, "__name__", str(named)), named, TypeAdapter(named), stays_dict)
 
 
 _known_task_type = lru_cache(maxsize=64)(_task_type)
@@ -159,12 +168,29 @@ def first_problem(error: ValidationError) -> str:
     return f"{field}: {message}{given}"
 
 
-def _complaint(problem: Any) -> str:
+def _complaint(problem: Any, model: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     if problem["type"] == "missing":
         return f"the field {field!r} is missing"
-    message = f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
+    if problem["type"] == "extra_forbidden":
+        *above, unknown = problem["loc"]
+        meant = get_close_matches(str(unknown), _fields(model, above), n=1)
+        return f"there is no field {field!r}; {f'did you mean {meant[0]!r}?' if meant else 'leave it out'}"
+    if problem["type"] == "too_short" and problem["ctx"]["actual_length"] == 0:
+        return f"the field {field!r} is empty"
+    text = problem["msg"].removeprefix("Value error, ")
+    message = f"{text[:1].lower()}{text[1:]}"
+    if problem["type"] == "value_error" and not field:  # of the whole task, which the message is about
+        return message
     return f"{f'the field {field!r}: ' if field else ''}{message}, not {one_line(repr(problem['input']), 80)}"
+
+
+def _fields(model: Any, path: Sequence[str | int]) -> list[str]:
+    """Return the names of the fields that a pydantic model has at a path; none where that is no model."""
+    for name in path:
+        found = getattr(model, "model_fields", {}).get(name)
+        model = None if found is None else found.annotation
+    return list(getattr(model, "model_fields", {}))
 
 
 def _copy(task: Any) -> Any:

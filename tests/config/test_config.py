@@ -86,6 +86,22 @@ def test_what_is_wrong_in_an_option_is_said_of_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (
+            {"data": {"sources": [{"tasks": "a.jsonl", "wieght": 2}]}},
+            r"^unknown configuration key 'data\.sources\.0\.wieght'; did you mean 'weight'\?$",
+        ),
+        (
+            {"data": {"sources": [{"tasks": "a.jsonl", "colour": 2}]}},
+            r"^unknown configuration key 'data\.sources\.0\.colour'; it may have tasks, weight$",
+        ),
+        (
+            {"data": {"sources": ["a.jsonl"]}},
+            r'^data\.sources\.0 = "a\.jsonl": it should be a table, written {key = value}$',
+        ),
+        (
+            {"data": {"order": {"kind": "schedule", "stages": [{"from_stp": 0}]}}},
+            r"^unknown configuration key 'data\.order\.stages\.0\.from_stp'; did you mean 'from_step'\?$",
+        ),
         ({"modle": "nano"}, r"^unknown configuration key 'modle'; did you mean 'model'\?$"),
         ({"model": {"pth": "nano"}}, r"^unknown configuration key 'model\.pth'; did you mean 'model\.path'\?$"),
         ({"step": 3}, r"^unknown configuration key 'step'; did you mean 'steps'\?$"),

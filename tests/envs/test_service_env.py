@@ -162,6 +162,7 @@ async def test_each_has_its_own_tools() -> None:
         ({"actions": [], "outputs": []}, "an agent that does nothing would earn its reward"),
         ({"actions": [{"tool": "extend", "arguments": {"book": "Dracula"}}]}, "action 0 of the task, 'extend', fails"),
         ({"actions": [{"tool": "burn"}]}, "no tool 'burn'"),
+        ({"actions": [{"name": "extend"}]}, r"action 0 of the task has the keys \['name'\]; it is written"),
     ],
 )
 async def test_a_task_that_makes_no_sense_says_so(change: dict[str, Any], complaint: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl import Episode
 from agentrl.errors import TaskFileError, WorkflowError
@@ -69,6 +70,10 @@ async def rows(episode: Episode[Row]) -> float:
     return float(episode.task["answer"])
 
 
+async def checked_dicts(episode: Episode[Annotated[dict[str, Any], Question]]) -> float:
+    return float(episode.task["answer"])
+
+
 async def dicts(episode: Episode) -> float:
     return float(episode.task["answer"])
 
@@ -114,7 +119,7 @@ def test_what_is_no_class_of_tasks_is_refused(workflow: Any, complaint: str) -> 
         task_type_of(workflow)
 
 
-@pytest.mark.parametrize("workflow", [sums, questions])
+@pytest.mark.parametrize("workflow", [sums, questions, checked_dicts])
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
@@ -129,6 +134,59 @@ def test_a_row_that_is_none_is_refused_with_its_line_and_field(
     path.write_text("\n".join(["", json.dumps(GOOD), json.dumps(row)]))
     with pytest.raises(TaskFileError, match=rf"line 3 is no {task_type_of(workflow).name}.*{complaint}"):  # type: ignore[union-attr]
         open_tasks(str(path), task_type_of(workflow))
+
+
+def test_a_dict_that_is_checked_stays_as_it_is() -> None:
+    task = {**GOOD, "of the data set": [1]}
+    own = task_of_episode(checked_dicts, task)
+    assert own == task
+    assert own is not task
+    with pytest.raises(TaskFileError, match=r"the task is no Question, .*'answer'"):
+        task_of_episode(checked_dicts, {"question": "2 + 3", "answer": "five"})
+
+
+class Limits(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    timeout_s: float = 1.0
+
+
+class Bounded(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    limits: Limits = Limits()
+    files: dict[str, str] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def check(self) -> Bounded:
+        if "test.py" not in self.files:
+            raise ValueError("there is no test.py in 'files'")
+        return self
+
+
+async def bounded(episode: Episode[Bounded]) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (
+            {"limits": {"timeout": 5}},
+            "there is no field 'limits.timeout'; did you mean 'timeout_s'?; .*'files' is missing",
+        ),
+        ({"files": {"test.py": ""}, "limit": {}}, "there is no field 'limit'; did you mean 'limits'?"),
+        ({"files": {"test.py": ""}, "colour": 1}, "there is no field 'colour'; leave it out"),
+        ({"files": {}}, "the field 'files' is empty"),
+        ({"files": {"a.py": ""}}, "there is no test.py in 'files'"),
+    ],
+)
+def test_a_complaint_says_what_is_wrong_and_nothing_of_pydantic(row: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TaskFileError) as caught:
+        task_of_episode(bounded, row)
+    assert re.fullmatch(
+        f"the task is no Bounded, which run\\(episode\\) takes: {complaint}".replace("?", "\\?"), str(caught.value)
+    )
 
 
 def test_tasks_from_python_may_be_values_of_a_class() -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 
 import anyio
+import openai
 import pytest
 
+from agentrl.config import RunConfig
+from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import ConfigError, SandboxError
+from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
 from agentrl.sandboxes.backends import start_arguments
 from agentrl.sandboxes.grading.verdict import AssertTest, IOTest
+from agentrl.testing import ScriptedModel
 from tests.components import wait_until
 from tests.real_sandboxes import kill_first_process
 
@@ -235,3 +240,47 @@ async def test_a_backend_that_does_not_work_says_so_at_once(monkeypatch: pytest.
     with pytest.raises(SandboxError, match=r"no sandbox backend works here. docker: .*; bubblewrap: .* not installed"):
         async with open_pool():
             pass
+
+
+async def test_episodes_that_hold_a_sandbox_and_ask_for_more_do_not_wait_for_each_other() -> None:
+    """All hold their first before any asks for its second, as episodes do that start together; and some ask for two at once."""
+    config = RunConfig.model_validate(
+        {"sandbox": {"backend": "bubblewrap", "leases": 3, "wait_timeout_s": 60}, "rollout": {"max_concurrent": 3}}
+    )
+    holding, all_hold, ended = 0, anyio.Event(), 0
+
+    async def play(episode: Episode) -> None:
+        nonlocal holding, ended
+        await episode.sandbox()
+        holding += 1
+        if holding == 3:
+            all_hold.set()
+        await all_hold.wait()
+        async with anyio.create_task_group() as both:
+            both.start_soon(episode.sandbox)
+            both.start_soon(episode.sandbox)
+        ended += 1
+
+    async def start(client: openai.AsyncOpenAI) -> None:
+        state = EpisodeState()
+        try:
+            await play(
+                Episode(
+                    task={},
+                    seed=0,
+                    client=client,
+                    base_url="",
+                    api_key="-",
+                    model="m",
+                    sandboxes=sandboxes,
+                    state=state,
+                )
+            )
+        finally:
+            await state.close()
+
+    async with ScriptedModel().open_client() as client, open_run_sandboxes(config) as sandboxes:
+        async with anyio.create_task_group() as episodes:
+            for _ in range(3):
+                episodes.start_soon(start, client)
+    assert ended == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import tarfile
@@ -22,7 +23,7 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.sandboxes import BackendName
-from agentrl.testing import ScriptedModel
+from agentrl.testing import Refusal, ScriptedModel
 from agentrl.workflows import harness, hidden_tests
 from agentrl.workflows.hidden_tests import with_tests
 from agentrl.workflows.repository import Repository
@@ -229,6 +230,29 @@ async def test_an_agent_that_never_asks_is_an_error_with_its_last_words(bubblewr
         "the agent 'sh' ended with exit code 41 and never asked the model; at its end it said: 'no settings found'"
         in (done.error or "")
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "refusal"),
+    [("/messages", r"/v1/messages: 404"), ("/chat/completions", r"/v1/chat/completions: 400: .*context")],
+)
+async def test_an_agent_whose_every_request_is_refused_is_an_error_that_quotes_the_model(
+    path: str, refusal: str, bubblewrap: BackendName
+) -> None:
+    """Which no reply of the policy caused: an API that the server does not speak, a prompt that its context does not hold."""
+    ask = ASK.replace("/chat/completions", path)
+    look = "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models')"
+    row = {**SHELL, "command": 'python3 -c "$LOOK"; python3 -c "$ASK"; true', "environment": {"ASK": ask, "LOOK": look}}
+    config = RunConfig.model_validate({"sandbox": {"backend": bubblewrap}})
+    async with (
+        ScriptedModel(lambda _: Refusal(400, "the context is too short")).serve() as url,
+        open_run_sandboxes(config) as sandboxes,
+        remote_runner(
+            harness.run, base_url=url, api_key="-", model="scripted", timeout_s=120, sandboxes=sandboxes
+        ) as opened,
+    ):
+        done = await opened.run(task(harness=row), 0)
+    assert re.search(rf"the agent 'python3' got no reply from the model, .*\({refusal}", done.error or ""), done
 
 
 async def test_too_much_in_the_repository_earns_nothing(bubblewrap: BackendName) -> None:

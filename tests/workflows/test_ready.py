@@ -14,11 +14,13 @@ import pytest
 
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.errors import EpisodeError
+from agentrl.errors import EpisodeError, TaskFileError
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
+from agentrl.rollout.task_type import task_type_of
+from agentrl.rollout.tasks import open_tasks
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.testing import Refusal, ScriptedModel, ToolCall
@@ -55,6 +57,61 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
     """A model that says these things one after another."""
     left = list(replies)
     return lambda _: left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "complaint"),
+    [
+        (
+            "chat",
+            {"question": "2 + 3", "answer": 5},
+            "it needs 'prompt' or 'messages'; data.columns .* renames a column",
+        ),
+        (
+            "chat",
+            {"prompt": "2 + 3", "anwser": 5},
+            "the field 'answer' is missing, with which the scorer 'exact' compares",
+        ),
+        ("chat", {"prompt": "2 + 3", "answer": 5, "scorer": "exakt"}, "there is no scorer 'exakt'; it is one of exact"),
+        ("chat", {"prompt": "2 + 3", "scorer": "nowhere.py:score"}, "nowhere.py cannot be imported"),
+        ("chat", {"prompt": ["2 + 3"], "answer": 5}, "the field 'prompt': input should be a valid string"),
+        ("self_correct", {"prompt": "2 + 3", "answer": 5, "attempts": 0}, "the field 'attempts'"),
+        (
+            "debate",
+            {"prompt": "2 + 3", "answer": 5, "opponent": {"model": "m"}},
+            "the field 'opponent.base_url' is missing",
+        ),
+        ("judge", {"prompt": "2 + 3"}, "there is no judge; set AGENTRL_JUDGE_BASE_URL"),
+        ("black_box", {"comand": ["sh"], "answer": 5}, "the field 'command' is missing"),
+        ("black_box", {"command": ["sh"], "answer": 5, "timeout_s": "5m"}, "the field 'timeout_s'"),
+        ("black_box", {"command": ["sh"], "answer": 5, "files": ["agent.py"]}, "the field 'files'"),
+        ("tool_loop", {"enviroment": "agentrl/Calculator-v0"}, "the field 'env' is missing"),
+        ("gym", {"env": "Taxi-v4", "make": "slippery"}, "the field 'make'"),
+        ("user_simulation", {"env": "agentrl/Shop-v0", "user": "hello"}, "the field 'user"),
+        ("python_tool", {"prompt": "2 + 3", "answer": 5}, "the field 'question' is missing"),
+    ],
+)
+def test_a_line_that_a_workflow_cannot_play_is_refused_when_it_is_read(
+    name: str, row: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(row))
+    workflow = load_workflow(ROOT / "workflows" / f"{name}.py")
+    with pytest.raises(TaskFileError, match=rf"line 1 is no \w+Task, which run\(episode\) takes: .*{complaint}"):
+        open_tasks(str(path), task_type_of(workflow))
+
+
+async def test_an_environment_of_a_file_is_named_in_the_task(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from agentrl.envs import ToolEnv\n\n\nclass Mine(ToolEnv):\n"
+        "    def on_reset(self, task):\n        return 'Say yes.'\n\n"
+        "    def on_answer(self, content):\n        return float(content == 'yes')\n"
+    )
+    done = await outcome_of(tool_loop.run, in_turn("yes"), {"env": f"{path}:Mine"})
+    assert (done.error, done.reward) == (None, 1.0)
+    done = await outcome_of(tool_loop.run, in_turn("yes"), {"env": f"{path}:Yours"})
+    assert "mine.py:Yours' cannot be loaded" in (done.error or "")
 
 
 # What they make of a reply --------------------------------------------------------------------------------------------
