@@ -87,7 +87,11 @@ def measure(groups: int, group_size: int, turns: int, repeats: int) -> dict[str,
         record_batch(run_dir, groups, group_size, turns)
         process = TrainerProcess(run_dir, Path(folder) / "weights")
         process.load(None)
-        process._policy.model.base_model.register_forward_pre_hook(reached)
+        held = getattr(
+            process, "_policies", None
+        )  # a checkout of before roles had policies of their own has one policy
+        policy = getattr(process, "_policy", None) if held is None else held.by_role[""]
+        policy.model.base_model.register_forward_pre_hook(reached)
         seconds = []
         for _ in range(repeats + 1):
             started = time.process_time()

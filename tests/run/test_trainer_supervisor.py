@@ -25,7 +25,7 @@ from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.retrain import retrain
 from agentrl.trainer.command_loop import TrainerProcess
-from agentrl.trainer.policy import Policy
+from agentrl.trainer.policies import Policies
 from agentrl.trainer.step_metrics import importance_weight_quantiles
 from tests.recorded_run import batch, record_run, running
 from tests.whole_audit import audit
@@ -65,7 +65,7 @@ def fails_after(call: int, kind: type, method: str, monkeypatch: pytest.MonkeyPa
 BOUNDARIES: dict[str, Callable[[pytest.MonkeyPatch, Path], None]] = {
     "memory, after the first optimizer step": lambda patch, _: fails_after(1, torch.optim.AdamW, "step", patch),
     "memory, after the second": lambda patch, _: fails_after(2, torch.optim.AdamW, "step", patch),
-    "the digest": lambda patch, _: fails_after(1, Policy, "digest", patch),
+    "the digest": lambda patch, _: fails_after(1, Policies, "digest", patch),
     "publishing": lambda patch, weights: (weights / "v2.partial").write_text("in the way") and None,
 }
 
@@ -243,7 +243,7 @@ async def test_the_disk_is_blamed_for_what_it_refused_and_for_nothing_else(
     async with running(run_dir, pytest.fail) as trainer:
         await trainer.step(batch(1))
         with monkeypatch.context() as patch:
-            patch.setattr(Policy, "snapshot", lambda *_, **__: fails(torch.OutOfMemoryError("no memory")))
+            patch.setattr(Policies, "snapshot", lambda *_, **__: fails(torch.OutOfMemoryError("no memory")))
             with pytest.raises(TrainerError, match=r"was not made: .*no memory.*`resume=True` in"):
                 await trainer.checkpoint()
         await in_thread((run_dir / "checkpoints").write_text, "in the way")
