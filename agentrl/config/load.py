@@ -156,8 +156,8 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
         case "missing":
             return f"{key} is missing: {of_kind if kind else section} needs it"
         case "union_tag_invalid":
-            tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
-            return f'{key}.kind = "{tag}": it should be one of {known}'
+            tag, tags = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
+            return f'{key}.kind = "{tag}": it should be one of {tags}'
         case "int_parsing" | "float_parsing" if problem["input"] in ("true", "false"):  # a section makes texts of them
             return f"{key} = {problem['input']}: {_demand(problem['msg'])}"
         case "value_error":

@@ -80,8 +80,8 @@ def pack(work: str, max_bytes: int) -> bytes:
             while left:
                 path, name = left.pop()
                 member = archive.gettarinfo(path, name)
-                if member is None:  # a socket
-                    continue
+                if member is None:  # a socket, of which the types know nothing
+                    continue  # type: ignore[unreachable]
                 size += member.size
                 if size > max_bytes:
                     raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
@@ -92,9 +92,8 @@ def pack(work: str, max_bytes: int) -> bytes:
                 if member.isreg():
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     with os.fdopen(os.open(path, flags), "rb") as file:
-                        if (
-                            opened and opened[-1][0] == path
-                        ):  # at once: it may have another name, which is still to come
+                        # At once: it may have another name, which is still to come.
+                        if opened and opened[-1][0] == path:
                             os.chmod(*opened.pop())
                         archive.addfile(member, file)
                     continue
