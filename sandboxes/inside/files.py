@@ -79,9 +79,9 @@ def pack(work: str, max_bytes: int) -> bytes:
             left = [(os.path.join(work, name), name) for name in sorted(os.listdir(work), reverse=True)]
             while left:
                 path, name = left.pop()
-                member = archive.gettarinfo(path, name)
-                if member is None:  # a socket
+                if stat.S_ISSOCK(os.lstat(path).st_mode):  # no archive can hold one
                     continue
+                member = archive.gettarinfo(path, name)
                 size += member.size
                 if size > max_bytes:
                     raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
