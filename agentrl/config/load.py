@@ -145,8 +145,8 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
         case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
             return f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
         case "extra_forbidden" if known := fields_of_item(key):
-            meant = get_close_matches(key.rpartition(".")[2], known, n=1)
-            remedy = f"did you mean {meant[0]!r}?" if meant else f"it may have {', '.join(known)}"
+            matches = get_close_matches(key.rpartition(".")[2], known, n=1)
+            remedy = f"did you mean {matches[0]!r}?" if matches else f"it may have {', '.join(known)}"
             return f"unknown configuration key {key!r}; {remedy}"
         case "extra_forbidden":
             meant = close_section(key) if isinstance(problem["input"], Mapping | str) else None

@@ -79,9 +79,9 @@ def pack(work: str, max_bytes: int) -> bytes:
             left = [(os.path.join(work, name), name) for name in sorted(os.listdir(work), reverse=True)]
             while left:
                 path, name = left.pop()
+                if stat.S_ISSOCK(os.lstat(path).st_mode):  # no archive can hold one
+                    continue
                 member = archive.gettarinfo(path, name)
-                if member is None:  # a socket, of which the types know nothing
-                    continue  # type: ignore[unreachable]
                 size += member.size
                 if size > max_bytes:
                     raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
@@ -92,8 +92,9 @@ def pack(work: str, max_bytes: int) -> bytes:
                 if member.isreg():
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     with os.fdopen(os.open(path, flags), "rb") as file:
-                        # At once: it may have another name, which is still to come.
-                        if opened and opened[-1][0] == path:
+                        if (
+                            opened and opened[-1][0] == path
+                        ):  # at once: it may have another name, which is still to come
                             os.chmod(*opened.pop())
                         archive.addfile(member, file)
                     continue

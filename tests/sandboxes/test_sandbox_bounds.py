@@ -66,7 +66,7 @@ async def test_holes_in_files_are_no_part_of_a_snapshot(sandbox: Sandbox) -> Non
 
 
 async def test_what_nobody_may_read_is_part_of_a_snapshot_with_its_rights(sandbox: Sandbox) -> None:
-    made = "mkdir -p a/b; echo 1 > a/b/c; mkfifo a/pipe; ln a/b/c a/again; ln -s nowhere a/link; chmod 000 a/b/c a/b"
+    made = "mkdir -p a/b; echo 1 > a/b/c; mkfifo a/pipe; python3 -c 'import socket; socket.socket(1).bind(\"a/socket\")'; ln a/b/c a/again; ln -s nowhere a/link; chmod 000 a/b/c a/b"
     looks = "stat -c '%A %n' a a/b a/pipe a/link; chmod 700 a/b; stat -c '%A %h %n' a/b/c; chmod 600 a/b/c; cat a/again"
     await sandbox.run(["sh", "-c", made])
     packed = await sandbox.snapshot()
