@@ -144,9 +144,9 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
     match problem["type"]:
         case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
             return f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
-        case "extra_forbidden" if known := fields_of_item(key):
-            meant = get_close_matches(key.rpartition(".")[2], known, n=1)
-            remedy = f"did you mean {meant[0]!r}?" if meant else f"it may have {', '.join(known)}"
+        case "extra_forbidden" if beside := fields_of_item(key):
+            near = get_close_matches(key.rpartition(".")[2], beside, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"it may have {', '.join(beside)}"
             return f"unknown configuration key {key!r}; {remedy}"
         case "extra_forbidden":
             meant = close_section(key) if isinstance(problem["input"], Mapping | str) else None
