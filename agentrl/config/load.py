@@ -144,9 +144,9 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
     match problem["type"]:
         case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
             return f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
-        case "extra_forbidden" if known := fields_of_item(key):
-            matches = get_close_matches(key.rpartition(".")[2], known, n=1)
-            remedy = f"did you mean {matches[0]!r}?" if matches else f"it may have {', '.join(known)}"
+        case "extra_forbidden" if beside := fields_of_item(key):
+            near = get_close_matches(key.rpartition(".")[2], beside, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"it may have {', '.join(beside)}"
             return f"unknown configuration key {key!r}; {remedy}"
         case "extra_forbidden":
             meant = close_section(key) if isinstance(problem["input"], Mapping | str) else None
@@ -156,8 +156,8 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
         case "missing":
             return f"{key} is missing: {of_kind if kind else section} needs it"
         case "union_tag_invalid":
-            tag, tags = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
-            return f'{key}.kind = "{tag}": it should be one of {tags}'
+            tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
+            return f'{key}.kind = "{tag}": it should be one of {known}'
         case "int_parsing" | "float_parsing" if problem["input"] in ("true", "false"):  # a section makes texts of them
             return f"{key} = {problem['input']}: {_demand(problem['msg'])}"
         case "value_error":
