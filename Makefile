@@ -2,12 +2,14 @@
 PYTHON ?= python3
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 BIN := .venv/bin
-# uv installs faster; where there is none, pip does. UV= keeps to pip.
+# uv installs faster, and compiles what it installs only when asked to; where there is none, pip does. UV= keeps to pip.
 UV ?= $(shell command -v uv)
-INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install $(PIP_FLAGS))
+INSTALL = $(if $(UV),$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python,$(BIN)/python -m pip install $(PIP_FLAGS))
 
 ENGINE ?= embedded
 PROCESSES ?= 2
+# Images of containers often set it, and every process that a test or a run starts would then compile all of agentrl again.
+unexport PYTHONDONTWRITEBYTECODE
 # What mypy found, which it looks at again only where a file has changed.
 MYPY_CACHE ?= $(CURDIR)/.build/mypy
 

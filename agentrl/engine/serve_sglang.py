@@ -6,6 +6,7 @@ It prints `listening on P` to standard output once the server answers; what the 
 with all processes of the server, when standard input closes. It needs the standard library and SGLang alone.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -33,9 +34,24 @@ def announce(port: int, out: TextIO) -> None:
 
 def end_with_stdin() -> None:
     """End this process and all it started when standard input closes. It must lead a process group of its own."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # not by `sys.stdin`, whose lock a process that is forked meanwhile would wait for
+        pass
     threading.Timer(END_TIMEOUT_S, lambda: os.killpg(0, signal.SIGKILL)).start()
     os.killpg(0, signal.SIGTERM)
+
+
+def fork_processes() -> None:
+    """Have SGLang fork its scheduler and its detokenizer from this process, which has imported what they need.
+
+    It would start an interpreter for each, which imports torch and SGLang again: more than half of what the start of a server on a CPU
+    takes. On a GPU it has to, as CUDA does not survive a fork.
+    """
+    set_start_method = multiprocessing.set_start_method
+
+    def fork(method: str, force: bool = False) -> None:
+        set_start_method("fork", force=True)
+
+    multiprocessing.set_start_method = fork
 
 
 def main() -> None:
@@ -51,6 +67,8 @@ def main() -> None:
 
     from sglang.launch_server import kill_process_tree, load_plugins, prepare_server_args, run_server
 
+    if "--device" in sys.argv and sys.argv[sys.argv.index("--device") + 1] == "cpu":
+        fork_processes()
     load_plugins()
     try:
         run_server(prepare_server_args(sys.argv[1:]))
