@@ -48,7 +48,7 @@ def fork_processes() -> None:
     """
     set_start_method = multiprocessing.set_start_method
 
-    def fork(method: str, force: bool = False) -> None:
+    def fork(method: str | None, force: bool = False) -> None:
         set_start_method("fork", force=True)
 
     multiprocessing.set_start_method = fork
