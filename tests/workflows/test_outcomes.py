@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentrl.sandboxes import BackendName, open_sandbox
-from agentrl.workflows.repository import HiddenTests, TestResult, pack, run_hidden_tests
+from agentrl.workflows.hidden_tests import HiddenTests, TestResult, run_hidden_tests
+from agentrl.workflows.repository import pack
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 UNDER_TEST = "import pytest\ndef fail():\n    raise ValueError\ndef expect():\n    pytest.xfail('no')\ndef skip():\n    pytest.skip('no')\n"
