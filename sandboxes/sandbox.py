@@ -15,6 +15,7 @@ from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.machine.sandbox_bounds import MAX_PACKED_BYTES
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER, frame
+from agentrl.sandboxes.inside.running import MAX_FORGIVEN_S
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.seams import MB, ExecResult, Limits, Link, SandboxSpec
 
@@ -129,7 +130,7 @@ class Sandbox:
         async with AsyncExitStack() as ends:
             processes, frames = [], []
             for stdin in stdins:
-                total_s += limits.timeout_s
+                total_s += limits.timeout_s + MAX_FORGIVEN_S  # what each is forgiven puts off those that wait
                 process, start = self._prepare(
                     {"script": script, "in_turn": True, "within_s": within_s},
                     stdin=stdin,

@@ -12,7 +12,7 @@ import os.path
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -41,11 +41,16 @@ MODULES = (sys.stdlib_module_names - {"test"}) | {
 """Modules that tests are run by."""
 _LOOKS_IN_WORKDIR = re.compile(
     r"""PYTHONPATH
-    | \bpython[\d.]*["'}]* ([\s\\]+ (-[WX][\s\\]+\S+ | -\w+))* [\s\\]* ((?<=[\s\\])-\w*[mc] | (?<=\s)-(?=\s) | <)
-    | \| [\s\\]* (\S*/)?python[\d.]* \s* $""",
+    | \b(python|pypy)[\d.]*["'}]* ([\s\\]+ (-[WX][\s\\]+\S+ | -\w+))* [\s\\]*
+      ((?<=[\s\\])["']?-\w*[mc] | (?<=\s)-(?=\s) | <)
+    | (\$\{?\w+[}"']* | \b(uv|poetry|pdm|hatch|coverage)[\s\\]+run) ([\s\\]+ (-[WX][\s\\]+\S+ | -\w+))* [\s\\]+ ["']?-\w*[mc]
+    | \|&? [\s\\]* (\S*/)?python[\d.]* \s* ($ | [;&|)] | \d?>)""",
     re.VERBOSE | re.MULTILINE,
 )
-"""`python -m`, and a program of its command line (`-c`) or of its standard input."""
+"""`python -m`, and a program of its command line (`-c`) or of its standard input; also where a variable, or a runner, stands for `python`."""
+IMPORTED = (".py", ".pyc", ".so")
+"""How the names of files end that Python imports."""
+_SITE = re.compile(r"(?:.*?/)?lib(?:64)?/python[\d.]+/site-packages(?=/|$)")
 _PLUGIN = re.compile(r"(?:^|\s)-p[\s=]*([\w.]+)")
 PROGRAMS = frozenset({"python", "python3", "pytest", "py.test", "pip", "pip3", "uv", "uvx", "sh", "bash", "env"})
 """Programs that tests are run by, wherever an image has its own."""
@@ -53,6 +58,7 @@ LOOK = """
 import importlib.metadata, importlib.util, json, os, re, shutil, sys
 asked = json.loads(sys.stdin.read())
 os.chdir(asked["workdir"])
+sys.path += asked["sites"]
 
 def plain(name):
     return re.sub("[-_.]+", "-", name).lower()
@@ -79,7 +85,9 @@ def is_own(module):
     except (ImportError, ValueError):
         return False
     places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else []
-    return any(os.path.realpath(place).startswith("/sandbox/") for place in places)
+    real = [os.path.realpath(place) for place in places]
+    installed = tuple(site + "/" for site in asked["sites"])
+    return any(place.startswith("/sandbox/") and not place.startswith(installed) for place in real)
 
 programs = set()
 for folder in asked["path"].split(":"):
@@ -152,6 +160,10 @@ class Steering:
     modules: tuple[str, ...]
     """Folders in which a module of one of `module_names` steers."""
     module_names: frozenset[str]
+    packages: frozenset[str]
+    """Folders of these that were packages at the start: every module below them is imported from there."""
+    sites: tuple[str, ...]
+    """Folders of installed packages. A `.pth` file there is run by each program in Python."""
 
     def __call__(self, path: str) -> bool:
         """Return whether the file of a path is to be as it was at the start."""
@@ -168,17 +180,34 @@ class Steering:
             return True
         if any(f"{path}/".startswith(f"{place}/") for place in self.below):
             return True
-        for place in self.modules:
-            if path.startswith(f"{place}/"):
-                first = path[len(place) + 1 :].partition("/")[0]
-                if first in others and first.partition(".")[0] in self.module_names:
-                    return True
-        return False
+        if folder in self.sites and name.endswith(".pth"):
+            return True
+        return name.endswith(IMPORTED) and any(
+            parts[0] in others and self._imports(place, parts) for place, parts in self._below_modules(path)
+        )
 
     def stands_for_a_place(self, link: str) -> bool:
-        """Return whether a link of the agent's has one of these places be another folder."""
+        """Return whether a link of the agent's has one of these places, or a module there, be another folder."""
         places = (*self.programs, *self.libraries, *self.below, *self.modules)
-        return any(f"{place}/".startswith(f"{link}/") for place in places)
+        if any(f"{place}/".startswith(f"{link}/") for place in places):
+            return True
+        return any(
+            parts[0] in self.module_names and (len(parts) == 1 or f"{place}/{parts[0]}" in self.packages)
+            for place, parts in self._below_modules(link)
+        )
+
+    def _below_modules(self, path: str) -> Iterator[tuple[str, list[str]]]:
+        for place in self.modules:
+            if path.startswith(f"{place}/"):
+                yield place, path[len(place) + 1 :].split("/")
+
+    def _imports(self, place: str, parts: Sequence[str]) -> bool:
+        """Return whether a file of Python's is found for a module of `module_names`. A folder alone stands behind Python's own modules."""
+        first = parts[0].partition(".")[0]
+        if first not in self.module_names or len(parts) == 1:
+            return first in self.module_names
+        is_package = len(parts) == 2 and parts[1].partition(".")[0] == "__init__"
+        return parts[0] == first and (is_package or f"{place}/{first}" in self.packages)
 
 
 def steering(
@@ -190,6 +219,7 @@ def steering(
     writable: Sequence[str],
     keep: Sequence[str],
     in_workdir: bool,
+    start: Collection[str] = (),
 ) -> Steering:
     """Return which paths steer a verifier.
 
@@ -201,6 +231,7 @@ def steering(
         writable: The folders of the agent's.
         keep: Names that are the agent's all the same.
         in_workdir: Whether modules are looked for right in the folders of the agent's.
+        start: The paths in the folders of the agent's at the start. A virtual environment there is the image's.
     """
     roots = [root.strip("/") for root in writable]
     left = iter(real)
@@ -208,17 +239,32 @@ def steering(
     for group in places.groups:
         inside = [path.removeprefix(f"{WORK}/") for path in islice(left, len(group)) if path.startswith(f"{WORK}/")]
         found.append(tuple(dict.fromkeys(inside)))
-    modules = dict.fromkeys([*found[3], *(roots if in_workdir else ())])
+    sites = sites_of(start)
+    homes = [os.path.normpath(f"{site}/../../..") for site in sites]
+    bins = [f"{home}/bin" for home in homes]
+    modules = dict.fromkeys(
+        [*found[3], *(roots if in_workdir else ()), *sites, *(site.rpartition("/")[0] for site in sites)]
+    )
+    inits = (path.rpartition("/") for path in start if path.endswith(IMPORTED))
     return Steering(
         keep=tuple(keep),
-        programs=found[0],
-        program_names=PROGRAMS.union(programs),
+        programs=(*found[0], *bins),
+        program_names=PROGRAMS.union(
+            programs, (path.rpartition("/")[2] for path in start if path.rpartition("/")[0] in bins)
+        ),
         libraries=found[1],
         # Where every file of a working folder would count, nothing of the agent's would.
-        below=tuple(path for path in found[2] if path not in roots),
+        below=(*(path for path in found[2] if path not in roots), *(f"{home}/pyvenv.cfg" for home in homes)),
         modules=tuple(modules),
         module_names=frozenset({*MODULES, *places.plugins, *imported}),
+        packages=frozenset(folder for folder, _, name in inits if name.partition(".")[0] == "__init__"),
+        sites=sites,
     )
+
+
+def sites_of(start: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders of installed packages among some paths, as a virtual environment in the working folder has one."""
+    return tuple(dict.fromkeys(found[0] for path in start if (found := _SITE.match(path))))
 
 
 def looks_in_workdir(script: str, env: Mapping[str, str]) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
-from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
+from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES, WORK
 from agentrl.rollout.folder_digest import folder_digest
 from agentrl.rollout.task_folders import PAGE, TaskFolder, read_task_folder, variables
 from agentrl.sandboxes import EndReason, Limits, Sandbox
@@ -31,8 +31,16 @@ from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits
 from agentrl.workflows.hidden_tests import merged
 from agentrl.workflows.links_to_tests import links_out
-from agentrl.workflows.repository import Archive, archive_of
-from agentrl.workflows.task_steering import LOOK, Steering, interpreter_of, looks_in_workdir, places_of, steering
+from agentrl.workflows.repository import Archive, archive_of, name_of
+from agentrl.workflows.task_steering import (
+    LOOK,
+    Steering,
+    interpreter_of,
+    looks_in_workdir,
+    places_of,
+    sites_of,
+    steering,
+)
 
 TESTS, SOLUTION, REWARDS = "tests", "solution", "logs/verifier"
 """Where a sandbox has them, below its folder; the image has links to these in its root."""
@@ -224,11 +232,13 @@ async def _steering(task: OpenTask, sandbox: Sandbox) -> Steering:
     script = await in_thread(task.test_script.read_bytes)
     env = task.verifier_environment
     places = places_of(env)
+    start = await in_thread(lambda: [name_of(one) for one in archive_of(task.image.start).members])
     asked = {
         "workdir": task.image.workdir,
         "path": places.path,
         "paths": [path for group in places.groups for path in group],
         "programs": interpreter_of(script),
+        "sites": [f"{WORK}/{site}" for site in sites_of(start)],
     }
     key = task.image.image, json.dumps(asked)
     if (found := _looked.get(key)) is None:
@@ -253,6 +263,7 @@ async def _steering(task: OpenTask, sandbox: Sandbox) -> Steering:
         writable=task.image.writable,
         keep=task.folder.settings.metadata.agentrl.keep,
         in_workdir=looks_in_workdir(script.decode(errors="replace"), env),
+        start=start,
     )
 
 

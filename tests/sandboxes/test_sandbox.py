@@ -187,6 +187,22 @@ async def test_runs_of_one_message_end_within_their_time_and_with_their_context(
     assert (await sandbox.run(["true"])).ok
 
 
+async def test_what_runs_of_one_message_are_forgiven_loses_no_sandbox(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for a core among its own children, and those behind it wait for it."""
+    monkeypatch.setattr("agentrl.sandboxes.process.REPORT_GRACE_S", 6.0)
+    crowd = b"import os\nfor _ in range(40):\n    if os.fork() == 0:\n        break\nwhile True: pass"
+    limits = Limits(timeout_s=0.3)
+    async with open_sandbox(backend=bubblewrap) as sandbox:
+        for within_s in (60, 3):
+            async with sandbox.python_runs(
+                "main.py", [b""] * 3, limits=limits, only_files={"main.py": crowd}, within_s=within_s
+            ) as runs:
+                ends = [await run.wait() for run in runs]
+            assert [end.end_reason for end in ends] == [EndReason.TIMEOUT] * 3
+
+
 async def test_a_sandbox_lost_in_the_middle_of_runs_keeps_those_that_have_ended(bubblewrap: BackendName) -> None:
     async with open_sandbox(backend=bubblewrap) as sandbox:
         sleep = {"main.py": b"import time; time.sleep(float(input()))"}

@@ -55,12 +55,16 @@ async def task(folder: Path, **changes: Any) -> dict[str, Any]:
     return {**found, **changes}
 
 
-def steered(env: dict[str, str], in_workdir: bool = False, keep: tuple[str, ...] = ()) -> Steering:
+def steered(
+    env: dict[str, str], in_workdir: bool = False, keep: tuple[str, ...] = (), start: tuple[str, ...] = ()
+) -> Steering:
     """What steers a verifier with these variables, in an image whose folders are where their names say."""
     places = places_of(env)
     real = [os.path.normpath(f"/app/{path}" if path[0] != "/" else path) for group in places.groups for path in group]
     inside = [f"/sandbox{path}" if f"{path}/".startswith("/app/") else path for path in real]
-    return steering(places, inside, ["ls", "own"], ["of_a_plugin"], writable=["/app"], keep=keep, in_workdir=in_workdir)
+    return steering(
+        places, inside, ["ls", "own"], ["of_a_plugin"], writable=["/app"], keep=keep, in_workdir=in_workdir, start=start
+    )
 
 
 def variant(tmp_path: Path, name: str, **files: str | None) -> Path:
@@ -523,7 +527,19 @@ def test_rewards_are_numbers_from_0_to_1() -> None:
         ("python3 <<END", True),
         ("cat check.py | /usr/bin/python3", True),
         ("export PYTHONPATH=/app", True),
+        ("python3 -mpytest /tests", True),
+        ('PY=/usr/bin/python3\n"$PY" -m pytest /tests', True),
+        ("${PY} -Wignore -c 'import csv'", True),
+        ("uv run -m pytest", True),
+        ("coverage run -m pytest", True),
+        ("pypy3 -m pytest", True),
+        ('"python3" "-m" "pytest"', True),
+        ("cat check.py | python3 2>&1", True),
+        ("(cat check.py | python3) || exit 1", True),
         ("python3 /tests/check.py -m 3 -c", False),
+        ("uv run pytest /tests -m slow", False),
+        ("diff $EXPECTED <(sort /app/out)", False),
+        ("git commit -m done", False),
         ("pytest /tests -m slow", False),
         ("apt-get install python3 -y", False),
     ],
@@ -533,6 +549,71 @@ def test_a_verifier_that_takes_modules_from_the_working_folder_is_known(line: st
     steers = steered({}, in_workdir=looks_there)
     for path in ("app/csv.py", "app/sitecustomize/__init__.py", "app/sitecustomize.pyc"):
         assert steers(path) is looks_there
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("app/statistics.json", "app/calendar.ics", "app/secrets.txt", "app/queue", "app/site/index.html"),
+        *("app/code/main.c", "app/code/main.py", "app/email/sent/__init__.py", "app/json.d/__init__.py"),
+    ],
+)
+def test_a_file_that_no_program_imports_is_the_agents(path: str) -> None:
+    assert not steered({"PYTHONPATH": "."}, in_workdir=True)(path)
+
+
+def test_a_package_of_the_start_steers_whole() -> None:
+    """A folder stands behind Python's own module of its name, unless it is a package."""
+    without, with_it = (
+        steered({}, in_workdir=True, start=start) for start in ((), ("app/email", "app/email/__init__.py"))
+    )
+    assert [without("app/email/mine.py"), with_it("app/email/mine.py")] == [False, True]
+    assert [found("app/email/__init__.py") for found in (without, with_it)] == [True, True]
+    assert [found.stands_for_a_place("app/email") for found in (without, with_it)] == [True, True]
+    assert [found.stands_for_a_place("app/email/mine") for found in (without, with_it)] == [False, True]
+
+
+def test_a_virtual_environment_of_the_start_steers_and_one_of_the_agents_does_not() -> None:
+    site = "app/.venv/lib/python3.12/site-packages"
+    found = steered({}, start=("app/.venv/pyvenv.cfg", "app/.venv/bin/python3.12", site, f"{site}/_pytest/__init__.py"))
+    for path in (
+        *(
+            "pytest.py",
+            "_pytest/main.py",
+            "pytest/__init__.py",
+            "new.pth",
+            "../json/__init__.py",
+            "../../../pyvenv.cfg",
+        ),
+        *("../../../bin/python3.12", "../../../bin/pytest"),
+    ):
+        steering_file = os.path.normpath(f"{site}/{path}")
+        assert found(steering_file), path
+        assert not found(steering_file.replace(".venv", "env")), path
+    for path in ("numpy/__init__.py", "numpy/core.so", "data/model.pth", "../../../bin/tool"):
+        assert not found(os.path.normpath(f"{site}/{path}")), path
+    assert found.stands_for_a_place("app/.venv/lib")
+
+
+async def test_files_in_a_virtual_environment_of_the_image_earn_nothing(docker: BackendName, tmp_path: Path) -> None:
+    script = "#!/bin/sh\npython3 /tests/check.py && echo 1 > /logs/verifier/reward.txt\n"
+    folder = variant(
+        tmp_path,
+        "venv",
+        tests__test_sh=script,
+        environment__Dockerfile="FROM agentrl/sandbox\nWORKDIR /app\nRUN python3 -m venv --system-site-packages --without-pip .venv\n"
+        'ENV PATH="/app/.venv/bin:$PATH"\n',
+    )
+    check = "import sys\nassert sys.prefix == '/app/.venv', sys.prefix\nimport csv, _pytest, made\nassert made.answer == 3\n"
+    (folder / "tests" / "check.py").write_text(check)
+    cheat = "printf 'import os; os._exit(0)\\n' | tee x.pth csv.py _pytest.py ../csv.py ../../../bin/python3"
+    honest = "echo 'answer = 3' > made.py; cp made.py statistics.txt"
+    says = ""
+    async with runner(ScriptedModel(lambda request: f"cd /app/.venv/lib/python3*/site-packages && {says}")) as opened:
+        given = await task(folder, agent=SHELL)
+        for says, reward in ((cheat, 0.0), (f"{cheat}; {honest}", 1.0)):
+            done = await opened.run(given, 0)
+            assert (done.error, done.reward) == (None, reward), says
 
 
 def test_every_summary_of_pytest_counts() -> None:
