@@ -23,7 +23,8 @@ from agentrl.sandboxes.grading.verdict import (
     TestResult,
     Verdict,
 )
-from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
+from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, open_pool
+from agentrl.sandboxes.pools_of_run import Sandboxes, open_sandboxes
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
 from agentrl.sandboxes.run_sandboxes import RunSandboxes

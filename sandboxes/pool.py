@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -58,6 +58,12 @@ class PoolMetrics:
     failed_self_tests: int = 0
     """Sandboxes in which it did not work; they were replaced."""
 
+    def add(self, other: PoolMetrics) -> None:
+        """Add those of another pool."""
+        for name, value in vars(other).items():
+            before = getattr(self, name)
+            setattr(self, name, max(before, value) if name == "wait_max_s" else before + value)
+
 
 class Lease:
     """A sandbox in somebody's hands. `release` may be called from anywhere, and more than once."""
@@ -90,9 +96,6 @@ class _Waiter:
     error: SandboxError | None = None
 
 
-Purpose = Literal["grade", "lease"]
-
-
 class SandboxPool:
     """Warm sandboxes of one kind. Open it with `open_pool`."""
 
@@ -111,6 +114,22 @@ class SandboxPool:
         self._ready: deque[Lease] = deque()
         self._leased: set[Lease] = set()
         self._line: deque[_Waiter] = deque()
+        self._users = 0
+
+    @property
+    def idle_sandboxes(self) -> int:
+        """How many sandboxes it has, if nobody uses it; else 0."""
+        is_used = self._users or self._line or not all(lease.released for lease in self._leased)
+        return 0 if is_used else self._slots
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Have it count as used within the context, also between one lease and the next."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
 
     @asynccontextmanager
     async def take(self, count: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
@@ -313,80 +332,3 @@ async def open_pool(
             yield pool
         finally:
             pool.closed = True
-
-
-class Sandboxes:
-    """The pools of a run, each opened when it is first asked for: for each kind of sandbox one to grade with and one to lease to workflows.
-
-    They are two, so that a workflow that holds a sandbox and asks for a verdict never waits for itself; and who holds n leased ones gets the
-    next from pools that belong to n. So those who hold most wait for nobody, and what they hold comes back.
-
-    Open it with `open_sandboxes`.
-    """
-
-    def __init__(
-        self,
-        tasks: TaskGroup,
-        backend: str | Backend,
-        order: Sequence[BackendName],
-        sizes: Mapping[Purpose, int | None],
-        wait_timeout_s: float,
-    ) -> None:
-        self._tasks = tasks
-        self._backend = backend
-        self._order = order
-        self._sizes = sizes
-        self._wait_timeout_s = wait_timeout_s
-        self._pools: dict[tuple[SandboxSpec, Purpose, int], SandboxPool] = {}
-        self._opening = anyio.Lock()
-
-    async def pool(self, spec: SandboxSpec, purpose: Purpose, held: int = 0) -> SandboxPool:
-        """Return the pool of this kind of sandbox, for those who hold so many leased ones.
-
-        Raises:
-            SandboxError: No backend works here, or the first sandbox of its pool cannot be started.
-        """
-        async with self._opening:
-            key = (spec, purpose, held)
-            if key not in self._pools:
-                self._pools[key] = await self._tasks.start(
-                    self._keep_open, spec, self._sizes[purpose], 1 if held else None
-                )
-        return self._pools[key]
-
-    def metrics(self) -> PoolMetrics:
-        """Return those of all pools together."""
-        total = PoolMetrics()
-        for pool in self._pools.values():
-            for name, value in vars(pool.metrics).items():
-                before = getattr(total, name)
-                setattr(total, name, max(before, value) if name == "wait_max_s" else before + value)
-        return total
-
-    async def _keep_open(
-        self, spec: SandboxSpec, size: int | None, ahead: int | None, *, task_status: TaskStatus[SandboxPool]
-    ) -> None:
-        async with open_pool(
-            spec,
-            backend=self._backend,
-            size=size,
-            wait_timeout_s=self._wait_timeout_s,
-            order=self._order,
-            ahead=ahead,
-        ) as pool:
-            task_status.started(pool)
-            await anyio.sleep_forever()
-
-
-@asynccontextmanager
-async def open_sandboxes(
-    *,
-    backend: str | Backend = "auto",
-    order: Sequence[BackendName] = AUTO_ORDER,
-    graders: int | None = None,
-    leases: int | None = None,
-    wait_timeout_s: float = 600.0,
-) -> AsyncIterator[Sandboxes]:
-    """Yield the sandboxes of a run; `graders` and `leases` bound the sandboxes of each kind for either purpose (default: one a core)."""
-    async with background_tasks() as tasks:
-        yield Sandboxes(tasks, backend, order, {"grade": graders, "lease": leases}, wait_timeout_s)

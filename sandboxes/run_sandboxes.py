@@ -9,7 +9,8 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.grading.do_nothing import grade_partial
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.verdict import PYTHON, Language, Test, Verdict
-from agentrl.sandboxes.pool import Lease, Purpose, Sandboxes, SandboxPool
+from agentrl.sandboxes.pool import Lease, SandboxPool
+from agentrl.sandboxes.pools_of_run import Purpose, Sandboxes
 from agentrl.sandboxes.seams import Limits, SandboxSpec
 
 
@@ -46,7 +47,7 @@ class RunSandboxes:
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
         """
         pool = await self._pool("lease", image, limits, cpus, network, folders, held)
-        (lease,) = await pool.acquire()
+        (lease,) = await pool.acquire()  # which counts as used at once
         return lease
 
     async def grade(
@@ -71,13 +72,14 @@ class RunSandboxes:
             raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
         pool = await self._pool("grade", image, limits, cpus=1.0, network=False, folders={})
         language = language or PYTHON
-        if partial:
-            return await grade_partial(
-                source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s
+        with pool.in_use():
+            if partial:
+                return await grade_partial(
+                    source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s
+                )
+            return await grade(
+                source, tests, pool=pool, language=language, limits=limits, fail_fast=fail_fast, deadline_s=deadline_s
             )
-        return await grade(
-            source, tests, pool=pool, language=language, limits=limits, fail_fast=fail_fast, deadline_s=deadline_s
-        )
 
     def metrics(self) -> dict[str, float]:
         """Return sums since the run began, or nothing while no sandbox has been used."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import anyio
 import openai
@@ -12,7 +15,7 @@ from agentrl.config import RunConfig
 from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool, open_sandboxes
+from agentrl.sandboxes import Backend, BackendName, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
 from agentrl.sandboxes.backends import start_arguments
 from agentrl.sandboxes.grading.verdict import AssertTest, IOTest
@@ -229,6 +232,55 @@ async def test_a_run_s_pools_open_when_they_are_asked_for(bubblewrap: BackendNam
             test = AssertTest(code="assert f() == 1")
             assert (await grade("def f(): return 1", [test], pool=grading_pool)).passed
         assert sandboxes.metrics().taken == 3
+
+
+async def test_sandboxes_of_kinds_that_nobody_asks_for_any_more_go(bubblewrap: BackendName) -> None:
+    """Tasks may have an image each: sandboxes that stand idle are bounded over all of them."""
+    kinds = [SandboxSpec(limits=Limits(memory_mb=100 + n)) for n in range(12)]
+    async with open_sandboxes(backend=bubblewrap, graders=2, leases=1) as sandboxes:
+        first = await sandboxes.pool(kinds[0], "lease")
+        (held,) = await first.acquire()
+        grading = await sandboxes.pool(kinds[1], "grade")
+        with grading.in_use():
+            for kind in kinds[2:]:
+                async with (await sandboxes.pool(kind, "lease", 1)).take() as (sandbox,):
+                    assert (await sandbox.run(["true"])).ok
+            assert not first.closed
+            assert not grading.closed
+            assert (await held.sandbox.run(["true"])).ok
+            # Those in use, as many idle ones as may be, and the one that was opened after the last look.
+            await wait_until(lambda: len(sandboxes._open) <= 2 + 3 + 1, 40)
+            assert sandboxes.metrics().taken == len(kinds) - 1, "those of closed pools count"
+            assert await sandboxes.pool(kinds[0], "lease") is first
+        held.release()
+        await wait_until(lambda: first.idle_sandboxes == 1, 40)
+        again = await sandboxes.pool(kinds[2], "lease", 1)
+        async with again.take() as (sandbox,):
+            assert (await sandbox.run(["true"])).ok
+
+
+async def test_a_kind_that_takes_long_to_start_keeps_nobody_from_another(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, starts = SandboxSpec(limits=Limits(memory_mb=99)), anyio.Event()
+    start_sandbox = pool_module.start_sandbox
+
+    def start(backend: Backend, spec: SandboxSpec, **options: Any) -> AbstractAsyncContextManager[Sandbox]:
+        return never() if spec == slow else start_sandbox(backend, spec, **options)
+
+    @asynccontextmanager
+    async def never() -> AsyncIterator[Sandbox]:
+        starts.set()
+        await anyio.sleep_forever()
+        yield  # type: ignore[misc]
+
+    monkeypatch.setattr(pool_module, "start_sandbox", start)
+    async with open_sandboxes(backend=bubblewrap, leases=1) as sandboxes, anyio.create_task_group() as tasks:
+        tasks.start_soon(sandboxes.pool, slow, "lease")
+        with anyio.fail_after(40):
+            await starts.wait()
+            await sandboxes.pool(SandboxSpec(), "lease")
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_backend_that_does_not_work_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
