@@ -12,7 +12,11 @@ import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-_HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_HEREDOC = re.compile(
+    r"""'[^']*' | "(?:\\.|[^"\\])*" | (?<!\S) \d* <<-? (?: (?P<quote>['"]) (?P<quoted>.+?) (?P=quote) | (?P<bare>[\w.-]+) )""",
+    re.VERBOSE,
+)
+"""A word that begins with `<<`; what stands in quotes is none, nor is `$((1<<3))` or `<<<`."""
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
@@ -31,15 +35,17 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
             if not whole:
                 break
             line = next(lines, None)  # type: ignore[assignment]
-        name, _, words = whole.strip().partition(" ")
+        name, *rest = whole.split(None, 1) or [""]
+        words = "".join(rest).strip()
         if not name:
             continue
-        yield name.upper(), words.strip()
+        yield name.upper(), words
         if name.upper() in ("RUN", "COPY", "ADD"):
-            for _, end in _HEREDOC.findall(words):
-                for below in lines:
-                    if below.strip() == end:
-                        break
+            for found in _HEREDOC.finditer(words):
+                if end := found["quoted"] or found["bare"]:
+                    for below in lines:
+                        if below.strip() == end:
+                            break
 
 
 def workdir_of(text: str) -> str | None:
@@ -70,7 +76,8 @@ def copied(text: str, names: tuple[str, ...]) -> tuple[list[str], list[str]]:
         if name not in ("COPY", "ADD"):
             continue
         for source in _sources(words):
-            first = os.path.normpath(source.lstrip("/") or ".").partition("/")[0]
+            # Nothing is above the folder: `..` of it is the folder itself.
+            first = os.path.normpath(f"/{source}").lstrip("/").partition("/")[0] or "."
             if first in names:
                 naming.append(f"{name} {words}")
             elif first == "." or any(fnmatchcase(one, first) for one in names):
@@ -81,13 +88,22 @@ def copied(text: str, names: tuple[str, ...]) -> tuple[list[str], list[str]]:
 def _sources(words: str) -> list[str]:
     flags = []
     while words.startswith("--"):
-        flag, _, words = words.partition(" ")
+        flag, *rest = words.split(None, 1)
         flags.append(flag)
-        words = words.lstrip()
+        words = "".join(rest)
     if any(flag.startswith("--from") for flag in flags):
         return []
     try:
-        paths = json.loads(words) if words.startswith("[") else shlex.split(words)
+        paths = _array(words) or shlex.split(words)
     except ValueError:
         return []
     return [path for path in paths[:-1] if isinstance(path, str) and not path.startswith("<<") and "://" not in path]
+
+
+def _array(words: str) -> list[object]:
+    """Return the paths of the form in JSON; none where `[` begins a pattern."""
+    try:
+        paths = json.loads(words) if words.startswith("[") else []
+    except (ValueError, RecursionError):
+        return []
+    return paths if isinstance(paths, list) else []
