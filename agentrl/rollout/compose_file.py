@@ -10,7 +10,7 @@ import yaml
 
 from agentrl.errors import TaskFileError, one_line
 
-NOT_TO_BE_HAD = ("privileged", "cap_add", "devices")
+NOT_TO_BE_HAD = ("privileged", "cap_add", "devices", "gpus")
 
 
 def environment_of_service(compose: Path) -> dict[str, Any]:
@@ -32,6 +32,9 @@ def environment_of_service(compose: Path) -> dict[str, Any]:
         )
         variables = _environment(env or {})
         wanted = [name for name in NOT_TO_BE_HAD if service.get(name)]
+        resources = ((service.get("deploy") or {}).get("resources") or {}).get("reservations") or {}
+        wanted += ["deploy.resources.reservations.devices"] if resources.get("devices") else []
+        other_image = _other_image(build) if isinstance(build, Mapping) else []
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError, RecursionError) as error:
         raise TaskFileError(f"{compose}: not understood: {one_line(error)}") from error
     if len(names) != 1:
@@ -45,12 +48,24 @@ def environment_of_service(compose: Path) -> dict[str, Any]:
         raise TaskFileError(
             f"{where}.build: the image is built from the Dockerfile beside this file alone; put that of {context!r} there"
         )
+    if other_image:
+        raise TaskFileError(
+            f"{where}.build: {', '.join(other_image)}: the image is built as the Dockerfile alone says; write the arguments there as the "
+            "defaults of its ARG, and have the stage that is meant be its last"
+        )
     found: dict[str, Any] = {"env": variables} if variables else {}
     if workdir is not None:
         found["workdir"] = workdir
     if build is None and image is not None and "$" not in str(image):
         found["docker_image"] = image
     return found
+
+
+def _other_image(build: Mapping[str, Any]) -> list[str]:
+    """Return what has a build give another image than the Dockerfile alone: a stage, and arguments but those of proxies."""
+    arguments = [str(one).partition("=")[0] for one in build.get("args") or ()]
+    named = [f"args.{name}" for name in arguments if not name.lower().endswith("_proxy")]
+    return [*(["target"] if build.get("target") else []), *named]
 
 
 def _environment(given: Mapping[str, Any] | list[str]) -> dict[str, str]:
