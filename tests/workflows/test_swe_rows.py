@@ -311,8 +311,9 @@ def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(
         "patch": slugs["patch"].replace("'-'.join(title.lower().split())", "'a-b'"),
     }
     unsolved = {**coins, "instance_id": "unsolved", "patch": ""}
+    nowhere = {**coins, "instance_id": "nowhere", "image_name": "agentrl/not-there:1"}
     file, report = tmp_path / "rows.jsonl", tmp_path / "report.json"
-    file.write_text("".join(json.dumps(row) + "\n" for row in (slugs, coins, free, wrong, breaks, unsolved)))
+    file.write_text("".join(json.dumps(row) + "\n" for row in (nowhere, slugs, coins, free, wrong, breaks, unsolved)))
     given = ["vet", f"swe:{file}", "--runs", "1", "--report", str(report), "--sandbox.backend", str(bubblewrap)]
     assert main(given) == 1, capsys.readouterr()
     refused = {
@@ -320,6 +321,7 @@ def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(
         for task in json.loads(report.read_text())["refused_tasks"]
     }
     assert refused == {
+        "nowhere": ["unsupported"],
         "free": ["free"],
         "wrong": ["unreadable"],
         "breaks": ["reference_fails"],
