@@ -327,3 +327,14 @@ def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(
         "breaks": ["reference_fails"],
         "unsolved": ["no_reference"],
     }
+
+
+def test_vet_refuses_tasks_of_several_kinds_which_no_one_examination_fits(
+    rows: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [task] = swe_rows.tasks_of_rows(rows[:1])
+    file = tmp_path / "tasks.jsonl"
+    code = {"prompt": "Write f.", "tests": [{"stdin": "1", "stdout": "1"}]}
+    file.write_text("".join(json.dumps(one) + "\n" for one in (code, task)))
+    assert main(["vet", str(file)]) == 2
+    assert "of several kinds (code, repositories with hidden tests); vet those of each kind" in capsys.readouterr().err
