@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError, one_line
+from agentrl.rollout.task_type import first_problem
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
 from agentrl.sandboxes.seams import Backend
@@ -73,7 +74,9 @@ async def vet_repository_tasks(
             task = HarnessTask.model_validate(given)
             start = await in_thread(task.repository.packed)
             solved = await in_thread(with_patch, start, task.solution) if task.solution else None
-        except (ConfigError, ValidationError) as error:
+        except ValidationError as error:
+            return with_fault(report, FaultKind.UNREADABLE, one_line(first_problem(error)))
+        except ConfigError as error:
             return with_fault(report, FaultKind.UNREADABLE, one_line(error))
         own = replace(spec, image=task.image or spec.image, limits=task.grading_limits())
         opened = False

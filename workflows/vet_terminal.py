@@ -17,6 +17,7 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
+from agentrl.rollout.task_type import first_problem
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.choose import BackendName
 from agentrl.sandboxes.grading.vet import (
@@ -107,7 +108,9 @@ async def vet_terminal_task(
         asked = TerminalTask.model_validate(given)
         task = await open_task(asked.folder, asked.digest)
         report = replace(report, warnings=await in_thread(_warnings, asked, task))
-    except (TaskFileError, ValidationError) as error:
+    except ValidationError as error:
+        return with_fault(report, FaultKind.UNREADABLE, one_line(first_problem(error)))
+    except TaskFileError as error:
         return with_fault(report, FaultKind.UNREADABLE, one_line(error))
     except SandboxLostError:
         raise

@@ -20,7 +20,7 @@ from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.task_columns import with_columns
-from agentrl.rollout.task_folders import is_task_folder, tasks_of_folder, unusable_task
+from agentrl.rollout.task_folders import is_folder_of_task, is_task_folder, tasks_of_folder, unusable_task
 from agentrl.rollout.tasks import list_tasks
 
 if TYPE_CHECKING:
@@ -159,11 +159,17 @@ def check_files(tasks: str, *files: Path | None) -> None:
     Raises:
         ConfigError: A file cannot be written, is the task file itself, or is named twice.
     """
+    kind, _, rest = tasks.partition(":")
+    named_by = {"swe": rest, "python": rest.rpartition(":")[0]}.get(kind, tasks)
     for file in files:
         if file is None:
             continue
-        if file.resolve() == Path(tasks).resolve():
+        if file.resolve() == Path(named_by).resolve():
             raise ConfigError(f"{file} is the task file itself; write to another file")
+        if kind == "harbor" and (of := next(filter(is_folder_of_task, file.resolve().parents), None)):
+            raise ConfigError(
+                f"{file} would be a file of the task folder {of}, which it changes; write to another place"
+            )
         folder = file.resolve().parent
         if (file.exists() and not file.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ConfigError(

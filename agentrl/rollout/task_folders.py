@@ -132,6 +132,11 @@ def is_task_folder(task: Task) -> bool:
     return {"folder", "digest", "prompt"} <= task.keys()
 
 
+def is_folder_of_task(folder: Path) -> bool:
+    """Return whether a folder is a task folder."""
+    return _form(folder) is not None
+
+
 def find_folders(folder: Path) -> list[Path]:
     """Return the task folders at or right below a folder, by name.
 

@@ -616,6 +616,14 @@ async def test_files_in_a_virtual_environment_of_the_image_earn_nothing(docker: 
             assert (done.error, done.reward) == (None, reward), says
 
 
+async def test_a_task_that_is_none_is_named_in_its_report() -> None:
+    (report,) = await vet_terminal_tasks([{"folder": ".", "prompt": "x", "agent": "nobody"}])
+    (fault,) = report.faults
+    assert fault.kind is FaultKind.UNREADABLE
+    assert fault.detail.startswith("agent: there is no harness 'nobody'. Use shell")
+    assert "pydantic" not in fault.detail
+
+
 def test_every_summary_of_pytest_counts() -> None:
     def output(*lines: str) -> str:
         return "\n".join(["== short test summary info ==", *lines, "== 1 passed =="])

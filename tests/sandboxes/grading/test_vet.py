@@ -303,6 +303,9 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
     ("words", "line"),
     [
         (["{tasks}", "--output", "{tasks}"], "is the task file itself"),
+        (["swe:{tasks}", "--output", "{tasks}"], "is the task file itself"),
+        (["python:{tasks}:NAME", "--report", "{tasks}"], "is the task file itself"),
+        (["harbor:{folder}", "--output", "{folder}/one/tests/kept"], "would be a file of the task folder"),
         (["{tasks}", "--report", "{folder}/no/report"], "cannot be written"),
         (["{tasks}", "--output", "/dev/null"], "cannot be written"),
         (["{tasks}", "--report", "{folder}/a", "--output", "{folder}/a"], "are the same file"),
@@ -320,6 +323,8 @@ def test_bad_input_is_named_before_anything_starts(
 ) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps(SOUND) + "\n")
+    (tmp_path / "one" / "tests").mkdir(parents=True)
+    (tmp_path / "one" / "task.toml").touch()
     (tmp_path / "damaged.jsonl").write_text(json.dumps(SOUND) + '\n{"torn\n')
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(json.dumps(SOUND).encode() * 99)[:-20])
     typed = [word.format(tasks=tasks, folder=tmp_path) for word in words]
