@@ -20,6 +20,7 @@ from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
 from agentrl.proxy.prefill import joined
+from agentrl.proxy.tries import Tries
 from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
 from agentrl.record.roots import TurnText
@@ -134,6 +135,7 @@ class Session:
     ignored: set[str] = field(default_factory=set)
     """Names of what clients asked for and did not get, since it changes nothing that is sampled."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
+    tries: Tries = field(default_factory=Tries, repr=False)
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
