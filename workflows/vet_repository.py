@@ -76,14 +76,18 @@ async def vet_repository_tasks(
         except (ConfigError, ValidationError) as error:
             return with_fault(report, FaultKind.UNREADABLE, one_line(error))
         own = replace(spec, image=task.image or spec.image, limits=task.grading_limits())
-        async with open_pool(own, backend=backend, size=1) as pool:
-            try:
+        opened = False
+        try:
+            async with open_pool(own, backend=backend, size=1) as pool:
+                opened = True
                 report = await _run_solution(report, task, pool, start, solved, runs)
                 return await _run_cheaters(report, task, pool, start)
-            except SandboxLostError:
-                raise
-            except SandboxError as error:
-                return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
+        except SandboxLostError:
+            raise
+        except SandboxError as error:
+            if not opened and task.image is None:
+                raise  # no task can have a sandbox
+            return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
 
     return await each_task(tasks, one, at_once=at_once, on_report=on_report)
 
@@ -100,7 +104,8 @@ async def _run_solution(
             result = await run_hidden_tests(sandbox, start, solved, task.tests)
         report = replace(report, tests=result.total)
         if not result.all_passed:
-            failed.append(f"{result.passed} of {result.total} tests pass")
+            names = f", not {', '.join(one_line(name, 100) for name in result.not_passed)}" if result.not_passed else ""
+            failed.append(f"{result.passed} of {result.total} tests pass{names}")
     return with_failures(report, failed, runs)
 
 

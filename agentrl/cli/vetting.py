@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SHOWN_TASKS = 30
 SHOWN_CHEATERS = 10
+TERMINAL, REPOSITORY = "terminal tasks", "repositories with hidden tests"
 
 
 def tasks_to_vet(sources: Sequence[str], data: DataConfig, limit: int | None) -> list[Task]:
@@ -62,7 +63,7 @@ async def run_vetting(
 
     Raises:
         SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
-        ConfigError: A number is out of its range.
+        ConfigError: A number is out of its range, or the tasks are of several kinds.
     """
     from agentrl.sandboxes import Limits, SandboxSpec, open_pool
     from agentrl.sandboxes.grading.vet import vet
@@ -74,7 +75,12 @@ async def run_vetting(
     at_once = sandbox.graders or default_size()
     limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
-    if any(map(is_task_folder, tasks)):
+    kinds = {_kind(task, is_repository_task) for task in tasks}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"the tasks are of several kinds ({', '.join(sorted(kinds))}); vet those of each kind by themselves"
+        )
+    if kinds == {TERMINAL}:
         if sandbox.backend not in ("auto", "docker"):
             raise ConfigError(
                 f"sandbox.backend = {sandbox.backend!r} runs no images, which terminal tasks have; use docker"
@@ -84,7 +90,7 @@ async def run_vetting(
                 tasks, runtime=sandbox.runtime, at_once=at_once, runs=runs, on_report=on_report
             )
     backend = await load_backend(sandbox.backend)
-    if any(map(is_repository_task, tasks)):
+    if kinds == {REPOSITORY}:
         with _progress(len(tasks)) as on_report:
             return await vet_repository_tasks(
                 tasks, backend=backend, spec=spec, at_once=at_once, runs=runs, on_report=on_report
@@ -97,6 +103,10 @@ async def run_vetting(
         )
         with _progress(len(tasks)) as on_report:
             return await vet(tasks, pool=pool, runs=runs, on_report=on_report)
+
+
+def _kind(task: Task, is_repository_task: Callable[[Task], bool]) -> str:
+    return TERMINAL if is_task_folder(task) else REPOSITORY if is_repository_task(task) else "code"
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,6 +71,13 @@ def load_object(name: str) -> Any:
     return getattr(module, attribute)
 
 
+class _AsItStands(SourceFileLoader):
+    """Reads a file as it is now. What Python has compiled of it is known by its size and second alone, and may be of other lines."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError("there is nothing to go by")
+
+
 def load_file(path: Path) -> ModuleType:
     """Return a Python file of the user's as a module. Its own folder, unless it is a package, can be imported from.
 
@@ -77,8 +85,8 @@ def load_file(path: Path) -> ModuleType:
         WorkflowError: It cannot be imported.
     """
     name = f"agentrl_workflow_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    spec = importlib.util.spec_from_file_location(name, path, loader=_AsItStands(name, str(path)))
+    if path.suffix != ".py" or spec is None or spec.loader is None:
         raise WorkflowError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

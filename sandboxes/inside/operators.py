@@ -89,6 +89,8 @@ class Operators:
         self.run = run
         self._mutants = Mutants("")
         self._beside_data: set[type] = set()
+        self._iterated: int | None = None
+        """The id of what the last operator gave an iterator over."""
 
     def is_beside_data(self, one: Any) -> bool:
         """Return whether an object may be asked what plain data it is equal to.
@@ -175,6 +177,7 @@ class Operators:
 
     def combine(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
         """Answer any other operator of the test's."""
+        iterated, self._iterated = self._iterated, id(one) if name == "__iter__" else None
         if name in MAY_CHANGE:
             self.changes += 1
         if name in CHANGING and isinstance(one, RemoteObject):
@@ -190,7 +193,9 @@ class Operators:
         # It could give back what it was given, or answer the difference from it: what the test expects.
         if (told and not self._is_known(one)) or measured:
             self._refuse_beside_data(one)
-        result = self._combined(one, name, args)
+        # list() and sorted() ask for a length after the iterator, to know how much room they need: nothing follows from the answer.
+        is_hint = name == "__len__" and iterated == id(one)
+        result = self._asks.special(one, name, args) if is_hint else self._combined(one, name, args)
         if told and not isinstance(result, RemoteObject):
             self._refuse_beside_data(one)
         if told:

@@ -422,7 +422,7 @@ def test_a_repository_is_a_folder_or_a_commit_without_its_history(tmp_path: Path
             "none of the files ['a.py'] is called test_*.py or *_test.py; name a 'command'",
         ),
         ({"tests": {"files": {}}}, "tests.files"),
-        ({"test": 1}, "the field 'test'"),
+        ({"test": 1}, "no field 'test'; did you mean 'tests'?"),
         ({"limits": {"timeout_s": 0}}, "limits.timeout_s"),
         ({"prompt": ""}, "the field 'prompt'"),
     ],

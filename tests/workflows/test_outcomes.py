@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentrl.sandboxes import BackendName, open_sandbox
-from agentrl.workflows.hidden_tests import HiddenTests, TestResult, run_hidden_tests
+from agentrl.workflows.hidden_tests import HiddenTests, run_hidden_tests
 from agentrl.workflows.repository import pack
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -93,4 +93,19 @@ async def test_every_way_to_end_a_test_counts_as_in_swe_bench(bubblewrap: Backen
             tests = HiddenTests(files=files, must_pass=must_pass)
             result = await run_hidden_tests(sandbox, start, start, tests)
         assert len(must_pass) > 9
-        assert result == TestResult(passed=len(must_pass) * passed, total=len(must_pass))
+        assert (result.passed, result.total) == (len(must_pass) * passed, len(must_pass))
+        assert bool(result.not_passed) is not passed
+
+
+async def test_tests_that_do_not_pass_are_named_and_those_that_are_not_there_told_apart(
+    bubblewrap: BackendName,
+) -> None:
+    tests = HiddenTests(
+        files={"test_it.py": "def test_bad(): assert 0\ndef test_good(): pass\n"},
+        must_pass=["test_it.py::test_bad", "test_it.py::test_good", "test_it.py::test_gone"],
+    )
+    start = pack({"a.py": ""})
+    async with open_sandbox(backend=bubblewrap) as sandbox:
+        result = await run_hidden_tests(sandbox, start, start, tests)
+    assert (result.passed, result.total) == (1, 3)
+    assert result.not_passed == ["test_it.py::test_bad", "test_it.py::test_gone (there is no such test)"]

@@ -311,8 +311,9 @@ def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(
         "patch": slugs["patch"].replace("'-'.join(title.lower().split())", "'a-b'"),
     }
     unsolved = {**coins, "instance_id": "unsolved", "patch": ""}
+    nowhere = {**coins, "instance_id": "nowhere", "image_name": "agentrl/not-there:1"}
     file, report = tmp_path / "rows.jsonl", tmp_path / "report.json"
-    file.write_text("".join(json.dumps(row) + "\n" for row in (slugs, coins, free, wrong, breaks, unsolved)))
+    file.write_text("".join(json.dumps(row) + "\n" for row in (nowhere, slugs, coins, free, wrong, breaks, unsolved)))
     given = ["vet", f"swe:{file}", "--runs", "1", "--report", str(report), "--sandbox.backend", str(bubblewrap)]
     assert main(given) == 1, capsys.readouterr()
     refused = {
@@ -320,8 +321,20 @@ def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(
         for task in json.loads(report.read_text())["refused_tasks"]
     }
     assert refused == {
+        "nowhere": ["unsupported"],
         "free": ["free"],
         "wrong": ["unreadable"],
         "breaks": ["reference_fails"],
         "unsolved": ["no_reference"],
     }
+
+
+def test_vet_refuses_tasks_of_several_kinds_which_no_one_examination_fits(
+    rows: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [task] = swe_rows.tasks_of_rows(rows[:1])
+    file = tmp_path / "tasks.jsonl"
+    code = {"prompt": "Write f.", "tests": [{"stdin": "1", "stdout": "1"}]}
+    file.write_text("".join(json.dumps(one) + "\n" for one in (code, task)))
+    assert main(["vet", str(file)]) == 2
+    assert "of several kinds (code, repositories with hidden tests); vet those of each kind" in capsys.readouterr().err

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+# Two edits of a second leave a file of the same size, whose compiled form Python would take for the newer one's.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 from aider.main import main
 from asking import ANSWER, URL, hold
