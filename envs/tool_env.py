@@ -286,7 +286,10 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return Result(reward=float(returned), done=True)
 
     def _shortened(self, content: Content) -> Content:
-        return cut_middle(content, self.max_result_chars) if isinstance(content, str) else content
+        if not isinstance(content, str):
+            return content
+        # The model may escape half a character, which comes back in results, and which no client sends.
+        return cut_middle(content, self.max_result_chars).encode(errors="replace").decode()
 
 
 @dataclass(frozen=True)

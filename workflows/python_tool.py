@@ -76,7 +76,8 @@ def code_of(call: Any) -> str | None:
     """Return the code of a tool call; None when the call makes no sense."""
     try:
         code = json.loads(call.function.arguments)["code"]
-    except (ValueError, KeyError, TypeError):
+        str(code).encode()  # it may hold half a character, which nothing takes
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return code if call.function.name == "python" and isinstance(code, str) else None
 

@@ -93,6 +93,7 @@ def command_of(call: Any) -> str | None:
     """Return the command of a tool call; None where it is a call of another tool, or its arguments are malformed."""
     try:
         command = json.loads(call.function.arguments)["command"]
-    except (ValueError, KeyError, TypeError):
+        str(command).encode()  # it may hold half a character, which nothing takes
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return command if call.function.name == "shell" and isinstance(command, str) and "\0" not in command else None

@@ -6,5 +6,5 @@ MAX_ROLE_CHARACTERS = 64
 
 
 def is_role(name: str) -> bool:
-    """Return whether a role may have this name."""
-    return len(name) <= MAX_ROLE_CHARACTERS and name.replace("-", "_").isidentifier()
+    """Return whether a role may have this name. A key is a header, which holds ASCII alone."""
+    return name.isascii() and len(name) <= MAX_ROLE_CHARACTERS and name.replace("-", "_").isidentifier()

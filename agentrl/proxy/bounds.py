@@ -63,6 +63,14 @@ def check_conversation(
     check_count("tools", "tools", len(tools), limits.max_tools, "max_tools")
     check_count("stop", "stop strings", len(stop), limits.max_stop_strings, "max_stop_strings")
     check_count("stop", "bytes", sum(len(text.encode()) for text in stop), limits.max_stop_bytes, "max_stop_bytes")
+
+
+def check_depth(messages: Sequence[dict[str, Any]]) -> None:
+    """Check tool calls that are to be rendered. Those in a recorded path are not: the model may write what it likes.
+
+    Raises:
+        ApiError: 400: the arguments of one are nested too deeply.
+    """
     for message in messages:
         for call in message.get("tool_calls") or ():
             if too_deep(call["function"]["arguments"]):

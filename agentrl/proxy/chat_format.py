@@ -21,6 +21,7 @@ from typing import Any
 from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
 from renderers.base import (
     MODEL_RENDERER_MAP,
+    ParsedResponse,
     ParsedToolCall,
     RenderedTokens,
     ToolCallParseStatus,
@@ -29,7 +30,7 @@ from renderers.base import (
 )
 
 from agentrl.errors import ConfigError, one_line
-from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode
+from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
 from agentrl.proxy.tokenizer import LeanTokenizer
 from agentrl.record.tokens import ImageSpan
 
@@ -213,10 +214,8 @@ class ChatFormat:
         While a reply is `growing`, what may yet become a tool call or a stop string is left out. What is there of a call that
         has begun only grows, and a call that is not whole is never JSON (`agentrl.proxy.json_calls`).
         """
-        try:
-            parsed = self.renderer.parse_response(output_ids, tools=tools or None)
-        except (RecursionError, ValueError):
-            # The model may write what no reader of JSON takes, such as 100,000 brackets: it is text then.
+        parsed = self._parsed(output_ids, tools)
+        if parsed is None:
             return self.plain(output_ids, stop=stop, growing=growing, prefill=prefill)
         content, unfinished, in_call = parsed.content, False, None
         names = tool_call_ids if tool_call_ids is not None else []
@@ -247,6 +246,17 @@ class ChatFormat:
         # Some renderers strip a whole thought and not a growing one.
         reasoning = parsed.reasoning_content and parsed.reasoning_content.strip()
         return AssistantMessage(content, reasoning, calls, stopped_by or in_call, thought, unfinished)
+
+    def _parsed(self, output_ids: list[int], tools: list[Tool] | None) -> ParsedResponse | None:
+        """Return what the renderer reads in a reply; None: nothing. The model may write what makes readers of JSON fail, such as 100,000 brackets."""
+        with suppress(RecursionError, ValueError):
+            return self.renderer.parse_response(output_ids, tools=tools or None)
+        opening, closing = self.special("<tool_call>"), self.call_end_id
+        if opening is not None and closing is not None and self._has_json_calls:
+            ids = without_unreadable_calls(output_ids, opening, closing, self.decode)
+            with suppress(RecursionError, ValueError):
+                return self.renderer.parse_response(ids, tools=tools or None)
+        return None
 
     def _begun(self, call: ParsedToolCall, output_ids: list[int], tools: list[Tool] | None) -> BegunCall | None:
         """Return what is there of a call in JSON of one of `tools`; None where it has not begun, and in other formats."""

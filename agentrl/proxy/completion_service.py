@@ -261,6 +261,7 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     """
     for call in calls:
         call.check_open()
+    calls[0].session.tries.recorded(calls[0].digest)
     for call in calls:
         if call.repeated:
             continue

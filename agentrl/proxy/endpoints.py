@@ -236,7 +236,7 @@ class Proxy:
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             recall(asked)
-            if again:
+            if session.tries.begin(asked[0].digest, again=again):
                 repeat(asked)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
@@ -282,6 +282,7 @@ class Proxy:
         """
         activity = session.activity
         if not admitted and activity.requests >= self.limits.max_requests_per_session:
+            session.tries.refused()
             limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
             raise ApiError(
                 429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"

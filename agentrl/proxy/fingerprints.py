@@ -16,7 +16,7 @@ from typing import Any
 import pydantic_core
 
 from agentrl.proxy.chat_format import Message, Tool
-from agentrl.proxy.json_calls import values_so_far
+from agentrl.proxy.json_calls import object_of, values_so_far
 from agentrl.proxy.json_text import read_json
 
 _REMEMBERED_CHARACTERS = 2**23
@@ -62,13 +62,13 @@ class Fingerprints:
         self._known[before] = message, after
 
     def remember_malformed(self, reply: Message) -> None:
-        """Remember the calls of a reply whose arguments are no JSON, which some clients send back as the values that could be read."""
+        """Remember the calls of a reply whose arguments are no JSON, or too deep, which some clients send back as the values that could be read."""
         for call in reply.get("tool_calls") or ():
             arguments = call["function"]["arguments"]
             try:
-                read_json(arguments)
+                object_of(arguments)
             except ValueError:
-                self._malformed[call["id"]] = arguments, _canonical(json.dumps(values_so_far(arguments)))
+                self._malformed[call["id"]] = _canonical(arguments), _canonical(json.dumps(values_so_far(arguments)))
 
     def after(self, before: bytes, message: Message) -> bytes:
         """Return the fingerprint of a conversation with one more message.

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jiter
 
+from agentrl.proxy.json_text import MAX_JSON_DEPTH, read_json, too_deep
+
+_OBJECT_DEPTH = MAX_JSON_DEPTH - 20
+"""Levels of arguments that clients get as an object: they send them back in a body that is no deeper than the whole bound."""
+_AROUND = "[" * (MAX_JSON_DEPTH - _OBJECT_DEPTH)
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+'
 _HEAD = re.compile(rf'\s*\{{\s*"name"\s*:\s*({_STRING}")\s*,\s*"arguments"\s*:\s*(?=\{{)', re.DOTALL)
 _STRING_OR_BRACKET = re.compile(rf'{_STRING}(?:"|\\?\Z)|[{{}}\[\]]', re.DOTALL)
@@ -38,7 +43,7 @@ class BegunCall:
         try:
             # As text, in which what is no number is like itself.
             return text if json.dumps(json.loads(text)) == json.dumps(arguments) else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -61,8 +66,19 @@ def begun_call(text: str, names: Collection[str]) -> BegunCall | None:
     return BegunCall(name, text[head.end() :], closed=False)
 
 
+def object_of(arguments: str) -> Any:
+    """Read whole arguments for a client that gets them as an object.
+
+    Raises:
+        ValueError: They are no JSON, or too deep for it to send them back.
+    """
+    if _too_deep(arguments):
+        raise ValueError("nested too deeply")
+    return read_json(arguments)
+
+
 def readable_part(arguments: str) -> str:
-    """Return the longest beginning of a text that JSON may begin with: all of it, unless it is malformed."""
+    """Return the longest beginning of a text that JSON may begin with: all of it, unless it is malformed, or too deep for an object to be sent back."""
     if _may_begin(arguments):
         return arguments
     whole, broken = 0, len(arguments)
@@ -88,9 +104,35 @@ def arguments_text(arguments: object) -> str | None:
     A lone surrogate, which the model may escape and no client could read, stays escaped.
     """
     if isinstance(arguments, dict):
-        text = json.dumps(arguments, ensure_ascii=False)
+        try:
+            text = json.dumps(arguments, ensure_ascii=False)
+        except RecursionError:
+            return None
         return text if is_unicode(text) else json.dumps(arguments)
     return arguments if isinstance(arguments, str) and is_unicode(arguments) else None
+
+
+def without_unreadable_calls(
+    ids: Sequence[int], opening: int, closing: int, decode: Callable[[list[int]], str]
+) -> list[int]:
+    """Return a reply in which calls that make a reader of JSON fail begin with what is no JSON, so that they are malformed as others are.
+
+    Args:
+        ids: [token] the reply.
+        opening: The id that opens a call.
+        closing: The id that closes one.
+        decode: Returns the text of ids.
+    """
+    readable, begin = list(ids), 0
+    while opening in readable[begin:]:
+        begin = readable.index(opening, begin) + 1
+        if closing not in readable[begin + 1 :]:
+            break
+        end = readable.index(closing, begin + 1)
+        if _is_unreadable(decode(readable[begin:end])):
+            readable[begin] = opening
+        begin = end
+    return readable
 
 
 def is_unicode(text: str) -> bool:
@@ -102,11 +144,36 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def _is_unreadable(text: str) -> bool:
+    """Return whether a text makes Python's reader of JSON fail otherwise than over what is no JSON: it is too deep, or has too long a number."""
+    if too_deep(text):
+        return True
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
 def _begun(text: str) -> Any:
     return jiter.from_json(text.encode(), allow_inf_nan=False, partial_mode=True)
 
 
+def _too_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= _OBJECT_DEPTH:
+        return False
+    try:
+        _begun(_AROUND + text)
+    except ValueError as error:
+        return str(error).startswith("recursion limit")
+    return False
+
+
 def _may_begin(text: str) -> bool:
+    if _too_deep(text):
+        return False
     try:
         _begun(text)
     except ValueError:

@@ -15,11 +15,13 @@ import anyio
 
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
+from agentrl.proxy.bounds import check_depth
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
 from agentrl.proxy.prefill import joined
+from agentrl.proxy.tries import Tries
 from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
 from agentrl.record.roots import TurnText
@@ -134,6 +136,7 @@ class Session:
     ignored: set[str] = field(default_factory=set)
     """Names of what clients asked for and did not get, since it changes nothing that is sampled."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
+    tries: Tries = field(default_factory=Tries, repr=False)
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
@@ -159,7 +162,11 @@ class Session:
         self._nameless = SessionRole(self)
 
     def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
-        """Return the prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
+        """Return the prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are.
+
+        Raises:
+            ApiError: What is new in it is nested too deeply.
+        """
         fingerprints = self._fingerprints.of(messages, tools, chat_format.template_options)
         history = fingerprints[-1]
         for end in range(len(messages) - 1, 0, -1):
@@ -170,6 +177,7 @@ class Session:
                 continue
             path = turn.token_ids()
             split = len(path) - len(turn.output_ids)
+            check_depth(messages[end:])
             extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
             if extended is not None:
                 digest = turn.path_digest().with_ids(extended.ids[turn.length :])
@@ -182,6 +190,7 @@ class Session:
                     images=images,
                     known_messages=end,
                 )
+        check_depth(messages)
         rendered = chat_format.render(messages, tools)
         digest = RollingDigest().with_ids(rendered.ids)
         return Prompt(input_ids=rendered.ids, parent=None, digest=digest, history=history, images=rendered.images)

@@ -336,3 +336,31 @@ async def test_a_wrapped_environment_awaits_on_the_loop_of_its_episode() -> None
     await env.reset()
     assert await said(env, "fine", word="here") == "here"
     await env.close()
+
+
+class Echo(ToolEnv):
+    """Returns what it is given."""
+
+    def on_reset(self, task: Any) -> str:
+        return "Call it."
+
+    def on_answer(self, content: str) -> float:
+        return 0.0
+
+    @tool
+    def echo(self, value: Any) -> Any:
+        """Return a value."""
+        return value
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"value": "\\ud83d"}', '{"value": ' + "[" * 5000, '{"value": ' + "[" * 5000 + "]" * 5000 + "}", "{", "[1]"],
+)
+async def test_whatever_arguments_a_model_writes_their_result_can_be_sent(arguments: str) -> None:
+    env = Echo()
+    await env.areset()
+    call = {"id": "1", "type": "function", "function": {"name": "echo", "arguments": arguments}}
+    (message,), *_ = await env.astep([{"role": "assistant", "tool_calls": [call]}])
+    assert message["content"].encode()

@@ -41,6 +41,8 @@ REPLIES = {
     "no number": WHOLE % '{"days": NaN}',
     "half a character": WHOLE % '{"place": "\\ud83d"}',
     "too deep": WHOLE % ('{"a":' * 300 + "1" + "}" * 300),
+    "too deep for any reader": f"{CALL}{WHOLE % ('{' + chr(34) + 'a' + chr(34) + ':' + '[' * 1200 + ']' * 1200 + '}')}",
+    "too long a number": f"{CALL}{WHOLE % ('{' + chr(34) + 'days' + chr(34) + ':' + '9' * 5000 + '}')}{CALL}",
     "a bracket that closes none": WHOLE % '{"days": ]}',
     "a line break in a string": WHOLE % '{"place": "a\nb"}',
     "no object": WHOLE % "[1]",
@@ -229,6 +231,8 @@ async def setup(nano_format: ChatFormat) -> AsyncIterator[Setup]:
 
 NAMED = {"type": "function", "function": {"name": "weather"}}
 MALFORMED = REPLIES["no JSON inside"]
+DEEP = WHOLE % ('{"place":' + "[" * 190 + "]" * 190 + "}")
+ENDLESS = WHOLE % ('{"place":' + "[" * 1200 + "]" * 1200 + "}")
 CASES = [
     pytest.param(CALL, None, {}, id="auto"),
     pytest.param(CALL, None, {"tool_choice": "required"}, id="required"),
@@ -236,6 +240,9 @@ CASES = [
     pytest.param(CALL, 40, {}, id="cut off"),
     pytest.param(CALL, 25, {"tool_choice": NAMED}, id="named and cut off"),
     pytest.param(MALFORMED, None, {}, id="malformed"),
+    pytest.param(DEEP, None, {}, id="deep"),
+    pytest.param(ENDLESS, 900, {}, id="a loop of brackets that is cut off"),
+    pytest.param(ENDLESS, None, {}, id="deeper than readers go"),
 ]
 
 

@@ -181,6 +181,7 @@ def test_supervised_training_has_no_roles(tmp_path: Path) -> None:
     [
         ({"trainer": {"lora": {"rank": 4, "roles": ["a", "A"]}}}, "differ in their capitals alone"),
         ({"trainer": {"lora": {"rank": 4, "roles": ["a b"]}}}, "'a b', which is no word"),
+        ({"trainer": {"lora": {"rank": 4, "roles": ["kritikerärger"]}}}, "'kritikerärger', which is no word"),
         ({"trainer": {"lora": {"roles": ["a"]}}}, r"trainer\.lora\.rank"),
         (
             {"trainer": {"lora": {"rank": 4, "roles": ["a"]}}, "proxy": {"model_names": {"x": "role:b"}}},

@@ -9,8 +9,7 @@ from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
-from agentrl.proxy.json_calls import readable_part, values_so_far
-from agentrl.proxy.json_text import read_json
+from agentrl.proxy.json_calls import object_of, readable_part, values_so_far
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
@@ -181,7 +180,7 @@ def _tool_use(call: Json) -> Json:
 def arguments_object(function: Json) -> Json:
     """Return the arguments of a call as an object, as Anthropic's and Google's clients get them. The policy may have said something else, or have been cut off."""
     try:
-        arguments = read_json(function["arguments"])
+        arguments = object_of(function["arguments"])
     except ValueError:
         return values_so_far(function["arguments"])
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
