@@ -159,7 +159,17 @@ class Policies:
     def snapshot(
         self, directory: Path, model_path: Path, *, since: str = "", history: Sequence[TrainedStep] = ()
     ) -> Callable[[], None]:
-        """Copy the policies as they are now, for a checkpoint; see `Policy.snapshot`."""
+        """Copy the policies as they are now, for a checkpoint.
+
+        Args:
+            directory: Where the checkpoint is to be.
+            model_path: The model that training started from: what lies beside its weights is copied too.
+            since: The chain of the checkpoint from which `history` leads to this one.
+            history: The steps since then.
+
+        Returns:
+            What writes the checkpoint when it is called, in any thread, while training goes on.
+        """
         return snapshot_checkpoint(
             directory,
             self.states,

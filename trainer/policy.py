@@ -5,7 +5,7 @@ sequences ─► minibatches of packs ─► prepared packs: reference, critic, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from agentrl.config import RatioObjective, TrainerConfig
 from agentrl.rollout.manifest import Manifest
-from agentrl.rollout.training_history import TrainedStep
 from agentrl.trainer.algorithms.losses import (
     LossStats,
     Mismatch,
@@ -350,31 +349,15 @@ class Policy:
 
     def save(self, directory: Path, model_path: Path) -> None:
         """Write a checkpoint (`agentrl.trainer.model.checkpoint`), with the tokenizer and whatever else is beside the model."""
-        self.snapshot(directory, model_path)()
-
-    def snapshot(
-        self, directory: Path, model_path: Path, *, since: str = "", history: Sequence[TrainedStep] = ()
-    ) -> Callable[[], None]:
-        """Copy the policy as it is now, for a checkpoint.
-
-        Args:
-            directory: Where the checkpoint is to be.
-            model_path: The model that training started from: what lies beside its weights is copied too.
-            since: The chain of the checkpoint from which `history` leads to this one.
-            history: The steps since then.
-
-        Returns:
-            What writes the checkpoint when it is called, in any thread, while training goes on.
-        """
-        return snapshot_checkpoint(
+        snapshot_checkpoint(
             directory,
             {"": self.state},
             model_path=model_path,
             step=self.version,
-            since=since,
-            history=history,
+            since="",
+            history=(),
             ranks=self.ranks,
-        )
+        )()
 
     def load(self, directory: Path) -> Manifest:
         """Go on from a checkpoint, made by any number of ranks.

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,8 @@ from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.store import Store
 from agentrl.rollout.task_history import GroupEnded, TaskDrawn, task_history
 from agentrl.run.run_directory import read_config, read_metrics
+from tests import run_program
+from tests.run_program import ends_well, kill_at_step
 from tests.whole_audit import audit
 
 STEPS = 6
@@ -62,36 +60,7 @@ def settings_of(directory: Path, name: str, **rollout: Any) -> dict[str, Any]:
 
 
 def start(directory: Path, settings: dict[str, Any], *words: str) -> subprocess.Popen[str]:
-    (directory / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(directory / "program.py"), json.dumps(settings), *words]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def ends_well(process: subprocess.Popen[str]) -> None:
-    try:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-    finally:
-        kill(process)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
-
-
-def kill_at_step(process: subprocess.Popen[str], run_dir: Path, step: int) -> None:
-    deadline = time.monotonic() + 300
-    try:
-        while len(read_metrics(run_dir)) < step:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline, "the run did not get that far"
-            time.sleep(0.05)
-    finally:
-        kill(process)
-        assert process.stderr is not None
-        process.stderr.close()
+    return run_program.start(directory, PROGRAM, json.dumps(settings), *words)
 
 
 def tasks_of(run_dir: Path) -> DrawnTasks:

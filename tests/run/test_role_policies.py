@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +23,8 @@ from agentrl.run.retrain import retrain
 from agentrl.run.run_directory import read_metrics
 from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
+from tests import run_program
+from tests.run_program import ends_well, kill_at_step
 from tests.whole_audit import audit
 
 STEPS = 4
@@ -51,23 +49,7 @@ def configuration(directory: Path, steps: int, **changed: Any) -> RunConfig:
 
 
 def start(directory: Path, config: RunConfig, *words: str) -> subprocess.Popen[str]:
-    (directory / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(directory / "program.py"), config.model_dump_json(), *words]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def ends_well(process: subprocess.Popen[str]) -> None:
-    try:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-    finally:
-        kill(process)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
+    return run_program.start(directory, PROGRAM, config.model_dump_json(), *words)
 
 
 @pytest.mark.timeout(600)
@@ -134,17 +116,7 @@ def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_pa
     trainer = {"lora": {"rank": 4, "roles": list(two_roles.WISHES)}, "checkpoint": {"every": 1}}
     config = configuration(tmp_path, steps=4, rollout=rollout, trainer=trainer)
     run_dir = tmp_path / "run"
-    process = start(tmp_path, config)
-    assert process.stderr is not None
-    try:
-        deadline = time.monotonic() + 200
-        while len(read_metrics(run_dir)) < 2:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline, "the run did not get that far"
-            time.sleep(0.05)
-    finally:
-        kill(process)
-        process.stderr.close()
+    kill_at_step(start(tmp_path, config), run_dir, 2, within_s=200)
     ends_well(start(tmp_path, config, "resume"))
     steps = read_metrics(run_dir)
     assert [step["step"] for step in steps] == [1, 2, 3, 4]

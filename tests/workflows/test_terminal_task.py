@@ -126,14 +126,18 @@ CHEATS = {
 
 
 async def test_a_cheat_earns_nothing(docker: BackendName) -> None:
+    await check_cheats(await task(GREETING, agent=SHELL), CHEATS, honest=f"touch json.py; {SOLVE}")
+
+
+async def check_cheats(given: dict[str, Any], cheats: dict[str, str], honest: str) -> None:
+    """Check that each of these commands earns an agent 0, and the honest one 1."""
     says = ""
     async with runner(ScriptedModel(lambda request: says)) as opened:
-        given = await task(GREETING, agent=SHELL)
-        for cheat, command in CHEATS.items():
+        for cheat, command in cheats.items():
             says = command
             done = await opened.run(given, 0)
             assert (done.error, done.reward) == (None, 0.0), cheat
-        says = f"touch json.py; {SOLVE}"
+        says = honest
         assert (await opened.run(given, 0)).reward == 1.0
 
 
@@ -177,15 +181,8 @@ async def test_variables_of_the_task_lead_the_verifier_to_nothing_of_the_agents(
     image = "FROM agentrl/sandbox\nWORKDIR /app\nRUN echo world > name.txt && ln -s /app/tools /srv/bin\n"
     image += "RUN touch settings.ini start.sh start.py && mkdir home lib && touch lib/own_plugin.py\n"
     (folder / "environment" / "Dockerfile").write_text(image)
-    says = ""
-    async with runner(ScriptedModel(lambda request: says)) as opened:
-        given = await task(folder, agent=SHELL)
-        for name, command in STEERS.items():
-            says = command
-            done = await opened.run(given, 0)
-            assert (done.error, done.reward) == (None, 0.0), name
-        says = f"{STEERS['a library']}; {STEERS['a program first in PATH']}; {SOLVE}"
-        assert (await opened.run(given, 0)).reward == 1.0
+    honest = f"{STEERS['a library']}; {STEERS['a program first in PATH']}; {SOLVE}"
+    await check_cheats(await task(folder, agent=SHELL), STEERS, honest=honest)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ class Adapters:
 
 def adapters_in(checkpoint: Path, version: int) -> Adapters:
     """Return the adapters in a directory of weights, with new names; none: it holds a whole model alone."""
-    # Named as no others: servers that outlive this process may know adapters of others.
-    names = {
-        role: "-".join(part for part in (f"v{version}", role, uuid.uuid4().hex) if part)
-        for role in adapter_folders(checkpoint)
-    }
-    return Adapters({role: Adapter(names[role], version, path) for role, path in adapter_folders(checkpoint).items()})
+    found = {}
+    for role, folder in adapter_folders(checkpoint).items():
+        # Named as no others: servers that outlive this process may know adapters of others.
+        name = "-".join(part for part in (f"v{version}", role, uuid.uuid4().hex) if part)
+        found[role] = Adapter(name, version, folder)
+    return Adapters(found)
