@@ -16,9 +16,10 @@ import json
 import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel, Field
 
 from agentrl import Episode, Reward
 from agentrl.errors import EpisodeError, TaskFileError
@@ -26,7 +27,17 @@ from agentrl.reporting.exit_code import exit_code_of
 from agentrl.rollout.verifiers_tasks import dataset_of, load_environment
 
 
-async def run(episode: Episode) -> Reward:
+class VerifiersTask(BaseModel):
+    """What a line of the task file needs. It may have more."""
+
+    environment: str = Field(min_length=1)
+    row: int = Field(default=0, ge=0)
+    split: Literal["train", "eval"] = "train"
+    args: dict[str, Any] = Field(default_factory=dict)
+    sampling: dict[str, Any] = Field(default_factory=dict)
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], VerifiersTask]]) -> Reward:
     """Return the environment's reward, with its metrics.
 
     Raises:

@@ -31,6 +31,7 @@ from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
+IO = {"kind": "io", "stdin": "1 2", "stdout": "3"}
 NAMES = ("tool_loop", "chat", "gym", "self_correct", "debate", "self_play", "judge", "black_box", "verifiers_env")
 
 
@@ -90,6 +91,37 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         ("gym", {"env": "Taxi-v4", "make": "slippery"}, "the field 'make'"),
         ("user_simulation", {"env": "agentrl/Shop-v0", "user": "hello"}, "the field 'user"),
         ("python_tool", {"prompt": "2 + 3", "answer": 5}, "the field 'question' is missing"),
+        ("self_play", {"game": "Nim"}, "game = 'Nim' names no class; write FILE_OR_MODULE:CLASS"),
+        ("self_play", {"game": "nowhere.py:Chess"}, "game = 'nowhere.py:Chess' cannot be loaded"),
+        ("self_play", {"game": "agentrl.workflows.self_play:Chess"}, "has no attribute 'Chess'"),
+        ("self_play", {"game": "agentrl.workflows.chat:ChatTask"}, "it needs the methods prompt and play"),
+        ("self_play", {"options": {"stnes": 3}}, r"options = {'stnes': 3} are not what .*:Nim takes, \(stones"),
+        ("self_play", {"options": 3}, "the field 'options': input should be a valid dictionary, not 3"),
+        ("code", {"prompt": "Add.", "answer": 5}, "no tests: a task has `tests`, or"),
+        ("code", {"prompt": "Add.", "tests": []}, "there are no tests"),
+        ("code", {"tests": [IO]}, "there is no prompt"),
+        ("code", {"prompt": 5, "tests": [IO]}, "prompt = 5 must be text"),
+        ("code", {"prompt": "Add.", "tests": [{"kind": "oi"}]}, "'oi'"),
+        ("code", {"prompt": "Add.", "tests": [IO], "language": "rust"}, "language = 'rust' must be one of python, cpp"),
+        ("code", {"prompt": "Add.", "tests": [IO], "partial": "yes"}, "partial"),
+        (
+            "code",
+            {"prompt": "Add.", "tests": [{"kind": "assert", "code": "import runpy\nrunpy.run_path('solution.py')"}]},
+            r"its tests need the candidate's file \(runpy.run_path\), .*agentrl vet",
+        ),
+        ("code_repair", {"prompt": "Add.", "tests": [IO]}, "there are no public_tests to show"),
+        (
+            "code_repair",
+            {"prompt": "Add.", "tests": [IO], "public_tests": [IO], "attempts": 0},
+            "the field 'attempts': input should be greater than or equal to 1, not 0",
+        ),
+        ("code_repair", {"prompt": "Add.", "public_tests": [IO]}, "no tests: a task has `tests`"),
+        ("verifiers_env", {"enviroment": "vf-gcd", "row": 1}, "the field 'environment' is missing"),
+        ("verifiers_env", {"environment": "vf-gcd", "row": -1}, "the field 'row'"),
+        ("verifiers_env", {"environment": "vf-gcd", "row": "one"}, "the field 'row'"),
+        ("verifiers_env", {"environment": "vf-gcd", "split": "test"}, "the field 'split': input should be 'train' or"),
+        ("verifiers_env", {"environment": "vf-gcd", "args": [1]}, "the field 'args'"),
+        ("verifiers_env", {"environment": "vf-gcd", "sampling": "greedy"}, "the field 'sampling'"),
     ],
 )
 def test_a_line_that_a_workflow_cannot_play_is_refused_when_it_is_read(
