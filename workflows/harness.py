@@ -18,21 +18,25 @@ The agent runs in a sandbox that reaches the model and nothing else. Its time be
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl import Episode, Reward
+from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError, TaskFileError, WorkflowError
+from agentrl.rollout.episode_parts import backend_order, load_backend
 from agentrl.rollout.task_settings import Cpus, Disk, ImageName, Megabytes, Seconds
 from agentrl.sandboxes import Limits, Sandbox
+from agentrl.sandboxes.readiness import missing_sandboxes
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.sandboxes.seams import WORK
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
 from agentrl.workflows.hidden_tests import FAILED, HiddenTests, TestResult, run_hidden_tests, tests_not_there
-from agentrl.workflows.repository import Repository, with_patch
+from agentrl.workflows.repository import Repository, missing_repositories, with_patch
 from agentrl.workflows.shell_agent import work_with_a_shell
 
 HOME = "/tmp/home"  # noqa: S108 - in the sandbox
@@ -93,6 +97,22 @@ class HarnessTask(BaseModel):
                 f"tests.files have {-(-size >> 20)} MB, and limits.disk_mb = {self.limits.disk_mb} leaves a sandbox no room for them; raise it"
             )
         return self
+
+    @classmethod
+    async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
+        """Return what the tasks need and cannot have here: repositories, git, a backend of sandboxes, images."""
+        images: dict[str, str] = {}
+        for index, task in enumerate(tasks):
+            images.setdefault(task.image or config.sandbox.image, task.name or f"{index}")
+        return [
+            *await in_thread(missing_repositories, [task.repository for task in tasks]),
+            *await missing_sandboxes(
+                await load_backend(config.sandbox.backend),
+                images,
+                runtime=config.sandbox.runtime,
+                order=backend_order(config),
+            ),
+        ]
 
     def grading_limits(self) -> Limits:
         """Return the limits of the sandbox that the hidden tests run in."""

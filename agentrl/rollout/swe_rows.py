@@ -15,13 +15,14 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shutil import which
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.machine.git import run_git
+from agentrl.machine.git import NO_GIT, run_git
 from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
 from agentrl.rollout.task_faults import check_all_usable, unusable_task
 from agentrl.rollout.task_folders import DEFAULT_AGENT
@@ -88,8 +89,11 @@ def tasks_of_rows(
         on_fault: What gives a task in place of a row that cannot be used. Default: all such rows are one error.
 
     Raises:
-        TaskFileError: Some rows are not in this form, or their repository, their commit or their test patch cannot be used.
+        TaskFileError: Some rows are not in this form, or their repository, their commit or their test patch cannot be used; or there is
+            no git, which reads them.
     """
+    if which("git") is None:
+        raise TaskFileError(f"{source}: {NO_GIT}: it reads the repositories of the rows")
     faults = []
     for index, given in enumerate(rows):
         try:

@@ -241,6 +241,17 @@ def read_task_folder(folder: Path) -> TaskFolder:
     return result
 
 
+def read_unchanged(folder: Path, digest: str | None) -> TaskFolder:
+    """Return what a task folder says, whose content must be that of a digest; None: anything.
+
+    Raises:
+        TaskFileError: It cannot be used, or has changed.
+    """
+    if digest is not None and folder_digest(folder) != digest:
+        raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
+    return read_task_folder(folder)
+
+
 def _check_folders(file: Path, task: TaskFolder) -> None:
     """Check that the agent may write to the folders of the image that are its own, and finds neither tests nor solution there.
 
