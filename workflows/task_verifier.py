@@ -103,8 +103,9 @@ class OpenTask:
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of the task's programs: the image's, the task's and `more`."""
         where = f"{self.folder.folder}: an env"
-        own = self.folder.settings.environment.env
-        return {**self.image.env, "HOME": self.home, "PWD": self.image.workdir, **variables({**own, **more}, where)}
+        given = self.folder.settings.environment
+        own = {**given.service_env, **variables({**given.env, **more}, where)}
+        return {**self.image.env, "HOME": self.home, "PWD": self.image.workdir, **own}
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,7 @@ def read_task_folder(folder: Path) -> TaskFolder:
         raise TaskFileError(f"{written.instruction_file}: the instruction is empty")
     for section in ("environment", "verifier", "solution"):
         variables(getattr(settings, section).env, f"{file}, {section}.env")
+    _check_names(settings.environment.service_env, f"{file.parent}, docker-compose.yaml, environment")
     has_dockerfile = _has_dockerfile(file, written.context, settings.environment.docker_image)
     if not written.test_file.is_file():
         reward = " and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else ""
@@ -383,9 +384,16 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
         return known
 
     result = {name: _VARIABLE.sub(value, text) for name, text in given.items()}
-    for name, text in result.items():
-        if not name or "=" in name or "\0" in name + text:
-            raise TaskFileError(
-                f"{where}: {name!r} can be no variable: there is a '=' in its name, or a NUL, or no name"
-            )
+    _check_names(result, where)
     return result
+
+
+def _check_names(given: Mapping[str, str], where: str) -> None:
+    """Check that a program can have such variables.
+
+    Raises:
+        TaskFileError: It cannot.
+    """
+    for name, text in given.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise TaskFileError(f"{where}: {name!r} can be no variable: it has a '=' in its name, a NUL, or no name")
