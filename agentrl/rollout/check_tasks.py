@@ -11,6 +11,7 @@ What it finds is one error. Of a stream nobody knows the tasks beforehand, so th
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ async def check_nothing_missing(task_type: TaskType | None, tasks: Sequence[Task
         TaskFileError: Something is missing; the message names each thing and its remedy.
     """
     find: Any = getattr(task_type and task_type.model, "missing", None)
-    if task_type is None or find is None or not tasks:
+    if task_type is None or not inspect.iscoroutinefunction(find) or not tasks:  # a field may have that name
         return
     validate = task_type.adapter.validate_python
     values = await in_users_thread(lambda: [validate(task) for task in tasks])
