@@ -74,8 +74,9 @@ def check_ended_well(done: CommandResult, task: dict[str, Any]) -> None:
     if done.exit_code == 0:
         return
     # The last line comes first: where a message is cut to a line, that is what is read.
-    last = error_line(done.stderr).strip()
-    shown = f"{last and f': {last}'}. The end of its standard error: {done.stderr.strip()[-SHOWN_CHARACTERS:]!r}"
+    last = one_line(error_line(done.stderr), 200)
+    lines = " | ".join(line.strip() for line in done.stderr.strip()[-SHOWN_CHARACTERS:].splitlines())
+    shown = f"{last and f': {last}'}. The end of its standard error: {lines!r}"
     program = f"the program {one_line(task['command'], 100)}"
     if done.exit_code is None:
         raise EpisodeTimeoutError(

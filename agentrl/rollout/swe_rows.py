@@ -108,7 +108,8 @@ def tasks_of_rows(
 
 def unusable_row(given: Mapping[str, Any], error: TaskFileError) -> Task:
     """Return a task that stands for a row which cannot be used, for `agentrl vet`."""
-    return unusable_task(one_line(given.get("instance_id", "a row"), 60), error, repository={}, tests={})
+    name = one_line(given.get("instance_id", "a row"), 60)
+    return unusable_task(name, error, harness=DEFAULT_AGENT, repository={}, prompt="", tests={}, solution="")
 
 
 def _task_of_row(given: Mapping[str, Any], index: int, agent: str) -> Task:

@@ -43,7 +43,7 @@ def unusable_task(name: str, error: TaskFileError, **fields: Any) -> Task:
     Args:
         name: What the report calls it.
         error: Why.
-        fields: What tells its kind from that of other tasks.
+        fields: Those of other tasks of its kind, which `data.columns` may rename.
     """
     return {"name": name, **fields, UNUSABLE: str(error)}
 

@@ -116,7 +116,7 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
 
 def unusable_folder(folder: Path, error: TaskFileError) -> Task:
     """Return a task that stands for a folder which cannot be used, for `agentrl vet`."""
-    return unusable_task(folder.name, error, folder=str(folder), digest=None, prompt="")
+    return unusable_task(folder.name, error, folder=str(folder), digest=None, prompt="", agent=DEFAULT_AGENT)
 
 
 def is_task_folder(task: Task) -> bool:

@@ -17,6 +17,7 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import EpisodeError, TaskFileError, error_line
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
+from agentrl.reporting.failure_text import users_part
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
@@ -383,7 +384,8 @@ async def test_a_program_that_fails_or_hangs_after_a_call_is_a_failure_that_tell
     assert re.search(complaint, (outcome.error or "").strip(), re.DOTALL), outcome.error
     assert outcome.metrics["program_failed"] == 1.0
     assert outcome.metrics["exit_code"] in (code, 128 - code if code < -1 else code)
-    assert "ended with" in error_line(outcome.error or "") or "was stopped" in error_line(outcome.error or "")
+    for told in (error_line(outcome.error or ""), users_part(outcome.error or "").splitlines()[-1]):
+        assert re.search(r"Error: the program \[.* (ended with|was stopped).*The end of its standard error: ", told)
 
 
 async def test_what_a_program_leaves_running_is_stopped(tmp_path: Path) -> None:

@@ -298,6 +298,9 @@ def test_all_rows_that_cannot_be_used_are_one_error_and_vet_reports_each(
     for told in ("row 0 (bad-0): the repository made/other", "row 2 (bad-1): ", "row 3 (bad-2): the test "):
         assert told in str(refused.value)
     given = ["vet", f"swe:{file}", "--runs", "1", "--report", str(report), "--output", str(kept)]
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[data.columns]\nprompt = "prompt"\nharness = "harness"\nsolution = "solution"\n')
+    given += ["--config", str(keys)]
     assert main([*given, "--sandbox.backend", str(bubblewrap)]) == 1, capsys.readouterr()
     faults = {task["name"]: task["faults"] for task in json.loads(report.read_text())["refused_tasks"]}
     assert {name: [fault["kind"] for fault in found] for name, found in faults.items()} == {
