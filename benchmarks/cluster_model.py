@@ -276,8 +276,55 @@ class _Group:
     id: int
     left: int
     tokens: int = 0
-    stale_tokens: float = 0.0
-    """Σ over its tokens of the version at which they began."""
+    versions: int = 0
+    """The sum over its tokens of the version at which their reply began."""
+
+
+@dataclass(eq=False, slots=True)
+class _Episode:
+    """One that runs. What follows what is a method each: no closure refers to another, so it is freed when it has ended."""
+
+    simulation: Simulation
+    group: _Group
+    worker: Fifo
+    turns: Sequence[Turn]
+    server: Server | None = None
+    index: int = 0
+    began: float = 0.0
+    version: int = 0
+    """That of the weights at which the reply begins."""
+
+    def begin(self) -> None:
+        self.began, self.server = self.simulation.now, self.simulation.server()
+        self.ask()
+
+    def ask(self) -> None:
+        if self.index < len(self.turns):
+            self.worker.do(self.simulation.costs.worker_call_s / 2, self.generate)
+        else:
+            self.simulation.main.do(self.simulation.costs.main_episode_s / 2, self.end)
+
+    def generate(self) -> None:
+        assert self.server is not None
+        self.version = self.simulation.gate.version
+        self.server.generate(self.turns[self.index], self.replied)
+
+    def replied(self) -> None:
+        tokens, costs = self.turns[self.index].output_tokens, self.simulation.costs
+        self.group.tokens += tokens
+        self.group.versions += tokens * self.version
+        self.worker.do(costs.worker_call_s / 2 + costs.worker_token_s * tokens, self.keep)
+
+    def keep(self) -> None:
+        self.simulation.main.do(self.simulation.costs.main_call_s, self.act)
+
+    def act(self) -> None:
+        wait_s = self.turns[self.index].wait_s
+        self.index += 1
+        self.simulation.after(wait_s, self.ask)
+
+    def end(self) -> None:
+        self.simulation.end_episode(self.group, self.began)
 
 
 class Simulation:
@@ -285,7 +332,7 @@ class Simulation:
 
     def __init__(self, setup: Setup, costs: Costs, workload: Workload, seed: int = 0) -> None:
         self.now = 0.0
-        self._setup, self._costs, self._workload = setup, costs, workload
+        self._setup, self.costs, self._workload = setup, costs, workload
         self._rng = random.Random(seed)
         self._events: list[tuple[float, int, Then]] = []
         self._numbers = itertools.count()
@@ -294,11 +341,11 @@ class Simulation:
         def node() -> Node:
             return shared or Node(self, math.inf)
 
-        self._main = Fifo("main", node())
+        self.main = Fifo("main", node())
         self._servers = [Server(node(), costs, setup.max_replies) for _ in range(setup.servers)]
-        self._workers = [Fifo("worker", node()) for _ in range(setup.workers)] or [self._main]
+        self._workers = [Fifo("worker", node()) for _ in range(setup.workers)] or [self.main]
         self._trainer = Fifo("trainer", node())
-        self._gate = StalenessGate(
+        self.gate = StalenessGate(
             groups_per_batch=setup.batch_size // setup.group_size,
             max_staleness=setup.max_staleness,
             order=setup.order,
@@ -332,16 +379,16 @@ class Simulation:
 
     def _computed(self) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for one in {id(s): s for s in (self._main, *self._servers, *self._workers, self._trainer)}.values():
+        for one in {id(s): s for s in (self.main, *self._servers, *self._workers, self._trainer)}.values():
             sums[one.kind] = sums.get(one.kind, 0.0) + one.computed_s
         return sums
 
     def _start_groups(self) -> None:
         size = self._setup.group_size
-        while self._gate.can_start() and len(self._waiting) + self._running < self._setup.max_concurrent:
+        while self.gate.can_start() and len(self._waiting) + self._running < self._setup.max_concurrent:
             group = _Group(next(self._group_ids), size)
             self._groups[group.id] = group
-            self._gate.start(group.id)
+            self.gate.start(group.id)
             self._waiting.extend([group] * size)
             self._fill_slots()
 
@@ -349,73 +396,45 @@ class Simulation:
         while self._waiting and self._running < self._setup.max_concurrent:
             group = self._waiting.popleft()
             self._running += 1
-            self._main.do(self._costs.main_episode_s / 2, lambda group=group: self._begin_episode(group))  # type: ignore[misc]
+            worker = self._workers[self._rng.randrange(len(self._workers))]
+            episode = _Episode(self, group, worker, self._workload(self._rng))
+            self.main.do(self.costs.main_episode_s / 2, episode.begin)
 
-    def _begin_episode(self, group: _Group) -> None:
-        worker = self._workers[self._rng.randrange(len(self._workers))]
-        turns = iter(self._workload(self._rng))
-        self._turn(group, worker, self._server(), turns, self.now)
-
-    def _server(self) -> Server:
+    def server(self) -> Server:
         """The less busy one of two, as a router knows them that does not ask all."""
         one, two = (self._servers[self._rng.randrange(len(self._servers))] for _ in range(2))
         return one if one.load <= two.load else two
 
-    def _turn(self, group: _Group, worker: Fifo, server: Server, turns: object, began: float) -> None:
-        turn: Turn | None = next(turns, None)  # type: ignore[call-overload]
-        if turn is None:
-            self._main.do(self._costs.main_episode_s / 2, lambda: self._end_episode(group, began))
-            return
-        costs = self._costs
-        version = 0
-
-        def asked() -> None:
-            nonlocal version
-            version = self._gate.version
-            server.generate(turn, replied)
-
-        def replied() -> None:
-            group.tokens += turn.output_tokens
-            group.stale_tokens += turn.output_tokens * version
-            worker.do(costs.worker_call_s / 2 + costs.worker_token_s * turn.output_tokens, answered)
-
-        def answered() -> None:
-            self._main.do(costs.main_call_s, kept)
-
-        def kept() -> None:
-            self.after(turn.wait_s, lambda: self._turn(group, worker, server, turns, began))
-
-        worker.do(costs.worker_call_s / 2, asked)
-
-    def _end_episode(self, group: _Group, began: float) -> None:
+    def end_episode(self, group: _Group, began: float) -> None:
+        """Free its slot, and perhaps complete its group and a batch."""
         self.result.durations_s.append(self.now - began)
         self._running -= 1
         group.left -= 1
         if not group.left:
-            self._gate.finish(group.id)
+            self.gate.finish(group.id)
         self._fill_slots()
         self._start_groups()
         self._train()
 
     def _train(self) -> None:
-        if self._training or (taken := self._gate.take()) is None:
+        if self._training or (taken := self.gate.take()) is None:
             return
         self._training = True
         waited_s = self.now - self._waited_since
         groups = [self._groups.pop(group) for group in taken]
         tokens = sum(group.tokens for group in groups)
-        version = self._gate.version
-        staleness = version - sum(group.stale_tokens for group in groups) / max(1, tokens)
+        version = self.gate.version
+        staleness = version - sum(group.versions for group in groups) / max(1, tokens)
         began = self.now
 
         def trained() -> None:
             self.result.train_s.append(self.now - began)
-            self.after(self._costs.spread_s, pause)
+            self.after(self.costs.spread_s, pause)
 
         def pause() -> None:
             for server in self._servers:
                 server.pause(True)
-            self.after(self._costs.pause_s, resumed)
+            self.after(self.costs.pause_s, resumed)
 
         def resumed() -> None:
             for server in self._servers:
@@ -429,9 +448,9 @@ class Simulation:
                 self._measured_from, self._computed_before = self.now, self._computed()
             self._step_began = self._waited_since = self.now
             self._training = False
-            self._gate.advance()
+            self.gate.advance()
             self._start_groups()
             self._train()
 
-        cost_s = self._costs.train_step_s + self._costs.train_token_s * tokens / self._setup.trainers
+        cost_s = self.costs.train_step_s + self.costs.train_token_s * tokens / self._setup.trainers
         self._trainer.do(cost_s, trained)

@@ -11,7 +11,9 @@ these did, and from an engine server asked alone. Throughput and staleness are n
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import math
 import os
 import random
 import sqlite3
@@ -21,14 +23,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import long_tail_workflow as workflow
 import numpy as np
-from cluster_model import Costs, Setup, Simulation, Turn
+from cluster_model import Costs, Result, Setup, Simulation, Turn
 
 from agentrl.config import EngineConfig
 from agentrl.engine.launch import open_engine
@@ -343,10 +345,132 @@ def validate(traces: dict[str, Any], costs: Costs) -> None:
         )
 
 
+# ---------------------------------------------------------------- larger
+
+GPUS_A_NODE = 8
+REPLIES_A_SERVER = 100
+WEIGHTS_BYTES = 15e9
+NODE_BYTES_S = 3e9
+"""Bytes a second that a node receives or sends: 25 Gbit/s."""
+
+
+def agent_episode(rng: random.Random) -> list[Turn]:
+    """Draw an episode of 8 turns and about 4,096 sampled tokens, with long-tailed replies and tools."""
+    return [
+        Turn(300, max(16, min(4096, int(340 * rng.lognormvariate(0, 0.85)))), min(60.0, rng.lognormvariate(0, 1)))
+        for _ in range(8)
+    ]
+
+
+def large(servers: int, max_staleness: int, main_call_s: float, main_episode_s: float) -> tuple[Setup, Costs]:
+    """Return a run of a model of 7 B parameters on servers and ranks of one GPU each.
+
+    What a GPU does is assumed: a decoding step reads 15 GB of weights (8 ms with what is around it) and, for each reply, the cache of 4,096
+    tokens (0.08 ms at 3 TB/s); prompts and training run at 400 TFLOP/s, with 2 and 8 FLOP a parameter and token. What the main process does
+    is measured: `main_process_cost.py`. Weights go from node to node in a tree, each node handing on what it has.
+    """
+    slots = REPLIES_A_SERVER * servers
+    batch = slots // 2 // 8 * 8
+    nodes = math.ceil(servers / GPUS_A_NODE)
+    setup = Setup(
+        batch_size=batch,
+        group_size=8,
+        max_staleness=max_staleness,
+        order="window" if max_staleness else "fifo",
+        window=batch // 4 if max_staleness else None,
+        max_concurrent=slots,
+        steps=SKIPPED + 2 if max_staleness else 2,
+        servers=servers,
+        workers=4 * nodes,
+        trainers=max(1, servers // 2),
+    )
+    costs = Costs(
+        main_episode_s=main_episode_s,
+        main_call_s=main_call_s,
+        worker_call_s=0.003,
+        worker_token_s=2e-6,
+        step_s=0.008,
+        reply_step_s=0.00008,
+        prompt_token_s=2 * 7e9 / 400e12,
+        train_step_s=1.0,
+        train_token_s=8 * 7e9 / 400e12,
+        pause_s=0.5,
+        spread_s=WEIGHTS_BYTES / NODE_BYTES_S * math.ceil(math.log2(nodes + 1)),
+    )
+    return setup, costs
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a simulation of one size says."""
+
+    servers: int
+    episodes_per_s: float
+    efficiency: float
+    """ε = S / S_max, with S_max of the synchronous run's own trace (docs/benchmarks.md)."""
+    staleness: float
+    busy: dict[str, float]
+
+    @property
+    def bottleneck(self) -> str:
+        """The kind of process that computes the largest share of the time."""
+        return max(self.busy, key=lambda kind: self.busy[kind])
+
+
+def simulate_size(servers: int, main_call_s: float, main_episode_s: float) -> Size:
+    """Simulate a size twice, synchronously and not."""
+
+    def run(max_staleness: int) -> Result:
+        setup, costs = large(servers, max_staleness, main_call_s, main_episode_s)
+        return Simulation(setup, costs, agent_episode).run()
+
+    synchronous, overlapped = run(0), run(2)
+    setup, costs = large(servers, 0, main_call_s, main_episode_s)
+    rollout_s = setup.batch_size * statistics.fmean(synchronous.durations_s) / setup.max_concurrent
+    kappa = statistics.fmean(synchronous.wait_s) / rollout_s
+    rho = (statistics.fmean(synchronous.train_s) + costs.spread_s) / rollout_s
+    w = costs.pause_s / rollout_s
+    best = (kappa + rho + w) / (max(1.0, rho) + w)
+    gain = overlapped.episodes_per_s(SKIPPED) / synchronous.episodes_per_s(0)
+    return Size(
+        servers, overlapped.episodes_per_s(SKIPPED), gain / best, overlapped.mean_staleness(SKIPPED), overlapped.busy
+    )
+
+
+def plot(sizes: Sequence[Size], path: Path) -> None:
+    """Draw ε and what is busy against the number of nodes."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    nodes = [size.servers / GPUS_A_NODE for size in sizes]
+    figure, axes = plt.subplots(figsize=(7, 4))
+    axes.plot(nodes, [size.efficiency for size in sizes], "o-", color="black", label="ε")
+    for kind, name in (
+        ("server", "engine servers"),
+        ("trainer", "trainer"),
+        ("worker", "rollout workers"),
+        ("main", "main process"),
+    ):
+        axes.plot(nodes, [size.busy[kind] for size in sizes], "o--", label=f"{name}: share of the time busy")
+    axes.set(xscale="log", xlabel="nodes of 8 servers", ylim=(0, 1.3))
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
 def main() -> None:
     """Measure, or predict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="run the real runs, and write scale_traces.json")
+    parser.add_argument(
+        "--servers", type=int, nargs="*", default=[8, 80, 800], help="the sizes; 10,000 take half an hour and 16 GB"
+    )
+    parser.add_argument("--main-call-us", type=float, default=60.0, help="CPU of the main process for a call")
+    parser.add_argument("--main-episode-us", type=float, default=500.0, help="CPU of the main process for an episode")
+    parser.add_argument("--plot", type=Path, help=f"where to draw it, such as {PLOT.relative_to(PLOT.parents[2])}")
     args = parser.parse_args()
     if args.measure:
         measure()
@@ -354,6 +478,19 @@ def main() -> None:
     costs = fitted(traces)
     print(costs)
     validate(traces, costs)
+    gc.disable()  # nothing in a simulation refers to itself in a circle
+    print("servers\tepisodes/s\tε\tstaleness\tbusy\tbottleneck")
+    sizes = []
+    for servers in args.servers:
+        size = simulate_size(servers, args.main_call_us / 1e6, args.main_episode_us / 1e6)
+        sizes.append(size)
+        busy = {kind: round(share, 2) for kind, share in size.busy.items()}
+        print(
+            f"{servers}\t{size.episodes_per_s:.1f}\t{size.efficiency:.2f}\t{size.staleness:.2f}\t{busy}\t{size.bottleneck}",
+            flush=True,
+        )
+    if args.plot:
+        plot(sizes, args.plot)
 
 
 if __name__ == "__main__":
