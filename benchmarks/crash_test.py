@@ -2,6 +2,7 @@
 
     python benchmarks/crash_test.py                       60 disturbances, then an undisturbed run to compare with
     python benchmarks/crash_test.py --dataset stream      the same for tasks whose number nobody knows
+    python benchmarks/crash_test.py --roles --workers 2   the same for roles that are adapters of their own, in worker processes
 
 From outside: SIGKILL to the main process, the trainer, an engine, or all of them; all of them with what the store had not synced (a power
 cut); Ctrl-C once, and twice; a full disk. Each at a random moment: while the run starts, in the middle of steps, checkpoints and weight
@@ -45,6 +46,7 @@ DISTURBANCES = {
     "kill main": 4,
     "kill trainer": 3,
     "kill engine": 2,
+    "kill worker": 2,
     "kill all": 2,
     "power cut": 2,
     "ctrl-c": 2,
@@ -58,6 +60,8 @@ RESTART_TIMEOUT_S = 300.0
 FULL_DISK_S = 5.0
 """How long a disk stays full."""
 DISK = "400m"
+ROLES = ["wordy", "rare"]
+"""Of `hostile_roles.py`."""
 GROUP_SIZE, GROUPS = 4, 4
 
 
@@ -78,23 +82,30 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
         "rollout.cancel_timeout_s": 1,
         "trainer.optimizer.lr": 5e-5,
         "trainer.checkpoint.every": 3,
+        "rollout.workers": args.workers,
     }
-    workflow = str(ROOT / "benchmarks" / "hostile_calculator.py")
+    if args.roles:
+        settings |= {"trainer.lora.rank": 4, "trainer.lora.roles": json.dumps(ROLES)}
+    workflow = str(ROOT / "benchmarks" / ("hostile_roles.py" if args.roles else "hostile_calculator.py"))
     return [*AGENTRL, "train", workflow, *[f"--{key}={value}" for key, value in settings.items()]]
 
 
 def processes(main: psutil.Process) -> dict[str, list[psutil.Process]]:
     """Return the processes of a run, by what they are."""
-    found: dict[str, list[psutil.Process]] = {"main": [main], "trainer": [], "engine": []}
+    found: dict[str, list[psutil.Process]] = {"main": [main], "trainer": [], "engine": [], "worker": []}
     for child in main.children():
         try:
             words = " ".join(child.cmdline())
         except psutil.Error:
             continue
-        for kind, module in (("trainer", "agentrl.trainer"), ("engine", "agentrl.engine")):
+        for kind, module in (
+            ("trainer", "agentrl.trainer"),
+            ("engine", "agentrl.engine"),
+            ("worker", "agentrl.rollout.worker_process"),
+        ):
             if module in words:
                 found[kind].append(child)
-    found["all"] = [process for kind in ("main", "trainer", "engine") for process in found[kind]]
+    found["all"] = [process for kind in ("main", "trainer", "engine", "worker") for process in found[kind]]
     return found
 
 
@@ -278,6 +289,8 @@ def main() -> None:
     parser.add_argument(
         "--fault-rate", type=float, default=1.0, help="how often faults come from inside, times the usual"
     )
+    parser.add_argument("--roles", action="store_true", help="two roles, each an adapter of its own")
+    parser.add_argument("--workers", type=int, default=0, help="worker processes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-comparison", action="store_true", help="leave the undisturbed run out")
     args = parser.parse_args()
@@ -304,7 +317,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dict[str, Any]:
     """Run the whole test in `folder` and return its figures. Raise SystemExit when anything is lost or doubled."""
     for name, count, seed in (("train", args.tasks, 1), ("eval", 300, 999)):
-        tasks = distinct_tasks(count, seed=seed)
+        tasks = [{"n": n} for n in range(count)] if args.roles else distinct_tasks(count, seed=seed)
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     (folder / "stream.py").write_text(
         "import json\nfrom pathlib import Path\n"
@@ -345,7 +358,7 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
         "tokens": found.tokens,
         "tokens_not_generated_again": found.replayed_tokens,
     }
-    if not args.no_comparison:
+    if not args.no_comparison and not args.roles:
         calm = folder / "calm" / "run"
         calm.parent.mkdir()
         started = time.monotonic()

@@ -159,7 +159,7 @@ def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list
     """Return what each turn of an episode earned, penalties taken off: the rewards that a critic sees.
 
     A turn that is not trained on hands its reward to the turn that it continues: all of it, or, where c turns continue that one, a
-    c-th, whichever of them it is.
+    c-th, whichever of them it is. Turns of other adapters on the way pass it on, since it is none of theirs.
 
     Args:
         record: The turns of one episode.
@@ -179,9 +179,14 @@ def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list
         turn = record.turns[index]
         if turn.trained and not turn.left_out and turn.output_ids:
             continue
-        if turn.parent is not None:
-            rewards[index_of[id(turn.parent)]] += rewards[index] / children[id(turn.parent)]
-        rewards[index] = 0.0
+        handed, rewards[index] = rewards[index], 0.0
+        heir = turn.parent
+        while heir is not None:
+            handed /= children[id(heir)]
+            if heir.adapter == turn.adapter:
+                rewards[index_of[id(heir)]] += handed
+                break
+            heir = heir.parent
     return rewards
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import GroupAdvantage, TrainerConfig
-from agentrl.record.returns import turn_returns
+from agentrl.record.returns import immediate_rewards, turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.group_advantages import mask_turns, turn_advantages
+from agentrl.rollout.group_advantages import mask_turns, turn_advantages, turn_rewards
 
 
 def record_of(parents: list[int | None], **columns: list[Any]) -> TokenRecord:
@@ -260,3 +260,40 @@ def test_a_sub_agent_is_compared_with_itself_in_the_other_episodes() -> None:
     assert found[0] == pytest.approx([1 - main, *[1 - sub] * 4, 1 - main])
     assert found[1] == pytest.approx([0 - main, 0 - sub, 0 - main])
     assert found[2] == pytest.approx([0.2 - main])
+
+
+def test_every_adapter_earns_the_reward_of_its_role_at_its_own_last_turn() -> None:
+    """Two roles that speak in turn in one conversation, and one that speaks once more in one of two branches."""
+    names = ["writer", "critic", "writer", "critic"]
+    record = chain(4, adapter=names, role=names)
+    assert immediate_rewards(record, 1.0) == [0.0, 0.0, 1.0, 1.0]
+
+    names = ["writer", "critic", "writer", "critic"]
+    record = record_of([None, 0, 1, 1], adapter=names, role=names, role_reward=[0.5, -1.0, 0.5, -1.0])
+    # The writer says nothing after turn 0 in one of two branches; the critic nothing after turn 1 in the other.
+    assert immediate_rewards(record, 99.0) == [0.25, -0.5, 0.5, -1.0]
+
+
+@given(st.data(), st.integers(1, 8))
+def test_an_adapter_earns_as_much_as_if_it_had_spoken_alone(data: st.DataObject, size: int) -> None:
+    names = [data.draw(st.sampled_from(["a", "b"])) for _ in range(size)]
+    rewards = [data.draw(st.sampled_from([None, None, 2.0])) for _ in range(size)]
+    together = immediate_rewards(chain(size, adapter=names, role=names, reward=rewards), 1.0)
+    for name in set(names):
+        own = [index for index in range(size) if names[index] == name]
+        alone = immediate_rewards(chain(len(own), adapter=[name] * len(own), reward=[rewards[i] for i in own]), 1.0)
+        assert [together[index] for index in own] == alone
+
+
+def test_a_role_that_does_not_speak_last_has_its_own_reward() -> None:
+    names = ["writer", "critic"]
+    record = chain(2, role=names, role_reward=[0.5, -1.0])
+    assert turn_returns(record, 99.0) == [0.5, -1.0]
+
+
+def test_what_is_not_trained_on_hands_its_reward_to_its_own_adapter_alone() -> None:
+    names = ["writer", "critic", "writer", "critic"]
+    record = chain(4, adapter=names, role=names, role_reward=[1.0, 7.0, 1.0, 7.0], trained=[True, True, False, False])
+    assert turn_rewards(record, 99.0, TrainerConfig().turns) == [1.0, 7.0, 0.0, 0.0]
+    record = chain(2, adapter=["writer", "critic"], role_reward=[0.0, 7.0], trained=[True, False])
+    assert turn_rewards(record, 99.0, TrainerConfig().turns) == [0.0, 0.0]
