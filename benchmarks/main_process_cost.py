@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,6 +38,7 @@ from anyio.abc import SocketStream
 from agentrl.concurrency.event_loop import run_loop
 from agentrl.config import RunConfig
 from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.errors import EngineError
 from agentrl.machine.garbage import settled
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.recorded_choice import RecordedChoice
@@ -48,10 +50,12 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker import Worker
-from agentrl.rollout.worker_channel import Channel, Done, EngineState, EpisodeEnded, Failed, Generated, Run
+from agentrl.rollout.worker_channel import GONE, Channel, Done, EngineState, EpisodeEnded, Failed, Generated, Run
 from agentrl.rollout.worker_engine import MainEngine, WorkerCallLog
 from agentrl.rollout.worker_pool import WorkerPool, WorkerRunner
 
+WAITING = "<method 'acquire' of '_thread.lock' objects>"
+"""What threads do that have nothing to do, which no thread's clock measures when another ends its profile."""
 PROMPT_TOKENS = 100
 GROUP_SIZE = 4
 TEMPLATES = 32
@@ -166,7 +170,8 @@ async def send(connection: socket.socket, turns: int) -> None:
 
     async def run(frame: Run) -> None:
         reward = float(frame.episode % 2)
-        await channel.send(EpisodeEnded(frame.episode, await converse(engine, frame, turns, prompts, reward)))
+        with suppress(EngineError, *GONE):  # the main process has what it wants
+            await channel.send(EpisodeEnded(frame.episode, await converse(engine, frame, turns, prompts, reward)))
 
     async with anyio.create_task_group() as tasks:
         while (frame := await channel.receive()) is not None:
@@ -208,7 +213,8 @@ class Profiles:
             for (file, line, name), (_, calls, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
                 where = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
                 before = found.get(where, (0, 0.0))
-                found[where] = (before[0] + calls, before[1] + own)
+                if name != WAITING:
+                    found[where] = (before[0] + calls, before[1] + own)
         return sorted(((where, *sums) for where, sums in found.items()), key=lambda row: -row[2])
 
 
@@ -266,9 +272,7 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
 
 async def main(args: argparse.Namespace) -> None:
     """Measure, and print."""
-    found: list[tuple[float, float]] = []
-    for _ in range(args.rounds):
-        found.append(await measure(args))
+    found = [await measure(args) for _ in range(args.rounds)]
     cpu_ms = statistics.median(cpu for cpu, _ in found)
     rows: list[tuple[str, int, float]] = []
     profiled = math.nan

@@ -69,12 +69,11 @@ def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str
 
 def row_digest(row: Sequence[Any]) -> str:
     """Return the digest of a row of a table, as SQLite returns it."""
-    digest = hashlib.sha256()
+    parts = []
     for value in row:
         content = value if isinstance(value, bytes) else repr(value).encode()
-        digest.update(b"%s %d " % (type(value).__name__.encode(), len(content)))
-        digest.update(content)
-    return digest.hexdigest()
+        parts += (b"%s %d " % (type(value).__name__.encode(), len(content)), content)
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def file_digest(path: Path, size: int | None = None) -> tuple[int, str]:

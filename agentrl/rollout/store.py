@@ -13,6 +13,7 @@ figure (`agentrl.rollout.calls`). `agentrl.run.audit` proves all that from these
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
@@ -37,9 +38,11 @@ from agentrl.rollout.database import (
 )
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import PackedRecord, pack
 from agentrl.rollout.rewards import update_checkpoint_rewards
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_episodes import (
+    EndedEpisode,
     FinishedEpisode,
     LoggedCall,
     PendingGroup,
@@ -48,16 +51,13 @@ from agentrl.rollout.stored_episodes import (
     pending_groups,
     totals,
 )
-from agentrl.rollout.stored_form import (
-    choice_of,
-    columns_of_outcome,
-    content_of_choice,
-    content_of_turn,
-    record_fault,
-    record_of,
-)
+from agentrl.rollout.stored_form import choice_of, record_fault, record_of
 
 T = TypeVar("T")
+_INSERT_EPISODE = (
+    "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, prompt_ids,"
+    " tokens, interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class Store:
@@ -188,24 +188,43 @@ class Store:
 
     def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
         """Commit one episode, of which its logged calls become the turns; returns its id."""
-        row = {"restart": self.restart, "group_id": group_id, "episode_index": episode_index, "seed": seed}
-        row |= columns_of_outcome(outcome)
-        contents = [content_of_turn(turn) for turn in outcome.record.turns]
-        with self._writing() as db:
-            cursor = db.execute(
-                f"INSERT INTO episodes ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
-            )
-            assert cursor.lastrowid is not None
-            calls.end(db, group_id, episode_index, cursor.lastrowid, contents)
-            (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (cursor.lastrowid,))
-            ledger.append(db, "episode", cursor.lastrowid, calls.episode_digest(db, stored))
-        return cursor.lastrowid
+        return self.write([], [EndedEpisode(group_id, episode_index, seed, outcome)])[0]
 
     def log_calls(self, kept: Sequence[LoggedCall]) -> None:
         """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
-        rows = [(call.group_id, call.episode_index, content_of_choice(call.choice)) for call in kept]
+        self.write(kept, [])
+
+    def write(self, kept: Sequence[LoggedCall], ended: Sequence[EndedEpisode]) -> list[int]:
+        """Commit replies of unfinished episodes, and then whole episodes, in one transaction.
+
+        Args:
+            kept: A later state of a reply replaces the earlier one.
+            ended: Of each, its logged calls become the turns.
+
+        Returns:
+            The ids of the ended episodes.
+        """
+        for call in kept:
+            call.call.digest(call.group_id, call.episode_index)
+        packed = [pack(episode.outcome.record, episode.kept) for episode in ended]
         with self._writing() as db:
-            calls.log(db, rows)
+            calls.log(db, kept)
+            return [self._add(db, episode, record) for episode, record in zip(ended, packed, strict=True)]
+
+    def _add(self, db: sqlite3.Connection, ended: EndedEpisode, record: PackedRecord) -> int:
+        outcome, figures = ended.outcome, record.figures()
+        values = (
+            *(self.restart, ended.group_id, ended.episode_index, ended.seed, outcome.status, outcome.reward),
+            *(figures.has_turn_rewards, json.dumps(outcome.metrics), outcome.error, record.columns, record.prompt_ids),
+            *(figures.sampled_tokens, figures.interrupted_tokens, outcome.replayed_tokens),
+            *(outcome.started_at, outcome.duration_s),
+        )
+        number = db.execute(_INSERT_EPISODE, values).lastrowid
+        assert number is not None
+        calls.end(db, ended.group_id, ended.episode_index, number, record.calls)
+        (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (number,))
+        ledger.append(db, "episode", number, calls.episode_digest(db, stored))
+        return number
 
     def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
         """Return the replies of an episode that did not end, in the order in which they were first kept."""

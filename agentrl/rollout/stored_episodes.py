@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.trajectory import TokenRecord
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import Key, StoredCall
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,19 @@ class LoggedCall:
 
     group_id: int
     episode_index: int
-    choice: RecordedChoice
+    call: StoredCall
+
+
+@dataclass(frozen=True)
+class EndedEpisode:
+    """An attempt at an episode that has ended, on its way to the store."""
+
+    group_id: int
+    episode_index: int
+    seed: int
+    outcome: Outcome
+    kept: Mapping[Key, StoredCall] = field(default_factory=dict)
+    """Its calls that were logged."""
 
 
 @dataclass
