@@ -94,7 +94,7 @@ class Controller:
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
-    _call_log: CallLogWriter | None = None
+    _writer: CallLogWriter = field(init=False)
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
@@ -109,8 +109,7 @@ class Controller:
         Raises:
             TooManyFailuresError: Too large a share of the episodes failed.
         """
-        async with open_call_log(self.store) as call_log, anyio.create_task_group() as groups:
-            self._call_log = call_log if self.config.log_calls else None
+        async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             counted = self.rewards.counted
             for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
                 self.rewards.end(ended)
@@ -160,7 +159,7 @@ class Controller:
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
             seed = episode_seed(self.seed, group.id, episode_index)
-            await in_thread(self.store.add, group.id, episode_index, seed, Outcome(status="failed", error=fault))
+            await self._writer.add(group.id, episode_index, seed, Outcome(status="failed", error=fault))
         await self._close(group, fault)
         self.last_error = fault
         self.progress.failed += len(missing)
@@ -237,20 +236,18 @@ class Controller:
                 self.progress.running += 1
                 for attempt in range(group.failures.get(episode_index, 0), 1 + self.config.retries):
                     call_log = None
-                    if self._call_log is not None:
+                    if self.config.log_calls:
                         # What an earlier start of the run logged belongs to the attempt that it did not end.
                         first = resumed and attempt == group.failures.get(episode_index, 0)
                         kept = await in_thread(self.store.logged_calls, group.id, episode_index) if first else []
-                        call_log = self._call_log.episode(group.id, episode_index, kept)
+                        call_log = self._writer.episode(group.id, episode_index, kept)
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), call_log)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        if call_log is not None:
-                            await call_log.close()
-                        number = await in_thread(self.store.add, group.id, episode_index, seed, outcome)
+                        number = await self._writer.add(group.id, episode_index, seed, outcome, call_log)
                     self.health.attempt_ended(outcome, number)
                     self.progress.abandoned += outcome.abandoned
-                    self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
+                    self.progress.tokens += outcome.record.figures().sampled_tokens
                     if outcome.status == "finished":
                         self.progress.finished += 1
                         return outcome
