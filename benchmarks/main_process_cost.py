@@ -6,7 +6,8 @@
 
 An episode is `--turns` calls that sample `--tokens` ids together, random, with random logprobs as engines report them, so that they
 compress no better than real ones, after prompts of 100 ids; its messages carry all that a worker's do. The sender makes them before
-the clock runs. No model, proxy or workflow runs on either side. The figure is `time.process_time` of the main process, all its
+the clock runs. No model, proxy or workflow runs on either side;
+with `--through-main` the replies come from an engine in the main process that answers at once, over the channel. The figure is `time.process_time` of the main process, all its
 threads, between the end of `--warm-up` episodes and of `--episodes` more, which end at the same time as the main process bears it;
 the profile is of a second run, CPU by function, as the profiler's own work makes it slower. To compare two trees, run it in each in turn.
 """
@@ -116,20 +117,24 @@ class Instant:
 # The sender.
 
 
-async def converse(engine: MainEngine, frame: Run, turns: int, prompts: list[list[int]], reward: float) -> Outcome:
+async def converse(
+    engine: MainEngine, frame: Run, turns: int, prompts: list[list[int]], replies: list[Generation], reward: float
+) -> EpisodeEnded:
     """Have each call of an episode kept as it happens; what came of it."""
-    calls = WorkerCallLog(frame.recorded, engine=engine, episode=frame.episode)
+    calls = WorkerCallLog.of(engine, frame)
     record, ids = TokenRecord(), list[int]()
     parent: Turn | None = None
     for index in range(turns):
         prompt = prompts[index]
         ids = ids + prompt
         request, completion_id = f"{frame.seed:032x}{index:032x}", f"chatcmpl-{frame.seed:024x}{index:08x}"
-        empty = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
-        choice = RecordedChoice(request, completion_id, 0, [], empty)
-        partial = PartialGeneration()
-        with calls.watch(choice, partial):
-            generation = await engine.generate(ids, SAMPLING, f"{frame.seed:032x}", partial=partial)
+        if replies:
+            generation = replies[(frame.episode + index) % len(replies)]
+        else:
+            empty = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+            partial = PartialGeneration()
+            with calls.watch(RecordedChoice(request, completion_id, 0, [], empty), partial):
+                generation = await engine.generate(ids, SAMPLING, f"{frame.seed:032x}", partial=partial)
         choice = RecordedChoice(request, completion_id, 0, [f"call_{index:024x}"], generation)
         await calls.keep(choice)
         parent = Turn(
@@ -147,7 +152,7 @@ async def converse(engine: MainEngine, frame: Run, turns: int, prompts: list[lis
         )
         record.turns.append(parent)
         ids = ids + generation.output_ids
-    return Outcome(
+    outcome = Outcome(
         status="finished",
         reward=reward,
         metrics={"turns": float(turns), "correct": reward},
@@ -156,22 +161,24 @@ async def converse(engine: MainEngine, frame: Run, turns: int, prompts: list[lis
         duration_s=1.0,
         roots={"main": 1},
     )
+    return calls.ended(outcome)
 
 
 SAMPLING = Sampling(max_new_tokens=4096)
 
 
-async def send(connection: socket.socket, turns: int) -> None:
+async def send(connection: socket.socket, turns: int, own_replies: int) -> None:
     """Be the worker, until the main process is gone."""
     channel = Channel(await SocketStream.from_socket(connection))
     engine = MainEngine(channel, EngineState(0, False, False, VOCABULARY))
     numbers = random.Random(1)
     prompts = [[numbers.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(turns)]
+    replies = [sampled(own_replies, numbers) for _ in range(TEMPLATES if own_replies else 0)]
 
     async def run(frame: Run) -> None:
         reward = float(frame.episode % 2)
         with suppress(EngineError, *GONE):  # the main process has what it wants
-            await channel.send(EpisodeEnded(frame.episode, await converse(engine, frame, turns, prompts, reward)))
+            await channel.send(await converse(engine, frame, turns, prompts, replies, reward))
 
     async with anyio.create_task_group() as tasks:
         while (frame := await channel.receive()) is not None:
@@ -235,7 +242,8 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
     episodes = args.warm_up + args.episodes
     tasks = TaskList([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1000)])
     ours, theirs = socket.socketpair()
-    command = [sys.executable, __file__, "--turns", str(args.turns), "--sender", str(theirs.fileno())]
+    own_replies = 0 if args.through_main else args.tokens // args.turns
+    command = [sys.executable, __file__, "--turns", str(args.turns), "--sender", str(theirs.fileno()), str(own_replies)]
     with tempfile.TemporaryDirectory(prefix="agentrl-main-process-") as scratch, theirs:
         store = await anyio.to_thread.run_sync(Store, Path(scratch) / "store.sqlite")
         await anyio.to_thread.run_sync(store.begin_restart)
@@ -247,6 +255,7 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
             pool = WorkerPool(config, engine, True, Path(scratch), print)
             pool.workers[0] = worker
             group.start_soon(worker.serve)
+            group.start_soon(worker.tell_kept)
             runner = WorkerRunner(pool, SamplingDefaults())
             gate = StalenessGate(groups_per_batch=16, max_staleness=args.concurrent, order="fifo")
             controller = Controller(tasks, config.rollout, 0, runner, store, gate)
@@ -303,9 +312,11 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3, help="measurements, of which the median is shown")
     parser.add_argument("--rows", type=int, default=30, help="rows of the profile; 0: none")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument("--sender", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--through-main", action="store_true", help="generate through the main process, too")
+    parser.add_argument("--sender", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.sender is not None:
-        anyio.run(send, socket.socket(fileno=arguments.sender), arguments.turns)
+        connection, own = arguments.sender
+        anyio.run(send, socket.socket(fileno=connection), arguments.turns, own)
     else:
         run_loop(lambda: main(arguments))

@@ -53,6 +53,24 @@ class StoredCall:
         """Return that of a row's values."""
         return cls((content[1], content[2]), content)
 
+    @classmethod
+    def named(cls, key: Key) -> StoredCall:
+        """Return one that only says which it is, to who has it: it has no content."""
+        return cls(key, None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredCall) and (self.key, self.is_named or self.content) == (
+            other.key,
+            other.is_named or other.content,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it only says which it is."""
+        return self._content is None and self._choice is None
+
     @property
     def content(self) -> CallContent:
         """The row's values."""
@@ -102,6 +120,14 @@ class PackedRecord(TokenRecord):
     def turns(self) -> list[Turn]:  # type: ignore[override]
         """The turns. Raises ValueError when they cannot be read."""
         return record_of(self.columns, self.prompt_ids, [call.content for call in self.calls]).turns
+
+    def name(self, kept: Mapping[Key, StoredCall]) -> None:
+        """Leave only the names of the calls that are in `kept`, for a reader who has them too."""
+        self.calls = [StoredCall.named(call.key) if kept.get(call.key) is call else call for call in self.calls]
+
+    def find(self, kept: Mapping[Key, StoredCall]) -> None:
+        """Put in the calls that are only named. Raises KeyError when one of them is not in `kept`."""
+        self.calls = [kept[call.key] if call.is_named else call for call in self.calls]
 
     def figures(self) -> RecordFigures:
         """Return what came with it."""
