@@ -2,6 +2,7 @@
 
     keep, a whole reply ──┐                                              ┌─► whoever made the reply: it is safe
     growing, every second ┼─► waiting ─► one transaction, in a thread ───┤
+    a change of a group  ─┤
     add, an ended episode ┘    (all that came during the one before)     └─► its number in the store
 
 Whoever waits goes on when what they gave is committed. What is written of a reply before it has ended is replaced by what comes later.
@@ -20,10 +21,11 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.engine.protocol import PartialGeneration
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.rollout.changes import Change, EndedEpisode
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import Key, StoredCall
 from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import EndedEpisode, LoggedCall
+from agentrl.rollout.stored_episodes import LoggedCall
 
 PARTIALS_EVERY_S = 1.0
 """What growing replies have is written so often: a crash costs at most so much of each."""
@@ -76,11 +78,11 @@ class _Transaction:
     """What is committed together."""
 
     calls: list[tuple[EpisodeCallLog, StoredCall]] = field(default_factory=list)
-    episodes: list[EndedEpisode] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     committed: list[Callable[[], object]] = field(default_factory=list)
     """Is called when it is."""
-    numbers: list[int] = field(default_factory=list)
-    """Of the episodes, when it is."""
+    written: list[int] = field(default_factory=list)
+    """What came of each change, when it is."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     failure: BaseException | None = None
     """Why it was not committed."""
@@ -121,25 +123,35 @@ class CallLogWriter:
     async def add(
         self, group_id: int, episode_index: int, seed: int, outcome: Outcome, call_log: EpisodeCallLog | None = None
     ) -> int:
-        """Write an episode that has ended, with whatever else there is to write. Returns its number.
+        """Write an episode that has ended. Returns its number.
 
         After this, nothing of the attempt that `call_log` is of is on its way to the store.
 
         Raises:
-            DiskError, StoreError: It could not be written.
+            DiskError: It could not be written.
+            StoreError: The same, where the store is damaged.
         """
-        if self._failure is not None:
-            raise self._failure
         kept = {}
         if call_log is not None:
             call_log.closed, kept = True, call_log.kept
-        transaction, index = self._next, len(self._next.episodes)
-        transaction.episodes.append(EndedEpisode(group_id, episode_index, seed, outcome, kept))
+        return await self.change(EndedEpisode(group_id, episode_index, seed, outcome, kept))
+
+    async def change(self, change: Change) -> int:
+        """Write what has happened, with whatever else there is to write. Returns what its `write` does.
+
+        Raises:
+            DiskError: It could not be written.
+            StoreError: The same, where the store is damaged.
+        """
+        if self._failure is not None:
+            raise self._failure
+        transaction, index = self._next, len(self._next.changes)
+        transaction.changes.append(change)
         self._asked.set()
         await transaction.ended.wait()
         if transaction.failure is not None:
             raise transaction.failure
-        return transaction.numbers[index]
+        return transaction.written[index]
 
     def add_partial(self, call_log: EpisodeCallLog, choice: RecordedChoice, partial: PartialGeneration) -> None:
         """Write, with the next replies, what a reply has so far."""
@@ -171,8 +183,8 @@ class CallLogWriter:
                         for log, call in transaction.calls
                         if not log.closed
                     ]
-                    if calls or transaction.episodes:
-                        transaction.numbers = await in_thread(self.store.write, calls, transaction.episodes)
+                    if calls or transaction.changes:
+                        transaction.written = await in_thread(self.store.write, calls, transaction.changes)
         except BaseException as error:
             self._failure = error
             for failed in (transaction, self._next):

@@ -26,6 +26,7 @@ from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.reporting.logger import logger
 from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
+from agentrl.rollout.changes import CloseGroup, OpenGroup
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import HealthCounts
@@ -142,7 +143,7 @@ class Controller:
             if found is None:
                 return False
             if not resumed:
-                await in_thread(self.store.open_group, group.id, found.epoch, found.index, version, found.digest)
+                await self._writer.change(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:
@@ -171,7 +172,7 @@ class Controller:
     async def _close(self, group: PendingGroup, rejected: str | None) -> None:
         """Commit a group's end, and count it in the reward figure, which takes groups in the order of their start and so waits for each."""
         async with self._ledger_order:
-            await in_thread(lambda: self.store.close_group(group.id, rejected=rejected))
+            await self._writer.change(CloseGroup(group.id, rejected))
             if self._drawn is not None:
                 self._drawn.group_ended(group.id, mean_reward(group.rewards))
         rewards = [reward for _, reward in sorted(group.rewards.items())]

@@ -13,7 +13,6 @@ figure (`agentrl.rollout.calls`). `agentrl.run.audit` proves all that from these
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
@@ -27,6 +26,7 @@ from agentrl.errors import StoreError
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.rollout import batches, calls, ledger
 from agentrl.rollout.batches import StoredBatch
+from agentrl.rollout.changes import Change, CloseGroup, EndedEpisode, OpenGroup
 from agentrl.rollout.database import (
     check_in_place,
     check_pages,
@@ -38,11 +38,9 @@ from agentrl.rollout.database import (
 )
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import PackedRecord, pack
 from agentrl.rollout.rewards import update_checkpoint_rewards
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_episodes import (
-    EndedEpisode,
     FinishedEpisode,
     LoggedCall,
     PendingGroup,
@@ -54,10 +52,6 @@ from agentrl.rollout.stored_episodes import (
 from agentrl.rollout.stored_form import choice_of, record_fault, record_of
 
 T = TypeVar("T")
-_INSERT_EPISODE = (
-    "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, prompt_ids,"
-    " tokens, interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
 class Store:
@@ -171,20 +165,11 @@ class Store:
 
     def open_group(self, group_id: int, epoch: int, task: int, version: int = 0, digest: str = "") -> None:
         """Note that a task was handed out, and under which policy version its group starts. `digest` tells the task from others."""
-        with self._writing() as db:
-            opened = db.execute(
-                "INSERT OR IGNORE INTO groups (id, epoch, task, state, version, task_digest) VALUES (?, ?, ?, 'open', ?, ?)",
-                (group_id, epoch, task, version, digest),
-            )
-            if opened.rowcount:
-                ledger.append(db, "open", group_id, epoch, task, version, digest)
+        self.write([], [OpenGroup(group_id, epoch, task, version, digest)])
 
     def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
         """Note that a group is ready to be trained on, or why it is not."""
-        with self._writing() as db:
-            state = "ready" if rejected is None else "rejected"
-            db.execute("UPDATE groups SET state = ?, reason = ? WHERE id = ?", (state, rejected, group_id))
-            ledger.append(db, "close", group_id, state, rejected)
+        self.write([], [CloseGroup(group_id, rejected)])
 
     def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
         """Commit one episode, of which its logged calls become the turns; returns its id."""
@@ -194,37 +179,18 @@ class Store:
         """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
         self.write(kept, [])
 
-    def write(self, kept: Sequence[LoggedCall], ended: Sequence[EndedEpisode]) -> list[int]:
-        """Commit replies of unfinished episodes, and then whole episodes, in one transaction.
-
-        Args:
-            kept: A later state of a reply replaces the earlier one.
-            ended: Of each, its logged calls become the turns.
+    def write(self, kept: Sequence[LoggedCall], changes: Sequence[Change]) -> list[int]:
+        """Commit replies of unfinished episodes, and then what else has happened, in its order, in one transaction.
 
         Returns:
-            The ids of the ended episodes.
+            What `write` of each change returns.
         """
         for call in kept:
             call.call.digest(call.group_id, call.episode_index)
-        packed = [pack(episode.outcome.record, episode.kept) for episode in ended]
+        prepared = [change.prepared() for change in changes]
         with self._writing() as db:
             calls.log(db, kept)
-            return [self._add(db, episode, record) for episode, record in zip(ended, packed, strict=True)]
-
-    def _add(self, db: sqlite3.Connection, ended: EndedEpisode, record: PackedRecord) -> int:
-        outcome, figures = ended.outcome, record.figures()
-        values = (
-            *(self.restart, ended.group_id, ended.episode_index, ended.seed, outcome.status, outcome.reward),
-            *(figures.has_turn_rewards, json.dumps(outcome.metrics), outcome.error, record.columns, record.prompt_ids),
-            *(figures.sampled_tokens, figures.interrupted_tokens, outcome.replayed_tokens),
-            *(outcome.started_at, outcome.duration_s),
-        )
-        number = db.execute(_INSERT_EPISODE, values).lastrowid
-        assert number is not None
-        calls.end(db, ended.group_id, ended.episode_index, number, record.calls)
-        (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (number,))
-        ledger.append(db, "episode", number, calls.episode_digest(db, stored))
-        return number
+            return [change.write(db, self.restart) for change in prepared]
 
     def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
         """Return the replies of an episode that did not end, in the order in which they were first kept."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import Key, StoredCall
+from agentrl.rollout.packed_record import StoredCall
 
 
 @dataclass(frozen=True)
@@ -44,18 +42,6 @@ class LoggedCall:
     group_id: int
     episode_index: int
     call: StoredCall
-
-
-@dataclass(frozen=True)
-class EndedEpisode:
-    """An attempt at an episode that has ended, on its way to the store."""
-
-    group_id: int
-    episode_index: int
-    seed: int
-    outcome: Outcome
-    kept: Mapping[Key, StoredCall] = field(default_factory=dict)
-    """Its calls that were logged."""
 
 
 @dataclass
