@@ -73,7 +73,7 @@ _TYPES = {kind: kind.__name__.encode() for kind in (int, float, str, bytes, type
 
 def row_digest(row: Sequence[Any]) -> str:
     """Return the digest of a row of a table, as SQLite returns it."""
-    parts = []
+    parts: list[bytes] = []
     for value in row:
         content = value if isinstance(value, bytes) else repr(value).encode()
         parts += (b"%s %d " % (_TYPES[type(value)], len(content)), content)
