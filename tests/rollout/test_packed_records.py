@@ -94,10 +94,10 @@ async def test_calls_that_were_kept_are_only_named_and_the_episode_is_stored_as_
         assert "turns" not in vars(found), "nothing of it was decoded"
         number = await writer.add(0, 0, 7, ended.outcome, main.call_log)
         assert "turns" not in vars(found)
-    assert rows_of(store) == [(number, turn, f"call-{turn}") for turn in range(4)]
+    assert await in_thread(rows_of, store) == [(number, turn, f"call-{turn}") for turn in range(4)]
     (stored,) = await in_thread(store.episodes, [0])
     assert stored.record.to_json() == record.to_json() == found.to_json()
-    assert list(calls.wrong_calls(store._db)) == []
+    assert await in_thread(lambda: list(calls.wrong_calls(store._db))) == []
 
 
 async def over_the_channel(frame: Frame) -> Frame | None:
