@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from agentrl.engine.protocol import PartialGeneration
-from agentrl.proxy import CallLog
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
+from agentrl.rollout.call_log_writer import EpisodeCallLog
+from agentrl.rollout.packed_record import Key, StoredCall
 
 _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
@@ -18,32 +19,35 @@ _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 class EpisodeCalls:
     """The model calls of one attempt, in whichever workers it ran."""
 
-    call_log: CallLog | None
-    _choices: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
-    _unkept: set[tuple[str, int]] = field(default_factory=set)
+    call_log: EpisodeCallLog | None
+    calls: dict[Key, StoredCall] = field(default_factory=dict)
+    """The newest state of each."""
+    _unkept: set[Key] = field(default_factory=set)
     """Whole replies that the worker was sent and has not asked to keep yet."""
 
     def __post_init__(self) -> None:
-        for choice in self.call_log.choices if self.call_log else ():
-            self.add(choice)
+        if self.call_log is not None:
+            self.calls |= self.call_log.kept
 
     def add(self, choice: RecordedChoice) -> None:
         """Note what a reply has; a later state replaces the earlier one, in its place."""
-        self._choices[choice.completion_id, choice.choice_index] = choice
+        call = StoredCall.of(choice)
+        self.calls[call.key] = call
 
-    async def recorded(self) -> list[RecordedChoice]:
+    def recorded(self) -> list[StoredCall]:
         """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
-        for completion_id, index in list(self._unkept):
-            await self.keep(completion_id, index, self._choices[completion_id, index].tool_call_ids)
-        return [choice for choice in self._choices.values() if choice.generation.output_ids]
+        for key in list(self._unkept):
+            self.keep(self.calls[key], lambda: None)
+        return [call for call in self.calls.values() if call.has_tokens]
 
-    async def keep(self, completion_id: str, index: int, tool_call_ids: list[str]) -> None:
-        """Keep a whole reply, with the ids of its tool calls. Returns when it is safe."""
-        choice = replace(self._choices[completion_id, index], tool_call_ids=tool_call_ids)
-        self.add(choice)
+    def keep(self, call: StoredCall, committed: Callable[[], object]) -> None:
+        """Keep a whole reply. `committed` is called when it is safe."""
+        self.calls[call.key] = call
+        self._unkept.discard(call.key)
         if self.call_log is not None:
-            await self.call_log.keep(choice)
-        self._unkept.discard((completion_id, index))
+            self.call_log.put(call, committed)
+        else:
+            committed()
 
     def generated(self, choice: RecordedChoice, generation: Generation) -> None:
         """Note a whole reply. The worker reads it, and then asks to keep it."""

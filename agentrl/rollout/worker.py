@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
 
 from agentrl import errors
@@ -30,6 +29,7 @@ from agentrl.engine.protocol import PartialGeneration
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import PackedRecord
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,
@@ -94,6 +94,9 @@ class Worker:
     metrics: dict[str, float] = field(default_factory=dict)
     episodes: dict[int, _RunningEpisode] = field(default_factory=dict)
     _scopes: dict[int, anyio.CancelScope] = field(default_factory=dict)
+    _safe: list[int] = field(default_factory=list)
+    """What the worker asked to keep, is safe, and was not told of yet."""
+    _some_safe: anyio.Event = field(default_factory=anyio.Event)
     _silent_s: float = 0.0
     _silenced: anyio.Event = field(default_factory=anyio.Event)
     """Nothing more will come from it."""
@@ -146,32 +149,51 @@ class Worker:
                 case Beat():
                     self.metrics = frame.metrics
                 case EpisodeEnded() if frame.episode in self.episodes:
-                    episode = self.episodes[frame.episode]
-                    episode.outcome = frame.outcome
-                    episode.ended.set()
-                case Generate() | Keep():
-                    self._start(frame)
+                    if not self._end(self.episodes[frame.episode], frame.outcome):
+                        break
+                case Keep() if frame.episode in self.episodes:
+                    self.episodes[frame.episode].calls.keep(frame.reply, partial(self._kept, frame.call))
+                case Generate() if frame.episode in self.episodes:
+                    self._start(frame, self.episodes[frame.episode])
+                case Keep() | Generate():
+                    self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
                 case Health():
                     self.tasks.start_soon(self._answer, frame.call, partial(self._health, frame.call))
                 case CancelCall() if frame.call in self._scopes:
                     self._scopes[frame.call].cancel()
                 case EndSession():
                     self.engine.end_session(frame.session)
-            await anyio.lowlevel.checkpoint()
 
         self._silenced.set()
         await anyio.sleep(STACK_TIMEOUT_S)  # that it ended says more, and is noticed meanwhile
         self.lose("can be understood no more")
 
-    def _start(self, frame: Generate | Keep) -> None:
-        episode = self.episodes.get(frame.episode)
-        if episode is None:
-            self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
-        elif isinstance(frame, Keep):
-            episode.tasks.start_soon(self._answer, frame.call, partial(self._keep, frame, episode.calls))
-        else:
-            self._scopes[frame.call] = anyio.CancelScope()
-            episode.tasks.start_soon(self._generate, frame, episode.calls)
+    def _end(self, episode: _RunningEpisode, outcome: Outcome) -> bool:
+        """Note an episode's outcome; False: it names calls that were not kept, so the worker cannot be understood."""
+        assert isinstance(outcome.record, PackedRecord)
+        try:
+            outcome.record.find(episode.calls.calls)
+        except KeyError:
+            return False
+        episode.outcome = outcome
+        episode.ended.set()
+        return True
+
+    def _start(self, frame: Generate, episode: _RunningEpisode) -> None:
+        self._scopes[frame.call] = anyio.CancelScope()
+        episode.tasks.start_soon(self._generate, frame, episode.calls)
+
+    def _kept(self, call: int) -> None:
+        """Note that what the worker asked to keep is safe."""
+        self._safe.append(call)
+        self._some_safe.set()
+
+    async def tell_kept(self) -> None:
+        """Tell the worker what is safe, again and again, all at once of what became so together."""
+        while not self.lost.is_set():
+            await self._some_safe.wait()
+            done, self._safe, self._some_safe = Done(self._safe), [], anyio.Event()
+            await self._send(done)
 
     async def _generate(self, frame: Generate, calls: EpisodeCalls) -> None:
         newest, arrived = anyio.create_memory_object_stream[list[int]](1)
@@ -212,13 +234,9 @@ class Worker:
             await self._send(Progress(call, kept, ids[kept:]))
             sent = list(ids)
 
-    async def _keep(self, frame: Keep, calls: EpisodeCalls) -> Answer:
-        await calls.keep(frame.completion_id, frame.index, frame.tool_call_ids)
-        return Done(frame.call)
-
     async def _health(self, call: int) -> Answer:
         await self.engine.health()
-        return Done(call)
+        return Done([call])
 
     async def _answer(self, call: int, work: Callable[[], Awaitable[Answer]]) -> None:
         """Answer a call with what `work` returns, or with why it failed."""
@@ -336,6 +354,7 @@ async def open_worker(
         tasks = await stack.enter_async_context(background_tasks())
         worker = Worker(name, channel, engine, tasks)
         tasks.start_soon(worker.serve)
+        tasks.start_soon(worker.tell_kept)
         tasks.start_soon(worker.watch, child, hang_timeout_s, own_log)
         tasks.start_soon(worker.wait_for_end, child, own_log)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -15,13 +15,17 @@ from agentrl.errors import EngineError
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import Key, StoredCall, pack
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,
     CancelCall,
     Channel,
+    Done,
     EndSession,
     EngineState,
+    EpisodeEnded,
     Failed,
     Frame,
     FrameTooLargeError,
@@ -30,6 +34,7 @@ from agentrl.rollout.worker_channel import (
     Health,
     Keep,
     Progress,
+    Run,
 )
 
 NOTICE_TIMEOUT_S = 1.0
@@ -103,10 +108,10 @@ class MainEngine:
         assert isinstance(answer, Generated)
         return answer.generation
 
-    async def keep(self, episode: int, choice: RecordedChoice) -> None:
+    async def keep(self, episode: int, reply: StoredCall) -> None:
         """Keep a whole reply. Returns when it is safe."""
         call = next(self._numbers)
-        await self._ask(call, Keep(call, episode, choice.completion_id, choice.choice_index, choice.tool_call_ids))
+        await self._ask(call, Keep(call, episode, reply))
 
     async def health(self) -> None:
         """Return when every server answers; raise EngineError when one does not."""
@@ -148,10 +153,11 @@ class MainEngine:
 
     def on_answer(self, answer: Answer) -> None:
         """Hand an answer to whoever waits for it."""
-        waiting = self._waiting.get(answer.call)
-        if waiting is not None:
-            waiting.answer = answer
-            waiting.answered.set()
+        for call in answer.calls if isinstance(answer, Done) else (answer.call,):
+            waiting = self._waiting.get(call)
+            if waiting is not None:
+                waiting.answer = answer
+                waiting.answered.set()
 
     def on_progress(self, progress: Progress) -> None:
         """Hand what a growing reply has to whoever waits for it."""
@@ -187,11 +193,27 @@ class WorkerCallLog(RecordedCalls):
 
     engine: MainEngine | None = None
     episode: int = 0
+    kept: dict[Key, StoredCall] = field(default_factory=dict)
+    """The replies that the main process has, as it has them."""
+
+    @classmethod
+    def of(cls, engine: MainEngine, frame: Run) -> WorkerCallLog:
+        """Return the call log of an episode that the main process sent."""
+        recorded = [choice for call in frame.recorded if (choice := call.choice()) is not None]
+        return cls(recorded, engine=engine, episode=frame.episode, kept={call.key: call for call in frame.recorded})
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is safe."""
         assert self.engine is not None
-        await self.engine.keep(self.episode, choice)
+        call = StoredCall.of(choice)
+        await self.engine.keep(self.episode, call)
+        self.kept[call.key] = call
+
+    def ended(self, outcome: Outcome) -> EpisodeEnded:
+        """Return what tells the main process of the episode's outcome, but for what it has."""
+        record = pack(outcome.record, self.kept)
+        record.name(self.kept)
+        return EpisodeEnded(self.episode, replace(outcome, record=record))
 
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import IO
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
 
 from agentrl.concurrency.event_loop import end_process, run_loop
@@ -41,7 +40,6 @@ from agentrl.rollout.worker_channel import (
     Channel,
     Done,
     EngineState,
-    EpisodeEnded,
     Failed,
     FrameTooLargeError,
     Generated,
@@ -84,21 +82,20 @@ class _Worker:
                     self.engine.on_progress(frame)
                 case Generated() | Done() | Failed():
                     self.engine.on_answer(frame)
-            await anyio.lowlevel.checkpoint()
 
     async def _run(self, frame: Run) -> None:
         EPISODE.set(frame.episode)
         with self.scopes[frame.episode]:
             runner = replace(self.runner, defaults=frame.defaults)
-            call_log = WorkerCallLog(frame.recorded, engine=self.engine, episode=frame.episode)
+            call_log = WorkerCallLog.of(self.engine, frame)
             outcome = await runner.run(frame.task, frame.seed, frame.group_seed, call_log)
             with suppress(*GONE):
                 await self.engine.tell_ended_sessions()
                 try:
-                    await self.channel.send(EpisodeEnded(frame.episode, outcome))
+                    await self.channel.send(call_log.ended(outcome))
                 except FrameTooLargeError as error:
                     failed = Outcome(status="failed", error=f"its record cannot be sent to the main process: {error}")
-                    await self.channel.send(EpisodeEnded(frame.episode, failed))
+                    await self.channel.send(call_log.ended(failed))
         del self.scopes[frame.episode]
 
     async def beat(self, every_s: float) -> None:
