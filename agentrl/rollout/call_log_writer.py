@@ -46,6 +46,11 @@ class EpisodeCallLog(RecordedCalls):
         assert self.writer is not None
         await self.writer.keep(self, choice)
 
+    def note(self, choice: RecordedChoice) -> None:
+        """Keep what a reply has so far, with what is written next."""
+        assert self.writer is not None
+        self.writer.add_partial(self, choice, PartialGeneration(choice.generation))
+
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         """Keep what a reply has so far, now and then, while the context lasts; and at its end, if it was broken off."""

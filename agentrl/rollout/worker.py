@@ -1,4 +1,4 @@
-"""One worker process as the main process sees it: the episodes in it, what they ask of the engine, and how it was lost.
+"""One worker process as the main process sees it: the episodes in it, the replies that it has kept, and how it was lost.
 
 A worker is lost when its process ends or its event loop is blocked. Then it says whose fault that may be: `suspicion`.
 """
@@ -10,10 +10,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -25,29 +24,24 @@ from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.child_process import ChildProcess, child_process
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine import Engine
-from agentrl.engine.protocol import PartialGeneration
+from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
+from agentrl.engine.client.followers import Follower
+from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.worker_channel import (
     GONE,
-    Answer,
     Beat,
     Cancel,
-    CancelCall,
     Channel,
     Done,
-    EndSession,
-    EngineState,
+    EngineChanged,
     EpisodeEnded,
     Failed,
     Frame,
-    Generate,
-    Generated,
-    Health,
+    Grew,
     Keep,
-    Progress,
     Ready,
     Refused,
     Run,
@@ -71,7 +65,7 @@ CERTAIN, POSSIBLE = 2, 1
 class _RunningEpisode:
     calls: EpisodeCalls
     tasks: TaskGroup
-    """The calls on their way."""
+    """The replies on their way to the store."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     outcome: Outcome | None = None
 
@@ -82,7 +76,9 @@ class Worker:
 
     name: str
     channel: Channel
-    engine: Engine
+    engine: SGLangEngine
+    follower: Follower
+    """The worker, as the engine knows it."""
     tasks: TaskGroup
     lost: anyio.Event = field(default_factory=anyio.Event)
     reason: str = ""
@@ -93,7 +89,6 @@ class Worker:
     """By episode: how likely it was that one that the worker was lost."""
     metrics: dict[str, float] = field(default_factory=dict)
     episodes: dict[int, _RunningEpisode] = field(default_factory=dict)
-    _scopes: dict[int, anyio.CancelScope] = field(default_factory=dict)
     _silent_s: float = 0.0
     _silenced: anyio.Event = field(default_factory=anyio.Event)
     """Nothing more will come from it."""
@@ -149,101 +144,60 @@ class Worker:
                     episode = self.episodes[frame.episode]
                     episode.outcome = frame.outcome
                     episode.ended.set()
-                case Generate() | Keep():
-                    self._start(frame)
-                case Health():
-                    self.tasks.start_soon(self._answer, frame.call, partial(self._health, frame.call))
-                case CancelCall() if frame.call in self._scopes:
-                    self._scopes[frame.call].cancel()
-                case EndSession():
-                    self.engine.end_session(frame.session)
+                case Keep():
+                    self._keep(frame)
+                case Grew() if frame.episode in self.episodes:
+                    self.episodes[frame.episode].calls.grow(frame.choice, frame.kept)
+                case FollowerReport():
+                    self.engine.take_report(self.follower, frame)
+                case LossReport():
+                    self.tasks.start_soon(self.engine.fleet.judge, frame, self.name)
             await anyio.lowlevel.checkpoint()
 
         self._silenced.set()
         await anyio.sleep(STACK_TIMEOUT_S)  # that it ended says more, and is noticed meanwhile
         self.lose("can be understood no more")
 
-    def _start(self, frame: Generate | Keep) -> None:
+    def _keep(self, frame: Keep) -> None:
         episode = self.episodes.get(frame.episode)
         if episode is None:
             self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
-        elif isinstance(frame, Keep):
-            episode.tasks.start_soon(self._answer, frame.call, partial(self._keep, frame, episode.calls))
         else:
-            self._scopes[frame.call] = anyio.CancelScope()
-            episode.tasks.start_soon(self._generate, frame, episode.calls)
+            episode.tasks.start_soon(self._answer_keep, frame, episode.calls)
 
-    async def _generate(self, frame: Generate, calls: EpisodeCalls) -> None:
-        newest, arrived = anyio.create_memory_object_stream[list[int]](1)
-
-        def progress(ids: list[int]) -> None:
-            # `ids` is the whole reply so far: a state skipped here is part of the next one.
-            with suppress(anyio.WouldBlock):
-                newest.send_nowait(ids)
-
-        async def generate() -> Answer:
-            growing = PartialGeneration(frame.start)
-            async with background_tasks() as tasks:
-                if frame.progress:
-                    tasks.start_soon(self._send_progress, frame.call, arrived)
-                with calls.watch(frame.choice, growing):
-                    generation = await self.engine.generate(
-                        frame.input_ids,
-                        frame.sampling,
-                        frame.session,
-                        progress if frame.progress else None,
-                        images=frame.images,
-                        partial=growing,
-                        adapter=frame.adapter,
-                    )
-            calls.generated(frame.choice, generation)
-            return Generated(frame.call, generation)
-
+    async def _answer_keep(self, frame: Keep, calls: EpisodeCalls) -> None:
         try:
-            with newest, arrived, self._scopes[frame.call]:
-                await self._answer(frame.call, generate)
-        finally:
-            del self._scopes[frame.call]
-
-    async def _send_progress(self, call: int, arrived: anyio.abc.ObjectReceiveStream[list[int]]) -> None:
-        sent: list[int] = []
-        async for ids in arrived:
-            kept = len(sent) if ids[: len(sent)] == sent else 0
-            await self._send(Progress(call, kept, ids[kept:]))
-            sent = list(ids)
-
-    async def _keep(self, frame: Keep, calls: EpisodeCalls) -> Answer:
-        await calls.keep(frame.completion_id, frame.index, frame.tool_call_ids)
-        return Done(frame.call)
-
-    async def _health(self, call: int) -> Answer:
-        await self.engine.health()
-        return Done(call)
-
-    async def _answer(self, call: int, work: Callable[[], Awaitable[Answer]]) -> None:
-        """Answer a call with what `work` returns, or with why it failed."""
-        try:
-            await self._send(await work())
+            await calls.keep(frame.choice)
+            await self._send(Done(frame.call))
         except Exception as error:
-            await self._send(Failed(call, str(error) or type(error).__name__))
+            await self._send(Failed(frame.call, str(error) or type(error).__name__))
 
     async def _send(self, frame: Frame) -> None:
         """Send a frame to a worker that may be gone."""
         with suppress(*GONE):
             await self.channel.send(frame)
 
+    async def tell_engine(self, number: int) -> None:
+        """Tell the worker what changes in the engine, from the state of this number on."""
+        while True:
+            await self.engine.fleet.followers.next_after(number)
+            state = self.engine.state()
+            number = state.number
+            await self.tell(state)
+
+    async def tell(self, state: FleetState) -> None:
+        """Tell the worker what the engine is now."""
+        await self._send(EngineChanged(state))
+
     async def watch(self, child: ChildProcess, hang_timeout_s: float, log: WorkerLog) -> None:
-        """Lose the worker when its event loop is blocked, saying where, and meanwhile tell it what changes in the engine.
+        """Lose the worker when its event loop is blocked, saying where.
 
         Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
         """
         step_s = min(MAX_STEP_S, hang_timeout_s / 10)
-        state = engine_state(self.engine)
         while self._silent_s < hang_timeout_s:
             await anyio.sleep(step_s)
             self._silent_s += step_s
-            if state != (state := engine_state(self.engine)):
-                self.tasks.start_soon(self._send, state)
         blocked = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`)"
         try:
             await child.write_line("what blocks?")
@@ -287,21 +241,16 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def engine_state(engine: Engine) -> EngineState:
-    """Return what a worker's proxy has to know of an engine."""
-    return EngineState(engine.version, engine.has_grammar, engine.takes_images, engine.vocabulary)
-
-
 @asynccontextmanager
 async def open_worker(
-    name: str, config: RunConfig, engine: Engine, log: Path, *, training: bool
+    name: str, config: RunConfig, engine: SGLangEngine, log: Path, *, training: bool
 ) -> AsyncIterator[Worker]:
     """Hold a worker process for the length of the context.
 
     Args:
         name: What messages and logs call it.
         config: The run that its episodes are of.
-        engine: What answers their model calls.
+        engine: The one whose servers answer their model calls.
         log: The file that it writes to.
         training: Whether what they record is to be trained on.
 
@@ -325,16 +274,22 @@ async def open_worker(
             reason = one_line(error)
             raise WorkerError(f"the {name} cannot be started: {reason}; make room, or raise ulimit -n") from error
         stack.push_async_callback(channel.stream.aclose)
+        state = engine.state()
         start = Start(
             config.model_dump(mode="json"),
-            engine_state(engine),
+            state,
             sys.path,
             min(MAX_STEP_S, hang_timeout_s / 4),
             training,
         )
         await _start(name, channel, start, own_log)
         tasks = await stack.enter_async_context(background_tasks())
-        worker = Worker(name, channel, engine, tasks)
+        follower = stack.enter_context(engine.fleet.followers.following(name))
+        follower.number = state.number
+        worker = Worker(name, channel, engine, follower, tasks)
+        if (newer := engine.state()).number > state.number:  # before any episode
+            await worker.tell(newer)
+        tasks.start_soon(worker.tell_engine, newer.number)
         tasks.start_soon(worker.serve)
         tasks.start_soon(worker.watch, child, hang_timeout_s, own_log)
         tasks.start_soon(worker.wait_for_end, child, own_log)

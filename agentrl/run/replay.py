@@ -69,6 +69,9 @@ class _Answers(RecordedCalls):
     async def keep(self, choice: RecordedChoice) -> None:
         """Nothing is new here."""
 
+    def note(self, choice: RecordedChoice) -> None:
+        """Nothing is new here."""
+
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         """Nothing grows here."""

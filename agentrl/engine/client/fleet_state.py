@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from agentrl.engine.client.adapters import Adapter
 from agentrl.engine.client.server_facts import ServerAbilities
 
 Place = Literal["serving", "leaving", "down"]
@@ -64,8 +63,20 @@ class FleetState:
     updates: int
     keeps_cache: bool
     vocabulary: int | None
-    adapters: Mapping[str, Adapter]
+    adapters: Mapping[str, tuple[str, int]]
+    """(name, version) of the adapters of new tokens, by role."""
     limits: EngineLimits
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> FleetState:
+        """Return the inverse of `dataclasses.asdict`, from JSON. Raises KeyError, TypeError or ValueError for what is none."""
+        servers = [
+            ServerState(**{**server, "abilities": ServerAbilities(**server["abilities"])})
+            for server in values["servers"]
+        ]
+        adapters = {role: (name, version) for role, (name, version) in values["adapters"].items()}
+        limits = EngineLimits(**values["limits"])
+        return cls(**{**values, "servers": servers, "adapters": adapters, "limits": limits})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import anyio
 
-from agentrl.engine.client.adapters import Adapters
+from agentrl.engine.client.adapters import Adapter, Adapters
 from agentrl.engine.client.fleet import Fleet
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
 from agentrl.engine.client.reply_client import ReplyClient
@@ -51,7 +51,7 @@ class FollowingEngine(ReplyClient):
         model = self._model
         model.version, model.newest_version, model.updates = state.model_version, state.newest_version, state.updates
         model.keeps_cache, model.vocabulary = state.keeps_cache, state.vocabulary
-        self._adapters = Adapters(state.adapters)
+        self._adapters = Adapters({role: Adapter(name, version) for role, (name, version) in state.adapters.items()})
         self._take_servers(state)
         if not state.running and self.fleet.running.is_set():
             self.fleet.running = anyio.Event()

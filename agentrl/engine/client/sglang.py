@@ -251,7 +251,7 @@ class SGLangEngine(ReplyClient):
             updates=model.updates,
             keeps_cache=model.keeps_cache,
             vocabulary=model.vocabulary,
-            adapters=self._adapters.by_role,
+            adapters={role: (one.name, one.version) for role, one in self._adapters.by_role.items()},
             limits=self._limits,
         )
 
