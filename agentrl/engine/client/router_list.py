@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang_server import SGLangServer
 from agentrl.errors import EngineError
 from agentrl.reporting.logger import logger
@@ -28,12 +29,21 @@ async def servers_behind(router: SGLangServer, timeout_s: float) -> list[str] | 
     Raises:
         EngineError: It does not answer, or its servers cannot be used one by one.
     """
-    workers = (await router.get("/workers", timeout_s, missing_ok=True)).get("workers")
+    workers = (await _listed(router, "/workers", timeout_s)).get("workers")
     if not isinstance(workers, list):
-        workers = (await router.get("/list_workers", timeout_s, missing_ok=True)).get("urls")  # before version 0.2
+        workers = (await _listed(router, "/list_workers", timeout_s)).get("urls")  # before version 0.2
     if not isinstance(workers, list):
         return None
     return list(dict.fromkeys(_url_of(worker, router.url) for worker in workers))
+
+
+async def _listed(router: SGLangServer, path: str, timeout_s: float) -> dict[str, Any]:
+    try:
+        return await router.get(path, timeout_s, missing_ok=True)
+    except ServerLostError:
+        raise
+    except EngineError:  # a server refuses what it does not know in its own way
+        return {}
 
 
 def _url_of(worker: Any, router: str) -> str:

@@ -181,7 +181,7 @@ async def test_whatever_joins_leaves_dies_and_is_updated_the_record_is_exact(see
     mode: PauseMode = draw.choice(["retract", "abort"])
     results: list[tuple[list[int], Generation]] = []
     async with real_servers(3) as servers:
-        first, *others = servers.by_url
+        first = next(iter(servers.by_url))
         async with sglang_engine([first], pause_mode=mode, limits=LIMITS, restart=servers.restart) as engine:
             async with followed(engine) as follower:
                 version, asked, done = 0, 0, anyio.Event()
@@ -209,7 +209,11 @@ async def test_whatever_joins_leaves_dies_and_is_updated_the_record_is_exact(see
                         else:
                             await anyio.sleep(draw.random())
                     except EngineError as error:
-                        assert "no other server is in service" in str(error) or "cannot be reached" in str(error), error
+                        if not any(
+                            known in str(error)
+                            for known in ("no other server", "cannot be reached", "already", "none of the")
+                        ):
+                            raise
 
                 async with anyio.create_task_group() as group:
                     group.start_soon(ask_on, engine, False)
