@@ -33,6 +33,7 @@ from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy, recorded
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.rollout.call_log_writer import open_call_log
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 
@@ -145,7 +146,7 @@ async def store_costs(proxy: Proxy, turns: int, episodes: int, folder: Path) -> 
             choices = recorded_choices(session.record)
             started = time.process_time()
             for choice in choices:
-                store.log_calls([LoggedCall(group, 0, choice)])
+                store.log_calls([LoggedCall(group, 0, StoredCall.of(choice))])
             calls_s += time.process_time() - started
             outcome = Outcome(status="finished", reward=float(group % 2), record=session.record)
             started = time.process_time()

@@ -16,6 +16,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agentrl.errors import StoreError
 from agentrl.rollout.database import create_database
 from agentrl.rollout.manifest import _own_sum
+from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.run.run_store import begin_store, write_noted
@@ -58,7 +59,10 @@ def make_runs(folder: Path) -> dict[str, Path]:
         store.open_group(group, group // 7, group % 7)
         store.add(group, 0, 0, outcome(1.0))
         store.log_calls(
-            [LoggedCall(group, 1, kept_choice([5, ids], "stop", name)) for ids, name in enumerate(("a", "b"))]
+            [
+                LoggedCall(group, 1, StoredCall.of(kept_choice([5, ids], "stop", name)))
+                for ids, name in enumerate(("a", "b"))
+            ]
         )
         moment("going on")  # the log is not empty
         write_noted(store, run_dir / "summary.json", '{"steps": 10}\n')

@@ -18,6 +18,7 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
+from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.rollout.training_history import TrainedStep
@@ -84,7 +85,9 @@ def play(store: Store, count: int, version: int) -> list[int]:
     while len(ready) < count:
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7, version)
-        store.log_calls([LoggedCall(group, episode_index, kept_choice([5], "abort")) for episode_index in range(2)])
+        store.log_calls(
+            [LoggedCall(group, episode_index, StoredCall.of(kept_choice([5], "abort"))) for episode_index in range(2)]
+        )
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
         for episode_index in range(2):

@@ -44,10 +44,6 @@ class CallLog(Protocol):
         """Keep a whole reply. Returns when it is safe."""
         ...
 
-    def note(self, choice: RecordedChoice) -> None:
-        """Keep what a reply has so far, before long; nobody waits for it."""
-        ...
-
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> AbstractContextManager[None]:
         """Keep what a reply has so far, now and then, while it is generated."""
         ...

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from agentrl.record.record_figures import RecordFigures, figures_of
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
@@ -227,6 +228,10 @@ class TokenRecord:
         """Return the turns that no other turn continues."""
         parents = {id(turn.parent) for turn in self.turns}
         return [turn for turn in self.turns if id(turn) not in parents]
+
+    def figures(self) -> RecordFigures:
+        """Return the figures that a run looks at."""
+        return figures_of(self.turns)
 
     def reward_roles(self, rewards: Mapping[str, float]) -> None:
         """Give roles rewards of their own."""

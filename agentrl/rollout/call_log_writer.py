@@ -1,13 +1,17 @@
-"""The calls of running episodes, on their way to the store.
+"""The calls of running episodes, and the episodes that have ended, on their way to the store.
 
-Whole replies are written at once, many in one transaction where many come together, and whoever made them waits until they
-are safe. What growing replies have so far is written every second.
+    keep, a whole reply ──┐                                              ┌─► whoever made the reply: it is safe
+    growing, every second ┼─► waiting ─► one transaction, in a thread ───┤
+    a change of a group  ─┤
+    add, an ended episode ┘    (all that came during the one before)     └─► its number in the store
+
+Whoever waits goes on when what they gave is committed. What is written of a reply before it has ended is replaced by what comes later.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +21,9 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.engine.protocol import PartialGeneration
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.rollout.changes import Change, EndedEpisode
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import Key, StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 
@@ -33,23 +40,23 @@ class EpisodeCallLog(RecordedCalls):
     episode_index: int = 0
     closed: bool = False
     """Whether the attempt has ended: its calls are then part of the stored episode, or of no use."""
+    kept: dict[Key, StoredCall] = field(default_factory=dict)
+    """The newest state of each of its replies that was given to the store."""
 
-    async def close(self) -> None:
-        """Write no more: after this, nothing of the attempt is on its way to the store."""
-        assert self.writer is not None
-        self.closed = True
-        async with self.writer.writing:
-            pass
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for choice in self.choices:
+            self.kept[choice.completion_id, choice.choice_index] = StoredCall.of(choice)
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is committed."""
         assert self.writer is not None
         await self.writer.keep(self, choice)
 
-    def note(self, choice: RecordedChoice) -> None:
-        """Keep what a reply has so far, with what is written next."""
+    def put(self, call: StoredCall, committed: Callable[[], object] | None = None) -> None:
+        """Keep a reply, as it is now. `committed` is called when that is safe."""
         assert self.writer is not None
-        self.writer.add_partial(self, choice, PartialGeneration(choice.generation))
+        self.writer.put(self, call, committed)
 
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
@@ -67,34 +74,90 @@ class EpisodeCallLog(RecordedCalls):
 
 
 @dataclass(eq=False)
+class _Transaction:
+    """What is committed together."""
+
+    calls: list[tuple[EpisodeCallLog, StoredCall]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    committed: list[Callable[[], object]] = field(default_factory=list)
+    """Is called when it is."""
+    written: list[int] = field(default_factory=list)
+    """What came of each change, when it is."""
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    failure: BaseException | None = None
+    """Why it was not committed."""
+
+
+@dataclass(eq=False)
 class CallLogWriter:
-    """Writes the calls of all running episodes. Open it with `open_call_log`."""
+    """Writes the calls of all running episodes, and their ends. Open it with `open_call_log`."""
 
     store: Store
     growing: dict[int, tuple[EpisodeCallLog, RecordedChoice, PartialGeneration]] = field(default_factory=dict)
     writing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while rows are on their way to the store."""
-    _waiting: list[tuple[EpisodeCallLog, RecordedChoice]] = field(default_factory=list)
+    _next: _Transaction = field(default_factory=_Transaction)
     _asked: anyio.Event = field(default_factory=anyio.Event)
-    _written: anyio.Event = field(default_factory=anyio.Event)
+    _failure: BaseException | None = None
+    """Why nothing more is written."""
     _partials_at: float = 0.0
 
     def episode(self, group_id: int, episode_index: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
         """Return the call log of one attempt, which answers again what is `recorded`."""
-        return EpisodeCallLog(recorded, writer=self, group_id=group_id, episode_index=episode_index)
+        return EpisodeCallLog(list(recorded), writer=self, group_id=group_id, episode_index=episode_index)
 
     async def keep(self, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
         """Write one reply with whatever else there is to write."""
-        self._waiting.append((call_log, choice))
-        written = self._written
+        committed = anyio.Event()
+        self.put(call_log, StoredCall.of(choice), committed.set)
+        await committed.wait()
+
+    def put(self, call_log: EpisodeCallLog, call: StoredCall, committed: Callable[[], object] | None = None) -> None:
+        """Write one reply with whatever else there is to write. `committed` is called when it is safe, and when it need not be."""
+        call_log.kept[call.key] = call
+        self._next.calls.append((call_log, call))
+        if committed is not None:
+            self._next.committed.append(committed)
+            self._asked.set()
+
+    async def add(
+        self, group_id: int, episode_index: int, seed: int, outcome: Outcome, call_log: EpisodeCallLog | None = None
+    ) -> int:
+        """Write an episode that has ended. Returns its number.
+
+        After this, nothing of the attempt that `call_log` is of is on its way to the store.
+
+        Raises:
+            DiskError: It could not be written.
+            StoreError: The same, where the store is damaged.
+        """
+        kept = {}
+        if call_log is not None:
+            call_log.closed, kept = True, call_log.kept
+        return await self.change(EndedEpisode(group_id, episode_index, seed, outcome, kept))
+
+    async def change(self, change: Change) -> int:
+        """Write what has happened, with whatever else there is to write. Returns what its `write` does.
+
+        Raises:
+            DiskError: It could not be written.
+            StoreError: The same, where the store is damaged.
+        """
+        if self._failure is not None:
+            raise self._failure
+        transaction, index = self._next, len(self._next.changes)
+        transaction.changes.append(change)
         self._asked.set()
-        await written.wait()
+        await transaction.ended.wait()
+        if transaction.failure is not None:
+            raise transaction.failure
+        return transaction.written[index]
 
     def add_partial(self, call_log: EpisodeCallLog, choice: RecordedChoice, partial: PartialGeneration) -> None:
         """Write, with the next replies, what a reply has so far."""
         so_far = partial.so_far() if partial.so_far else partial.start
         if so_far is not None and so_far.finish == "abort" and so_far.output_ids:
-            self._waiting.append((call_log, replace(choice, generation=so_far)))
+            self.put(call_log, StoredCall.of(replace(choice, generation=so_far)))
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -104,21 +167,33 @@ class CallLogWriter:
             await self.write()
 
     async def write(self) -> None:
-        """Write what waits, and, when it is time, what grows."""
+        """Write what waits, and, when it is time, what grows. After a failure nothing is written."""
+        if self._failure is not None:
+            return
         if time.monotonic() - self._partials_at >= PARTIALS_EVERY_S:
             self._partials_at = time.monotonic()
             for growing in list(self.growing.values()):
                 self.add_partial(*growing)
-        waiting, self._waiting = self._waiting, []
-        written, self._written, self._asked = self._written, anyio.Event(), anyio.Event()
-        with anyio.CancelScope(shield=True):  # these replies are in no list now
-            async with self.writing:
-                rows = [
-                    LoggedCall(log.group_id, log.episode_index, choice) for log, choice in waiting if not log.closed
-                ]
-                if rows:
-                    await in_thread(self.store.log_calls, rows)
-        written.set()
+        transaction, self._next, self._asked = self._next, _Transaction(), anyio.Event()
+        try:
+            with anyio.CancelScope(shield=True):  # what it holds is nowhere else now
+                async with self.writing:
+                    calls = [
+                        LoggedCall(log.group_id, log.episode_index, call)
+                        for log, call in transaction.calls
+                        if not log.closed
+                    ]
+                    if calls or transaction.changes:
+                        transaction.written = await in_thread(self.store.write, calls, transaction.changes)
+        except BaseException as error:
+            self._failure = error
+            for failed in (transaction, self._next):
+                failed.failure = error
+                failed.ended.set()
+            raise
+        transaction.ended.set()
+        for committed in transaction.committed:
+            committed()
 
 
 @asynccontextmanager
@@ -126,10 +201,16 @@ async def open_call_log(store: Store) -> AsyncIterator[CallLogWriter]:
     """Yield a writer for the length of the context. What is left at its end is written then."""
     writer = CallLogWriter(store)
     async with anyio.create_task_group() as group:
-        group.start_soon(writer.run)
+        ended = anyio.CancelScope(shield=True)
+
+        async def run() -> None:
+            with ended:
+                await writer.run()
+
+        group.start_soon(run)
         try:
             yield writer
         finally:
-            group.cancel_scope.cancel()
+            ended.cancel()
             with anyio.CancelScope(shield=True):
                 await writer.write()

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from agentrl.rollout.ledger import row_digest
-from agentrl.rollout.stored_form import CallContent
+from agentrl.rollout.packed_record import StoredCall
+from agentrl.rollout.stored_episodes import LoggedCall
 
 SCHEMA = """
 CREATE TABLE calls (
@@ -42,9 +43,6 @@ CREATE UNIQUE INDEX logged_once ON calls (group_id, episode_index, request, comp
 CREATE UNIQUE INDEX turns_of_episodes ON calls (episode, turn) WHERE episode IS NOT NULL;
 """
 
-CallRow = tuple[int, int, CallContent]
-"""(group id, episode index, content)"""
-
 _KEY = "group_id, episode_index, request, completion_id, choice_index"
 _CONTENT = "request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs"
 _LOGGED = "group_id = ? AND episode_index = ? AND episode IS NULL"
@@ -53,30 +51,27 @@ _INSERT = (
 )
 _CHANGING = "tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs, digest"
 _REPLACE = ", ".join(f"{name} = excluded.{name}" for name in _CHANGING.split(", "))
-_SAME = (
-    "request = ? AND completion_id = ? AND choice_index = ? AND tool_call_ids = ? AND output_ids = ? AND logprobs = ?"
-)
-_SAME += " AND versions = ? AND finish = ?"
+_NAMES = "request, completion_id, choice_index"
+_DIGEST = f"SELECT digest FROM calls WHERE {_LOGGED} AND request = ? AND completion_id = ? AND choice_index = ?"
+_SAME = "tool_call_ids = ? AND output_ids = ? AND logprobs = ? AND versions = ? AND finish = ?"
 
 
-def log(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
+def log(db: sqlite3.Connection, kept: Iterable[LoggedCall]) -> None:
     """Write replies of episodes that have not ended, each in place of its earlier state."""
     changed = 0
-    for group_id, episode_index, content in rows:
-        known = db.execute(
-            f"SELECT digest FROM calls WHERE {_LOGGED} AND request = ? AND completion_id = ? AND choice_index = ?",
-            (group_id, episode_index, *content[:3]),
-        ).fetchone()
-        digest = _digest(group_id, episode_index, content)
-        changed ^= _number(digest) ^ (_number(known[0]) if known else 0)
-        db.execute(
-            f"{_INSERT} ON CONFLICT ({_KEY}) WHERE episode IS NULL DO UPDATE SET {_REPLACE}",
-            (group_id, episode_index, *content, digest, None, None),
-        )
+    for call in kept:
+        logged, content = (call.group_id, call.episode_index), call.call.content
+        digest = call.call.digest(*logged)
+        changed ^= _number(digest)
+        row = (*logged, *content, digest, None, None)
+        if not db.execute(f"{_INSERT} ON CONFLICT ({_KEY}) WHERE episode IS NULL DO NOTHING", row).rowcount:
+            known = db.execute(_DIGEST, (*logged, *content[:3])).fetchone()
+            changed ^= _number(known[0])
+            db.execute(f"{_INSERT} ON CONFLICT ({_KEY}) WHERE episode IS NULL DO UPDATE SET {_REPLACE}", row)
     _note(db, changed)
 
 
-def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int, turns: Sequence[CallContent]) -> None:
+def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int, turns: Sequence[StoredCall]) -> None:
     """Make the logged replies of an episode that has ended its turns, and delete those that are none.
 
     Args:
@@ -86,26 +81,37 @@ def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int,
         episode: Its id, which it has by now.
         turns: What is stored: a reply that was logged otherwise, or never, is written now.
     """
-    logged = (group_id, episode_index)
+    of = (group_id, episode_index)
+    logged: dict[Any, tuple[int, Any]] = {}
     changed = 0
-    for (digest,) in db.execute(f"SELECT digest FROM calls WHERE {_LOGGED}", logged):
+    for row, digest, *key in db.execute(f"SELECT rowid, digest, {_NAMES} FROM calls WHERE {_LOGGED}", of):
+        logged[tuple(key)] = row, digest
         changed ^= _number(digest)
-    for turn, content in enumerate(turns):
-        known = db.execute(
-            f"SELECT rowid, cached_tokens, top_logprobs IS NULL FROM calls WHERE {_LOGGED} AND {_SAME}",
-            (*logged, *content[:8]),
-        ).fetchone()
+    moved, new = [], []
+    for turn, call in enumerate(turns):
+        content = call.content
+        known, digest = logged.pop(content[:3], (None, None))
+        if known is not None and digest != call.digest(*of):  # what was said may be the same
+            found = db.execute(
+                f"SELECT cached_tokens, top_logprobs FROM calls WHERE rowid = ? AND {_SAME}", (known, *content[3:8])
+            ).fetchone()
+            if found is None:
+                logged[content[:3]] = known, digest
+                known = None
+            else:
+                content = (*content[:8], *found)
         if known is None:
-            db.execute(_INSERT, (*logged, *content, _digest(*logged, content), episode, turn))
-        elif known[2]:
-            db.execute("UPDATE calls SET episode = ?, turn = ? WHERE rowid = ?", (episode, turn, known[0]))
+            new.append((*of, *content, call.digest(*of), episode, turn))
+        elif content[9] is None:
+            moved.append((episode, turn, known))
         else:  # nobody asks for them any more
-            content = (*content[:8], known[1], None)
-            db.execute(
-                "UPDATE calls SET episode = ?, turn = ?, top_logprobs = NULL, digest = ? WHERE rowid = ?",
-                (episode, turn, _digest(*logged, content), known[0]),
-            )
-    db.execute(f"DELETE FROM calls WHERE {_LOGGED}", logged)
+            content = (*content[:9], None)
+            query = "UPDATE calls SET episode = ?, turn = ?, top_logprobs = NULL, digest = ? WHERE rowid = ?"
+            db.execute(query, (episode, turn, _digest(*of, content), known))
+    db.executemany("UPDATE calls SET episode = ?, turn = ? WHERE rowid = ?", moved)
+    db.executemany(_INSERT, new)
+    if logged:
+        db.execute(f"DELETE FROM calls WHERE {_LOGGED}", of)
     _note(db, changed)
 
 

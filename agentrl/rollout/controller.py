@@ -26,6 +26,7 @@ from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.reporting.logger import logger
 from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
+from agentrl.rollout.changes import CloseGroup, OpenGroup
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import HealthCounts
@@ -94,7 +95,7 @@ class Controller:
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
-    _call_log: CallLogWriter | None = None
+    _writer: CallLogWriter = field(init=False)
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
@@ -109,8 +110,7 @@ class Controller:
         Raises:
             TooManyFailuresError: Too large a share of the episodes failed.
         """
-        async with open_call_log(self.store) as call_log, anyio.create_task_group() as groups:
-            self._call_log = call_log if self.config.log_calls else None
+        async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             counted = self.rewards.counted
             for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
                 self.rewards.end(ended)
@@ -143,7 +143,7 @@ class Controller:
             if found is None:
                 return False
             if not resumed:
-                await in_thread(self.store.open_group, group.id, found.epoch, found.index, version, found.digest)
+                await self._writer.change(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:
@@ -160,7 +160,7 @@ class Controller:
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
             seed = episode_seed(self.seed, group.id, episode_index)
-            await in_thread(self.store.add, group.id, episode_index, seed, Outcome(status="failed", error=fault))
+            await self._writer.add(group.id, episode_index, seed, Outcome(status="failed", error=fault))
         await self._close(group, fault)
         self.last_error = fault
         self.progress.failed += len(missing)
@@ -172,7 +172,7 @@ class Controller:
     async def _close(self, group: PendingGroup, rejected: str | None) -> None:
         """Commit a group's end, and count it in the reward figure, which takes groups in the order of their start and so waits for each."""
         async with self._ledger_order:
-            await in_thread(lambda: self.store.close_group(group.id, rejected=rejected))
+            await self._writer.change(CloseGroup(group.id, rejected))
             if self._drawn is not None:
                 self._drawn.group_ended(group.id, mean_reward(group.rewards))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
@@ -237,20 +237,18 @@ class Controller:
                 self.progress.running += 1
                 for attempt in range(group.failures.get(episode_index, 0), 1 + self.config.retries):
                     call_log = None
-                    if self._call_log is not None:
+                    if self.config.log_calls:
                         # What an earlier start of the run logged belongs to the attempt that it did not end.
                         first = resumed and attempt == group.failures.get(episode_index, 0)
                         kept = await in_thread(self.store.logged_calls, group.id, episode_index) if first else []
-                        call_log = self._call_log.episode(group.id, episode_index, kept)
+                        call_log = self._writer.episode(group.id, episode_index, kept)
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), call_log)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        if call_log is not None:
-                            await call_log.close()
-                        number = await in_thread(self.store.add, group.id, episode_index, seed, outcome)
+                        number = await self._writer.add(group.id, episode_index, seed, outcome, call_log)
                     self.health.attempt_ended(outcome, number)
                     self.progress.abandoned += outcome.abandoned
-                    self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
+                    self.progress.tokens += outcome.record.figures().sampled_tokens
                     if outcome.status == "finished":
                         self.progress.finished += 1
                         return outcome

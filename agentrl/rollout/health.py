@@ -23,8 +23,6 @@ RECENT_EPISODES = 64
 """Attempts that the figures of conversations are taken of."""
 REWARD_BLOCK = 64
 """Groups whose mean rewards are compared with those of other blocks."""
-EXAMPLE_TOKENS = 200
-"""Tokens of a reply that is shown as an example."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +54,18 @@ class Conversations:
     @classmethod
     def of(cls, outcome: Outcome) -> Conversations:
         """Return those of one episode."""
-        turns, roots = outcome.record.turns, outcome.roots
+        figures, roots = outcome.record.figures(), outcome.roots
         return cls(
             1,
-            len(turns),
+            len(figures.replies),
             sum(roots.values()),
             roots.get("side_call", 0),
             roots.get("sub_agent", 0),
             roots.get("compacted", 0),
-            sum(len(turn.prompt_ids) for turn in turns),
+            figures.prompt_tokens,
             outcome.rerendered_tokens,
-            sum(len(turn.output_ids) for turn in turns),
-            sum(len(turn.output_ids) for turn in turns if turn.left_out),
+            figures.sampled_tokens,
+            figures.left_out_tokens,
         )
 
     @classmethod
@@ -179,12 +177,12 @@ class HealthCounts:
         """Count one attempt at an episode, finished or failed. `number`: what the store calls it."""
         self.last_end = time.monotonic()
         self._episode = number
-        for turn in outcome.record.turns:
-            self._replies.append((turn.truncated, turn.tools, bool(turn.tool_call_ids)))
-            self._alterations.append(turn.alterations.keys() if turn.trained else ())
-            if turn.tools and not turn.tool_call_ids:
-                self._example = turn.output_ids[:EXAMPLE_TOKENS]
-        if outcome.record.turns:
+        figures = outcome.record.figures()
+        for truncated, tools, called, altered in figures.replies:
+            self._replies.append((truncated, tools, called))
+            self._alterations.append(altered)
+        self._example = figures.example or self._example
+        if figures.replies:
             self._conversations.append(Conversations.of(outcome))
         if outcome.status == "finished":
             self._failures = 0

@@ -67,14 +67,17 @@ def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str
             violations.append(f"entry {number} of the ledger cannot be read")
 
 
+_TYPES = {kind: kind.__name__.encode() for kind in (int, float, str, bytes, type(None))}
+"""What SQLite returns."""
+
+
 def row_digest(row: Sequence[Any]) -> str:
     """Return the digest of a row of a table, as SQLite returns it."""
-    digest = hashlib.sha256()
+    parts: list[bytes] = []
     for value in row:
         content = value if isinstance(value, bytes) else repr(value).encode()
-        digest.update(b"%s %d " % (type(value).__name__.encode(), len(content)))
-        digest.update(content)
-    return digest.hexdigest()
+        parts += (b"%s %d " % (_TYPES[type(value)], len(content)), content)
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def file_digest(path: Path, size: int | None = None) -> tuple[int, str]:

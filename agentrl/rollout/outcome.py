@@ -36,4 +36,4 @@ class Outcome:
     @property
     def has_turn_rewards(self) -> bool:
         """Whether single calls or roles have rewards of their own: equal episode rewards then say little."""
-        return any(turn.reward is not None or turn.role_reward is not None for turn in self.record.turns)
+        return self.record.figures().has_turn_rewards

@@ -26,6 +26,7 @@ from agentrl.errors import StoreError
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.rollout import batches, calls, ledger
 from agentrl.rollout.batches import StoredBatch
+from agentrl.rollout.changes import Change, CloseGroup, EndedEpisode, OpenGroup
 from agentrl.rollout.database import (
     check_in_place,
     check_pages,
@@ -48,14 +49,7 @@ from agentrl.rollout.stored_episodes import (
     pending_groups,
     totals,
 )
-from agentrl.rollout.stored_form import (
-    choice_of,
-    columns_of_outcome,
-    content_of_choice,
-    content_of_turn,
-    record_fault,
-    record_of,
-)
+from agentrl.rollout.stored_form import choice_of, record_fault, record_of
 
 T = TypeVar("T")
 
@@ -171,41 +165,32 @@ class Store:
 
     def open_group(self, group_id: int, epoch: int, task: int, version: int = 0, digest: str = "") -> None:
         """Note that a task was handed out, and under which policy version its group starts. `digest` tells the task from others."""
-        with self._writing() as db:
-            opened = db.execute(
-                "INSERT OR IGNORE INTO groups (id, epoch, task, state, version, task_digest) VALUES (?, ?, ?, 'open', ?, ?)",
-                (group_id, epoch, task, version, digest),
-            )
-            if opened.rowcount:
-                ledger.append(db, "open", group_id, epoch, task, version, digest)
+        self.write([], [OpenGroup(group_id, epoch, task, version, digest)])
 
     def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
         """Note that a group is ready to be trained on, or why it is not."""
-        with self._writing() as db:
-            state = "ready" if rejected is None else "rejected"
-            db.execute("UPDATE groups SET state = ?, reason = ? WHERE id = ?", (state, rejected, group_id))
-            ledger.append(db, "close", group_id, state, rejected)
+        self.write([], [CloseGroup(group_id, rejected)])
 
     def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
         """Commit one episode, of which its logged calls become the turns; returns its id."""
-        row = {"restart": self.restart, "group_id": group_id, "episode_index": episode_index, "seed": seed}
-        row |= columns_of_outcome(outcome)
-        contents = [content_of_turn(turn) for turn in outcome.record.turns]
-        with self._writing() as db:
-            cursor = db.execute(
-                f"INSERT INTO episodes ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
-            )
-            assert cursor.lastrowid is not None
-            calls.end(db, group_id, episode_index, cursor.lastrowid, contents)
-            (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (cursor.lastrowid,))
-            ledger.append(db, "episode", cursor.lastrowid, calls.episode_digest(db, stored))
-        return cursor.lastrowid
+        return self.write([], [EndedEpisode(group_id, episode_index, seed, outcome)])[0]
 
     def log_calls(self, kept: Sequence[LoggedCall]) -> None:
         """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
-        rows = [(call.group_id, call.episode_index, content_of_choice(call.choice)) for call in kept]
+        self.write(kept, [])
+
+    def write(self, kept: Sequence[LoggedCall], changes: Sequence[Change]) -> list[int]:
+        """Commit replies of unfinished episodes, and then what else has happened, in its order, in one transaction.
+
+        Returns:
+            What `write` of each change returns.
+        """
+        for call in kept:
+            call.call.digest(call.group_id, call.episode_index)
+        prepared = [change.prepared() for change in changes]
         with self._writing() as db:
-            calls.log(db, rows)
+            calls.log(db, kept)
+            return [change.write(db, self.restart) for change in prepared]
 
     def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
         """Return the replies of an episode that did not end, in the order in which they were first kept."""

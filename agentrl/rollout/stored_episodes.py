@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass, field
 
-from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.trajectory import TokenRecord
+from agentrl.rollout.packed_record import StoredCall
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LoggedCall:
 
     group_id: int
     episode_index: int
-    choice: RecordedChoice
+    call: StoredCall
 
 
 @dataclass

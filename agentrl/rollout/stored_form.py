@@ -15,6 +15,7 @@ import math
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pydantic_core
@@ -23,7 +24,6 @@ from agentrl.engine.soundness import Expected, fault_of, fault_of_id
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.rollout.outcome import Outcome
 
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _INTEGERS = "Hiq"
@@ -118,38 +118,17 @@ def content_of_turn(turn: Turn) -> CallContent:
     )
 
 
-def columns_of_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return what came of an episode as a row of `episodes` holds it: column -> value."""
-    turns = outcome.record.turns
-    record, prompt_ids = _columns_of_record(outcome.record)
-    return {
-        "status": outcome.status,
-        "reward": outcome.reward,
-        "has_turn_rewards": outcome.has_turn_rewards,
-        "metrics": json.dumps(outcome.metrics),
-        "error": outcome.error,
-        "record": record,
-        "prompt_ids": prompt_ids,
-        "tokens": sum(len(turn.output_ids) for turn in turns),
-        "interrupted_tokens": sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
-        "replayed_tokens": outcome.replayed_tokens,
-        "started_at": outcome.started_at,
-        "duration_s": outcome.duration_s,
-    }
-
-
-def _columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
-    """(record, prompt_ids) of a row of `episodes`: all of a token record but what `calls` holds."""
+def columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
+    """Return (record, prompt_ids) of a row of `episodes`: all of a token record but what `calls` holds."""
     position = {id(turn): index for index, turn in enumerate(record.turns)}
-    rows = record.to_json()
     columns: dict[str, list[Any]] = {
         "parent": [-1 if turn.parent is None else position[id(turn.parent)] for turn in record.turns],
         "prompt_length": [len(turn.prompt_ids) for turn in record.turns],
     }
     for name, default in _DEFAULTS.items():
-        values = [row[name] for row in rows]
+        values = [getattr(turn, name) for turn in record.turns]
         if any(value != default for value in values):
-            columns[name] = values
+            columns[name] = [[asdict(image) for image in images] for images in values] if name == "images" else values
     prompt_ids = [token for turn in record.turns for token in turn.prompt_ids]
     return json.dumps(columns, separators=(",", ":")).encode(), to_column(prompt_ids, _INTEGERS)
 

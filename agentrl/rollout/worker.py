@@ -13,10 +13,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
 
 from agentrl import errors
@@ -30,6 +30,7 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import PackedRecord
 from agentrl.rollout.worker_channel import (
     GONE,
     Beat,
@@ -64,8 +65,6 @@ CERTAIN, POSSIBLE = 2, 1
 @dataclass(eq=False)
 class _RunningEpisode:
     calls: EpisodeCalls
-    tasks: TaskGroup
-    """The replies on their way to the store."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     outcome: Outcome | None = None
 
@@ -89,6 +88,9 @@ class Worker:
     """By episode: how likely it was that one that the worker was lost."""
     metrics: dict[str, float] = field(default_factory=dict)
     episodes: dict[int, _RunningEpisode] = field(default_factory=dict)
+    _safe: list[int] = field(default_factory=list)
+    """What the worker asked to keep, is safe, and was not told of yet."""
+    _some_safe: anyio.Event = field(default_factory=anyio.Event)
     _silent_s: float = 0.0
     _silenced: anyio.Event = field(default_factory=anyio.Event)
     """Nothing more will come from it."""
@@ -104,19 +106,18 @@ class Worker:
             WorkerLostError: The worker is lost meanwhile.
             FrameTooLargeError: The task is too large to be sent.
         """
-        async with background_tasks() as tasks:
-            episode = self.episodes[frame.episode] = _RunningEpisode(calls, tasks)
-            try:
-                if self.lost.is_set():
-                    raise WorkerLostError(self.reason)
-                await self._send(frame)
-                await episode.ended.wait()
-            except anyio.get_cancelled_exc_class():
-                with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S):
-                    await self._send(Cancel(frame.episode))
-                raise
-            finally:
-                del self.episodes[frame.episode]
+        episode = self.episodes[frame.episode] = _RunningEpisode(calls)
+        try:
+            if self.lost.is_set():
+                raise WorkerLostError(self.reason)
+            await self._send(frame)
+            await episode.ended.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S):
+                await self._send(Cancel(frame.episode))
+            raise
+        finally:
+            del self.episodes[frame.episode]
         if episode.outcome is None:
             raise WorkerLostError(self.reason)
         return episode.outcome
@@ -141,36 +142,45 @@ class Worker:
                 case Beat():
                     self.metrics = frame.metrics
                 case EpisodeEnded() if frame.episode in self.episodes:
-                    episode = self.episodes[frame.episode]
-                    episode.outcome = frame.outcome
-                    episode.ended.set()
+                    if not self._end(self.episodes[frame.episode], frame.outcome):
+                        break
+                case Keep() if frame.episode in self.episodes:
+                    self.episodes[frame.episode].calls.keep(frame.reply, partial(self._kept, frame.call))
                 case Keep():
-                    self._keep(frame)
+                    self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
                 case Grew() if frame.episode in self.episodes:
                     self.episodes[frame.episode].calls.grow(frame.choice, frame.kept)
                 case FollowerReport():
                     self.engine.take_report(self.follower, frame)
                 case LossReport():
                     self.tasks.start_soon(self.engine.fleet.judge, frame, self.name)
-            await anyio.lowlevel.checkpoint()
 
         self._silenced.set()
         await anyio.sleep(STACK_TIMEOUT_S)  # that it ended says more, and is noticed meanwhile
         self.lose("can be understood no more")
 
-    def _keep(self, frame: Keep) -> None:
-        episode = self.episodes.get(frame.episode)
-        if episode is None:
-            self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
-        else:
-            episode.tasks.start_soon(self._answer_keep, frame, episode.calls)
-
-    async def _answer_keep(self, frame: Keep, calls: EpisodeCalls) -> None:
+    def _end(self, episode: _RunningEpisode, outcome: Outcome) -> bool:
+        """Note an episode's outcome; False: it names calls that were not kept, so the worker cannot be understood."""
+        assert isinstance(outcome.record, PackedRecord)
         try:
-            await calls.keep(frame.choice)
-            await self._send(Done(frame.call))
-        except Exception as error:
-            await self._send(Failed(frame.call, str(error) or type(error).__name__))
+            outcome.record.find(episode.calls.calls)
+        except KeyError:
+            return False
+        episode.outcome = outcome
+        episode.ended.set()
+        return True
+
+    def _kept(self, call: int) -> None:
+        """Note that what the worker asked to keep is safe."""
+        self._safe.append(call)
+        self._some_safe.set()
+
+    async def tell_kept(self) -> None:
+        """Tell the worker what is safe, again and again, all at once of what became so together."""
+        while not self.lost.is_set():
+            await self._some_safe.wait()
+            done, self._safe, self._some_safe = Done(self._safe), [], anyio.Event()
+            await self._send(done)
 
     async def _send(self, frame: Frame) -> None:
         """Send a frame to a worker that may be gone."""
@@ -291,6 +301,7 @@ async def open_worker(
             await worker.tell(newer)
         tasks.start_soon(worker.tell_engine, newer.number)
         tasks.start_soon(worker.serve)
+        tasks.start_soon(worker.tell_kept)
         tasks.start_soon(worker.watch, child, hang_timeout_s, own_log)
         tasks.start_soon(worker.wait_for_end, child, own_log)
         try:

@@ -1,4 +1,4 @@
-"""The messages between the main process and a worker process: JSON frames over a socket pair, each after its length.
+"""The messages between the main process and a worker process: frames over a socket pair.
 
     main ──► worker                                    worker ──► main
     Start         what to run, and how                 Ready, Refused    whether it can
@@ -7,31 +7,39 @@
     Done, Failed  the answer to Keep                   Keep, Grew        a whole reply, and what a growing one has gained
                                                        FollowerReport, LossReport    what it knows of the engine, and counts
 
-Nothing is pickled: a frame is rebuilt from plain JSON values, field by field.
+A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.rollout.packed_record`), which
+only who asks for them decodes:
+
+    length of the rest │ number of parts │ length of each part │ header │ bytes │ bytes ...        lengths: uint32, network order
+
+Nothing is pickled: a frame is rebuilt from plain values, field by field.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import anyio
 from anyio.abc import SocketStream
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
+from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
-from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import PackedRecord, StoredCall
 
 MAX_FRAME_BYTES = 2**28
 LENGTH_BYTES = 4
+READ_BYTES = 2**18
+"""At most so much is read at once."""
 GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 """What sending raises when the other end is gone."""
 
@@ -76,7 +84,7 @@ class Run:
     seed: int
     group_seed: int | None
     defaults: SamplingDefaults
-    recorded: list[RecordedChoice]
+    recorded: list[StoredCall]
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class EpisodeEnded:
-    """The outcome of an episode."""
+    """The outcome of an episode, whose record is a `PackedRecord`. Of its calls, those that the main process has kept are only named."""
 
     episode: int
     outcome: Outcome
@@ -114,7 +122,7 @@ class Keep:
 
     call: int
     episode: int
-    choice: RecordedChoice
+    reply: StoredCall
 
 
 @dataclass(frozen=True)
@@ -128,9 +136,9 @@ class Grew:
 
 @dataclass(frozen=True)
 class Done:
-    """The answer to Keep."""
+    """The answer to Keep: to several at once, where they became safe at once."""
 
-    call: int
+    calls: list[int]
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,9 @@ class Channel:
     _sending: anyio.Lock = field(default_factory=anyio.Lock)
 
     def __post_init__(self) -> None:
-        self._received = BufferedByteReceiveStream(self.stream)
+        self._received = bytearray()
+        self._read = 0
+        """Bytes of `_received` that belong to frames which were returned."""
 
     async def send(self, frame: Frame) -> None:
         """Send a frame.
@@ -168,71 +178,129 @@ class Channel:
         """
         content = encode(frame)
         async with self._sending:
-            await self.stream.send(len(content).to_bytes(LENGTH_BYTES) + content)
+            await self.stream.send(content)
 
     async def receive(self) -> Frame | None:
-        """Return the next frame; None when the other end is gone, or cannot be understood."""
+        """Return the next frame; None when the other end is gone, or cannot be understood.
+
+        It waits only for what has not arrived yet: of what comes together, at most READ_BYTES and the rest of a frame, nobody else runs meanwhile.
+        """
         try:
-            size = int.from_bytes(await self._received.receive_exactly(LENGTH_BYTES))
-            if size > MAX_FRAME_BYTES:
-                return None
-            return decode(await self._received.receive_exactly(size))
+            while (frame := self._next()) is None:
+                arrived = await self.stream.receive(READ_BYTES)
+                del self._received[: self._read]
+                self._read = 0
+                self._received += arrived
         except (anyio.IncompleteRead, anyio.EndOfStream, *GONE):
             return None
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error):
             return None
+        return frame
+
+    def _next(self) -> Frame | None:
+        """Return the first frame that has arrived whole; None: there is none yet.
+
+        Raises:
+            ValueError: It has more than MAX_FRAME_BYTES.
+        """
+        start = self._read + LENGTH_BYTES
+        if len(self._received) < start:
+            return None
+        size = int.from_bytes(self._received[self._read : start])
+        if size > MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {size} bytes")
+        if len(self._received) < start + size:
+            return None
+        self._read = start + size
+        return decode(bytes(self._received[start : self._read]))
 
 
 def encode(frame: Frame) -> bytes:
-    """Return a frame as bytes.
+    """Return a frame as it is sent.
 
     Raises:
         FrameTooLargeError: It has more than MAX_FRAME_BYTES.
     """
-    content = json.dumps({"frame": type(frame).__name__, **vars(frame)}, default=_plain).encode()
-    if len(content) > MAX_FRAME_BYTES:
-        raise FrameTooLargeError(f"it takes {len(content)} bytes, more than the {MAX_FRAME_BYTES} of one frame")
-    return content
+    parts = [b""]
+
+    def plain(value: object) -> Any:
+        """Return what stands for a value in the header: for bytes, the number of their part.
+
+        Raises:
+            TypeError: Nothing stands for it.
+        """
+        if isinstance(value, bytes):
+            parts.append(value)
+            return len(parts) - 1
+        if isinstance(value, StoredCall):
+            return value.key if value.is_named else value.content
+        if isinstance(value, PackedRecord):
+            return value.columns, value.prompt_ids, value.calls, vars(value.figures())
+        if is_dataclass(value):
+            return vars(value)
+        raise TypeError(f"{type(value).__name__} is no JSON value")
+
+    parts[0] = json.dumps({"frame": type(frame).__name__, **vars(frame)}, default=plain).encode()
+    lengths = struct.pack(f"!{1 + len(parts)}I", len(parts), *map(len, parts))
+    size = len(lengths) + sum(map(len, parts))
+    if size > MAX_FRAME_BYTES:
+        raise FrameTooLargeError(f"it takes {size} bytes, more than the {MAX_FRAME_BYTES} of one frame")
+    return b"".join((size.to_bytes(LENGTH_BYTES), lengths, *parts))
 
 
 def decode(content: bytes) -> Frame:
-    """Read a frame that `encode` wrote."""
-    values: dict[str, Any] = json.loads(content)
+    """Read a frame that `encode` wrote, without its first length.
+
+    Raises:
+        ValueError: It is none. So do LookupError, TypeError, AttributeError, RecursionError and struct.error say.
+    """
+    (count,) = struct.unpack_from("!I", content)
+    lengths = struct.unpack_from(f"!{count}I", content, LENGTH_BYTES)
+    parts, start = [], LENGTH_BYTES * (1 + count)
+    for length in lengths:
+        parts.append(content[start : start + length])
+        start += length
+    if start != len(content):
+        raise ValueError(f"its parts have {start} bytes, it has {len(content)}")
+    values: dict[str, Any] = json.loads(parts[0])
     kind = _KINDS[values.pop("frame")]
-    return kind(**{name: _NESTED.get(name, _same)(value) for name, value in values.items()})  # type: ignore[no-any-return]
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, TokenRecord):
-        return value.to_json()
-    if is_dataclass(value):
-        return vars(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
-def _same(value: Any) -> Any:
-    return value
+    rebuilt = {name: _NESTED[name](value, parts) if name in _NESTED else value for name, value in values.items()}
+    return kind(**rebuilt)  # type: ignore[no-any-return]
 
 
 def _choice(values: dict[str, Any]) -> RecordedChoice:
     return RecordedChoice(**{**values, "generation": Generation.from_json(values["generation"])})
 
 
-def _outcome(values: dict[str, Any]) -> Outcome:
-    return Outcome(**{**values, "record": TokenRecord.from_json(values["record"])})
+def _call(values: list[Any], parts: Sequence[bytes]) -> StoredCall:
+    if len(values) == 2:
+        return StoredCall.named((values[0], values[1]))
+    request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached, top = values
+    packed = parts[output_ids], parts[logprobs], parts[versions]
+    top_logprobs = None if top is None else parts[top]
+    content = (request, completion_id, choice_index, tool_call_ids, *packed, finish, cached, top_logprobs)
+    return StoredCall.of_content(content)
+
+
+def _outcome(values: dict[str, Any], parts: Sequence[bytes]) -> Outcome:
+    columns, prompt_ids, rows, figures = values["record"]
+    calls = [_call(row, parts) for row in rows]
+    record = PackedRecord(parts[columns], parts[prompt_ids], calls, RecordFigures(**figures))
+    return Outcome(**{**values, "record": record})
 
 
 _KINDS: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind for union in (ToWorker, ToMain) for kind in union.__args__
 }
-_NESTED: Mapping[str, Callable[[Any], Any]] = {
-    "state": FleetState.from_json,
-    "defaults": lambda values: SamplingDefaults(**values),
-    "recorded": lambda rows: [_choice(values) for values in rows],
-    "choice": _choice,
+_NESTED: Mapping[str, Callable[[Any, Sequence[bytes]], Any]] = {
+    "state": lambda values, _: FleetState.from_json(values),
+    "defaults": lambda values, _: SamplingDefaults(**values),
+    "recorded": lambda rows, parts: [_call(values, parts) for values in rows],
+    "reply": _call,
+    "choice": lambda values, _: _choice(values),
     "outcome": _outcome,
 }
-"""Functions that rebuild the fields which hold more than plain JSON values, by the fields' names."""
+"""Functions that rebuild the fields which hold more than plain JSON values, by the fields' names, from these and the parts after the header."""
 
 
 def is_json(value: object) -> bool:

@@ -24,7 +24,20 @@ from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, beginning, rest
 from agentrl.rollout.call_log_writer import PARTIALS_EVERY_S
-from agentrl.rollout.worker_channel import GONE, Answer, Channel, Failed, FrameTooLargeError, Grew, Keep
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import Key, StoredCall, pack
+from agentrl.rollout.worker_channel import (
+    GONE,
+    Answer,
+    Channel,
+    Done,
+    EpisodeEnded,
+    Failed,
+    FrameTooLargeError,
+    Grew,
+    Keep,
+    Run,
+)
 
 _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
@@ -110,7 +123,7 @@ class KeptReplies:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _waiting: dict[int, tuple[anyio.Event, list[Answer]]] = field(default_factory=dict)
 
-    async def keep(self, episode: int, choice: RecordedChoice) -> None:
+    async def keep(self, episode: int, reply: StoredCall) -> None:
         """Have a whole reply kept. Returns when it is safe.
 
         Raises:
@@ -119,7 +132,7 @@ class KeptReplies:
         call = next(self._numbers)
         answered, answers = self._waiting[call] = anyio.Event(), []
         try:
-            await self.channel.send(Keep(call, episode, choice))
+            await self.channel.send(Keep(call, episode, reply))
             await answered.wait()
         except FrameTooLargeError as error:
             raise EngineError(f"the reply cannot be sent to the main process: {error}") from error
@@ -133,10 +146,11 @@ class KeptReplies:
 
     def on_answer(self, answer: Answer) -> None:
         """Hand an answer to whoever waits for it."""
-        if answer.call in self._waiting:
-            answered, answers = self._waiting[answer.call]
-            answers.append(answer)
-            answered.set()
+        for call in answer.calls if isinstance(answer, Done) else [answer.call]:
+            if call in self._waiting:
+                answered, answers = self._waiting[call]
+                answers.append(answer)
+                answered.set()
 
     async def tell_growing(self) -> None:
         """Tell the main process every second what replies have gained, until cancelled: a worker that is lost costs at most so much of each."""
@@ -156,16 +170,27 @@ class WorkerCallLog(RecordedCalls):
 
     replies: KeptReplies | None = None
     episode: int = 0
+    kept: dict[Key, StoredCall] = field(default_factory=dict)
+    """The replies that the main process has, as it has them."""
+
+    @classmethod
+    def of(cls, replies: KeptReplies, frame: Run) -> WorkerCallLog:
+        """Return the call log of an episode that the main process sent."""
+        recorded = [choice for call in frame.recorded if (choice := call.choice()) is not None]
+        return cls(recorded, replies=replies, episode=frame.episode, kept={call.key: call for call in frame.recorded})
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is safe."""
         assert self.replies is not None
-        await self.replies.keep(self.episode, choice)
+        call = StoredCall.of(choice)
+        await self.replies.keep(self.episode, call)
+        self.kept[call.key] = call
 
-    def note(self, choice: RecordedChoice) -> None:
-        """Keep what a reply has so far, within a second."""
-        assert self.replies is not None
-        self.replies.broken_off.append(Grew(self.episode, 0, choice))
+    def ended(self, outcome: Outcome) -> EpisodeEnded:
+        """Return what tells the main process of the episode's outcome, but for what it has."""
+        record = pack(outcome.record, self.kept)
+        record.name(self.kept)
+        return EpisodeEnded(self.episode, replace(outcome, record=record))
 
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:

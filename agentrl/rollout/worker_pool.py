@@ -34,6 +34,7 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
+from agentrl.rollout.call_log_writer import EpisodeCallLog
 from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.sendable import unsendable
@@ -95,9 +96,10 @@ class WorkerPool:
 
         if not is_json(task):
             return failed(unsendable("the task", task))
+        assert call_log is None or isinstance(call_log, EpisodeCallLog)
         calls, suspicion, reasons = EpisodeCalls(call_log), 0, list[str]()
         while suspicion < FAILED_FROM:
-            frame = Run(next(self._numbers), task, seed, group_seed, defaults, await calls.recorded())
+            frame = Run(next(self._numbers), task, seed, group_seed, defaults, calls.recorded())
             alone = suspicion >= ALONE_FROM
             try:
                 async with self._new_worker() if alone else self._least_busy() as worker:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import IO
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
 
 from agentrl.concurrency.event_loop import end_process, run_loop
@@ -41,7 +40,6 @@ from agentrl.rollout.worker_channel import (
     Channel,
     Done,
     EngineChanged,
-    EpisodeEnded,
     Failed,
     FrameTooLargeError,
     Ready,
@@ -81,20 +79,19 @@ class _Worker:
                     await self.engine.take(frame.state, self.tasks)
                 case Done() | Failed():
                     self.replies.on_answer(frame)
-            await anyio.lowlevel.checkpoint()
 
     async def _run(self, frame: Run) -> None:
         EPISODE.set(frame.episode)
         with self.scopes[frame.episode]:
             runner = replace(self.runner, defaults=frame.defaults)
-            call_log = WorkerCallLog(frame.recorded, replies=self.replies, episode=frame.episode)
+            call_log = WorkerCallLog.of(self.replies, frame)
             outcome = await runner.run(frame.task, frame.seed, frame.group_seed, call_log)
             with suppress(*GONE):
                 try:
-                    await self.channel.send(EpisodeEnded(frame.episode, outcome))
+                    await self.channel.send(call_log.ended(outcome))
                 except FrameTooLargeError as error:
                     failed = Outcome(status="failed", error=f"its record cannot be sent to the main process: {error}")
-                    await self.channel.send(EpisodeEnded(frame.episode, failed))
+                    await self.channel.send(call_log.ended(failed))
         del self.scopes[frame.episode]
 
     async def beat(self, every_s: float) -> None:

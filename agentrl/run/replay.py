@@ -69,9 +69,6 @@ class _Answers(RecordedCalls):
     async def keep(self, choice: RecordedChoice) -> None:
         """Nothing is new here."""
 
-    def note(self, choice: RecordedChoice) -> None:
-        """Nothing is new here."""
-
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         """Nothing grows here."""

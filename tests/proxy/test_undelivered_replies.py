@@ -59,8 +59,6 @@ class Kept(RecordedCalls):
             await anyio.lowlevel.checkpoint()
         await anyio.sleep(self.delay_s)
 
-    def note(self, choice: RecordedChoice) -> None: ...
-
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         yield

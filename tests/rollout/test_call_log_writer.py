@@ -306,7 +306,6 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call_logs.write)
                 await anyio.sleep(0.002 * (episode_index % 3))
-                await call_log.close()
-                await in_thread(store.add, 0, episode_index, 1, Outcome(status="failed", error="timeout"))
+                await call_logs.add(0, episode_index, 1, Outcome(status="failed", error="timeout"), call_log)
     for episode_index in range(20):
         assert await in_thread(store.logged_calls, 0, episode_index) == []

@@ -17,6 +17,7 @@ from agentrl.record.tokens import FinishReason, Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout import calls
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall, PendingGroup
 from tests.chains import commit, manifest_of
@@ -137,9 +138,17 @@ def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
         store.open_group(9, 0, 9)
-        store.log_calls([LoggedCall(9, 0, kept_choice([1], "abort")), LoggedCall(9, 1, kept_choice([7], "stop"))])
         store.log_calls(
-            [LoggedCall(9, 0, kept_choice([4], "stop", "b")), LoggedCall(9, 0, kept_choice([1, 2], "stop"))]
+            [
+                LoggedCall(9, 0, StoredCall.of(kept_choice([1], "abort"))),
+                LoggedCall(9, 1, StoredCall.of(kept_choice([7], "stop"))),
+            ]
+        )
+        store.log_calls(
+            [
+                LoggedCall(9, 0, StoredCall.of(kept_choice([4], "stop", "b"))),
+                LoggedCall(9, 0, StoredCall.of(kept_choice([1, 2], "stop"))),
+            ]
         )
         assert store.logged_calls(9, 0) == [kept_choice([1, 2], "stop"), kept_choice([4], "stop", "b")]
         store.add(9, 0, 0, outcome(1.0))
@@ -157,8 +166,8 @@ def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_aga
         store.open_group(0, 0, 0)
         asked, other = kept_choice([5, 6], "stop", "a"), kept_choice([7], "stop", "b")
         second = replace(asked, completion_id="c", generation=replace(asked.generation, top_logprobs=[]))
-        store.log_calls([LoggedCall(0, 0, choice) for choice in (asked, other, second)])
-        store.log_calls([LoggedCall(0, 1, other)])
+        store.log_calls([LoggedCall(0, 0, StoredCall.of(choice)) for choice in (asked, other, second)])
+        store.log_calls([LoggedCall(0, 1, StoredCall.of(other))])
         logged = rows_of(store)
         record = TokenRecord()
         for choice in (second, asked):
@@ -191,7 +200,8 @@ def test_what_is_stored_of_an_episode_is_its_record_whatever_was_logged(tmp_path
         store.begin_restart()
         store.open_group(0, 0, 0)
         asked = kept_choice([5, 6], "stop")
-        store.log_calls([LoggedCall(0, 0, replace(asked, generation=replace(asked.generation, **change)))])
+        logged = replace(asked, generation=replace(asked.generation, **change))
+        store.log_calls([LoggedCall(0, 0, StoredCall.of(logged))])
         record = TokenRecord()
         turn = record.add("a", None, [1, 2, 3], asked.generation, 1.0)
         turn.request, turn.tool_call_ids = asked.request, asked.tool_call_ids

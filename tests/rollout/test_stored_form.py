@@ -16,6 +16,7 @@ from agentrl.proxy import recorded_choices
 from agentrl.record.tokens import ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout import calls
+from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.rollout.stored_form import from_column, to_column
@@ -65,7 +66,11 @@ def test_any_record_comes_back_as_it_went_in(turns: list[dict[str, Any]], log: l
             record.turns.append(turn)
         record.reward_roles({"critic": 0.25})
         store.log_calls(
-            [LoggedCall(0, 0, c) for c, wanted in zip(recorded_choices(record), log, strict=False) if wanted]
+            [
+                LoggedCall(0, 0, StoredCall.of(c))
+                for c, wanted in zip(recorded_choices(record), log, strict=False)
+                if wanted
+            ]
         )
         store.add(0, 0, 0, replace(outcome(1.0), record=record))
         (episode,) = store.episodes([0])

@@ -24,6 +24,7 @@ from agentrl.rollout import calls
 from agentrl.rollout.call_log_writer import open_call_log
 from agentrl.rollout.health import HealthCounts
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.packed_record import pack
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories
@@ -248,7 +249,6 @@ async def test_an_episode_that_starts_over_chooses_the_same_and_what_is_stored_s
     async with open_call_log(store) as logs, running(run, nano_format) as runner:
         call_log = logs.episode(0, 0, await in_thread(store.logged_calls, 0, 0))
         again = await runner.run({}, 0, None, call_log)
-        await call_log.close()
     assert call_log.replayed_tokens == sum(len(turn.output_ids) for turn in again.record.turns)
     straight = await outcome_of(agent, nano_format)
     names = ("model", "root_kind", "left_out", "role", "output_ids")
@@ -260,7 +260,9 @@ async def test_an_episode_that_starts_over_chooses_the_same_and_what_is_stored_s
 
 
 async def test_the_counts_come_back_from_a_worker() -> None:
-    outcome = Outcome(status="finished", record=TokenRecord(), roots={"main": 2, "side_call": 1}, rerendered_tokens=7)
+    outcome = Outcome(
+        status="finished", record=pack(TokenRecord(), {}), roots={"main": 2, "side_call": 1}, rerendered_tokens=7
+    )
     assert decode(encode(EpisodeEnded(1, outcome))) == EpisodeEnded(1, outcome)
 
 

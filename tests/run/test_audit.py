@@ -15,6 +15,7 @@ import pytest
 
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.rollout.manifest import read_manifest, write_manifest
+from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.run.run_directory import read_config
@@ -36,7 +37,7 @@ def run_dir(tmp_path: Path) -> Path:
                 store.add(group, episode_index, 0, outcome(float(episode_index)))
             if group < 6:
                 store.close_group(group, rejected="all rewards are 0.5" if group == 2 else None)
-        store.log_calls([LoggedCall(6, 1, kept_choice([1, 2], "stop"))])
+        store.log_calls([LoggedCall(6, 1, StoredCall.of(kept_choice([1, 2], "stop")))])
         store.note_first_chain("c0")
         commit_whole(store, 2, tmp_path / "checkpoints" / "step-2", [(1, [0, 1]), (2, [3, 4])])
     (tmp_path / "config.json").write_text(json.dumps({"rollout": {"group_size": 2}}))

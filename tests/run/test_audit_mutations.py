@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import StoreError
+from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.run.run_store import begin_store
 from tests.chains import commit_whole
@@ -60,7 +61,7 @@ def test_a_run_is_clean_while_it_goes_on(runs: dict[str, Path], tmp_path: Path) 
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")
     with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         assert audit(run_dir).violations == []
-        store.log_calls([LoggedCall(store.next_group_id() - 1, 1, kept_choice([7], "stop", "c"))])
+        store.log_calls([LoggedCall(store.next_group_id() - 1, 1, StoredCall.of(kept_choice([7], "stop", "c")))])
         assert audit(run_dir).violations == []
         store.begin_checkpoint(run_dir / "checkpoints" / "step-000012")
         shutil.copytree(run_dir / NEWEST, run_dir / "checkpoints" / "step-000012")

@@ -271,7 +271,5 @@ class _Log(RecordedCalls):
     async def keep(self, choice: RecordedChoice) -> None:
         pass
 
-    def note(self, choice: RecordedChoice) -> None: ...
-
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> AbstractContextManager[None]:
         return nullcontext()
