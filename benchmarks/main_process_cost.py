@@ -6,9 +6,8 @@
 
 An episode is `--turns` calls that sample `--tokens` ids together, random, with random logprobs as engines report them, so that they
 compress no better than real ones, after prompts of 100 ids; its messages carry all that a worker's do. The sender makes them before
-the clock runs. No model, proxy or workflow runs on either side;
-with `--through-main` the replies come from an engine in the main process that answers at once, over the channel. The figure is `time.process_time` of the main process, all its
-threads, between the end of `--warm-up` episodes and of `--episodes` more, which end at the same time as the main process bears it;
+the clock runs. No model, proxy or workflow runs on either side, as those of workers ask the engine's servers themselves. The figure is
+`time.process_time` of the main process, all its threads, between the end of `--warm-up` episodes and of `--episodes` more, which end at the same time as the main process bears it;
 the profile is of a second run, CPU by function, as the profiler's own work makes it slower. To compare two trees, run it in each in turn.
 """
 
@@ -27,7 +26,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -38,12 +36,16 @@ from anyio.abc import SocketStream
 
 from agentrl.concurrency.event_loop import run_loop
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.client.fleet import Fleet
+from agentrl.engine.client.fleet_state import EngineLimits
+from agentrl.engine.client.followers import Follower
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client.sglang_server import ServedModel, open_session
 from agentrl.errors import EngineError
 from agentrl.machine.garbage import settled
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
+from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
@@ -51,8 +53,8 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker import Worker
-from agentrl.rollout.worker_channel import GONE, Channel, Done, EngineState, EpisodeEnded, Failed, Generated, Run
-from agentrl.rollout.worker_engine import MainEngine, WorkerCallLog
+from agentrl.rollout.worker_channel import GONE, Channel, Done, EpisodeEnded, Failed, Run
+from agentrl.rollout.worker_engine import KeptReplies, WorkerCallLog
 from agentrl.rollout.worker_pool import WorkerPool, WorkerRunner
 
 WAITING = "<method 'acquire' of '_thread.lock' objects>"
@@ -71,70 +73,21 @@ def sampled(count: int, numbers: random.Random) -> Generation:
     return Generation(output_ids=ids, logprobs=list(logprobs), versions=[VersionSpan(0, 0, count)], finish="stop")
 
 
-class Instant:
-    """An engine that answers at once, from replies that are made already."""
-
-    version = 0
-    has_grammar = False
-    takes_images = False
-    vocabulary = VOCABULARY
-
-    def __init__(self, count: int) -> None:
-        numbers = random.Random(0)
-        self._replies = [sampled(count, numbers) for _ in range(TEMPLATES)]
-
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
-        adapter: str = "",
-    ) -> Generation:
-        """Return one of the replies."""
-        return self._replies[len(input_ids) % TEMPLATES]
-
-    def end_session(self, session: str) -> None:
-        """Forget nothing: nothing is known."""
-
-    async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """There are no weights."""
-        return 0.0
-
-    async def pause(self, mode: PauseMode) -> None:
-        """It never runs."""
-
-    async def resume(self) -> None:
-        """It never runs."""
-
-    async def health(self) -> None:
-        """It is well."""
-
-
 # The sender.
 
 
 async def converse(
-    engine: MainEngine, frame: Run, turns: int, prompts: list[list[int]], replies: list[Generation], reward: float
+    replies_of: KeptReplies, frame: Run, turns: int, prompts: list[list[int]], replies: list[Generation], reward: float
 ) -> EpisodeEnded:
     """Have each call of an episode kept as it happens; what came of it."""
-    calls = WorkerCallLog.of(engine, frame)
+    calls = WorkerCallLog.of(replies_of, frame)
     record, ids = TokenRecord(), list[int]()
     parent: Turn | None = None
     for index in range(turns):
         prompt = prompts[index]
         ids = ids + prompt
         request, completion_id = f"{frame.seed:032x}{index:032x}", f"chatcmpl-{frame.seed:024x}{index:08x}"
-        if replies:
-            generation = replies[(frame.episode + index) % len(replies)]
-        else:
-            empty = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
-            partial = PartialGeneration()
-            with calls.watch(RecordedChoice(request, completion_id, 0, [], empty), partial):
-                generation = await engine.generate(ids, SAMPLING, f"{frame.seed:032x}", partial=partial)
+        generation = replies[(frame.episode + index) % len(replies)]
         choice = RecordedChoice(request, completion_id, 0, [f"call_{index:024x}"], generation)
         await calls.keep(choice)
         parent = Turn(
@@ -164,29 +117,26 @@ async def converse(
     return calls.ended(outcome)
 
 
-SAMPLING = Sampling(max_new_tokens=4096)
-
-
-async def send(connection: socket.socket, turns: int, own_replies: int) -> None:
+async def send(connection: socket.socket, turns: int, tokens: int) -> None:
     """Be the worker, until the main process is gone."""
     channel = Channel(await SocketStream.from_socket(connection))
-    engine = MainEngine(channel, EngineState(0, False, False, VOCABULARY))
+    kept = KeptReplies(channel)
     numbers = random.Random(1)
     prompts = [[numbers.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(turns)]
-    replies = [sampled(own_replies, numbers) for _ in range(TEMPLATES if own_replies else 0)]
+    replies = [sampled(tokens, numbers) for _ in range(TEMPLATES)]
 
     async def run(frame: Run) -> None:
         reward = float(frame.episode % 2)
         with suppress(EngineError, *GONE):  # the main process has what it wants
-            await channel.send(await converse(engine, frame, turns, prompts, replies, reward))
+            await channel.send(await converse(kept, frame, turns, prompts, replies, reward))
 
     async with anyio.create_task_group() as tasks:
         while (frame := await channel.receive()) is not None:
             match frame:
                 case Run():
                     tasks.start_soon(run, frame)
-                case Generated() | Done() | Failed():
-                    engine.on_answer(frame)
+                case Done() | Failed():
+                    kept.on_answer(frame)
         tasks.cancel_scope.cancel()
 
 
@@ -238,20 +188,36 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
         },
     }
     config = RunConfig.model_validate(values)
-    engine = Instant(args.tokens // args.turns)
     episodes = args.warm_up + args.episodes
     tasks = TaskList([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1000)])
     ours, theirs = socket.socketpair()
-    own_replies = 0 if args.through_main else args.tokens // args.turns
-    command = [sys.executable, __file__, "--turns", str(args.turns), "--sender", str(theirs.fileno()), str(own_replies)]
+    command = [
+        sys.executable,
+        __file__,
+        "--turns",
+        str(args.turns),
+        "--sender",
+        str(theirs.fileno()),
+        str(args.tokens // args.turns),
+    ]
     with tempfile.TemporaryDirectory(prefix="agentrl-main-process-") as scratch, theirs:
         store = await anyio.to_thread.run_sync(Store, Path(scratch) / "store.sqlite")
         await anyio.to_thread.run_sync(store.begin_restart)
         sender = await anyio.open_process(command, stdout=None, stderr=None, pass_fds=[theirs.fileno()])
         theirs.close()
-        async with sender, anyio.create_task_group() as group:
+        async with sender, open_session() as http, anyio.create_task_group() as group:
             channel = Channel(await SocketStream.from_socket(ours))
-            worker = Worker("sender", channel, engine, group)
+            limits = EngineLimits()
+            engine = SGLangEngine(
+                Fleet([], limits, None),
+                ServedModel(),
+                0,
+                pause_mode="retract",
+                limits=limits,
+                http=http,
+                monitors=group,
+            )
+            worker = Worker("sender", channel, engine, Follower("sender"), group)
             pool = WorkerPool(config, engine, True, Path(scratch), print)
             pool.workers[0] = worker
             group.start_soon(worker.serve)
@@ -312,7 +278,6 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3, help="measurements, of which the median is shown")
     parser.add_argument("--rows", type=int, default=30, help="rows of the profile; 0: none")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument("--through-main", action="store_true", help="generate through the main process, too")
     parser.add_argument("--sender", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.sender is not None:

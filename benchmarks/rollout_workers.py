@@ -1,6 +1,6 @@
 """Episodes a second with the workflow in the main process, and in one and two worker processes.
 
-The engine answers at once, so that the rest is measured: proxy, client, channel and record. An episode is three calls of 32
+A server in a process of its own answers at once, so that the rest is measured: proxy, client, channel and record. An episode is three calls of 32
 tokens; `--think-ms` adds computation in Python to each, as a workflow that scores or parses has it.
 
     python benchmarks/rollout_workers.py --think-ms 10
@@ -9,18 +9,25 @@ tokens; `--think-ms` adds computation in Python to each, as a workflow that scor
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+from aiohttp import web
 
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.models import NANO
-from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.rollout.open_runner import open_runner
 from agentrl.rollout.workflow import load_workflow
 
@@ -40,54 +47,60 @@ async def run(episode):
 TOKENS = 32
 
 
-class Instant:
-    """An engine that answers at once, always the same."""
-
-    version = 0
-    has_grammar = False
-    takes_images = False
-    vocabulary = None
-
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
-        adapter: str = "",
-    ) -> Generation:
-        """Return 32 tokens."""
-        return Generation(
-            output_ids=[25] * TOKENS, logprobs=[-0.5] * TOKENS, versions=[VersionSpan(0, 0, TOKENS)], finish="length"
-        )
-
-    def end_session(self, session: str) -> None:
-        """Forget nothing: nothing is known."""
-
-    async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """There are no weights."""
-        return 0.0
-
-    async def pause(self, mode: PauseMode) -> None:
-        """It never runs."""
-
-    async def resume(self) -> None:
-        """It never runs."""
-
-    async def health(self) -> None:
-        """It is well."""
+async def generate(http: web.Request) -> web.StreamResponse:
+    """Answer at once, always the same, in SGLang's words."""
+    body = json.loads(await http.read())
+    count = body["sampling_params"]["max_new_tokens"] if not body.get("stream") else TOKENS
+    state = {
+        "output_ids": [25] * count,
+        "meta_info": {
+            "finish_reason": {"type": "length", "length": count},
+            "prompt_tokens": len(body["input_ids"]),
+            "weight_versions": [{"version": "0", "start": 0, "end": count}],
+            "output_token_logprobs": [[-0.5, 25, None]] * count,
+        },
+    }
+    if not body.get("stream"):
+        return web.json_response(state)
+    return web.Response(body=b"data: " + json.dumps(state).encode() + b"\n\n", content_type="text/event-stream")
 
 
-async def episodes_per_s(workers: int, args: argparse.Namespace, directory: Path) -> float:
-    """The speed of one setting."""
+async def describe(http: web.Request) -> web.Response:
+    """Say what a server must say of itself."""
+    return web.json_response({"incremental_streaming_output": True, "weight_version": "0"})
+
+
+def serve() -> None:
+    """Be the server, until standard input closes."""
+    app = web.Application()
+    app.add_routes([web.get(path, describe) for path in ("/server_info", "/model_info", "/health")])
+    app.add_routes([web.post("/generate", generate), web.post("/abort_request", describe)])
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        print(listener.getsockname()[1], flush=True)
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+        web.run_app(app, sock=listener, print=None, access_log=None)
+
+
+@contextmanager
+def instant_server() -> Iterator[str]:
+    """Run a server that answers at once in a process of its own, for the length of the context."""
+    command = [sys.executable, __file__, "--serve"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        process.kill()
+
+
+async def episodes_per_s(workers: int, args: argparse.Namespace, directory: Path, url: str) -> tuple[float, float]:
+    """(episodes a second, CPU milliseconds of this process for each) of one setting."""
     workflow = directory / "workflow.py"
     values = {"workflow": str(workflow), "model": {"path": str(NANO)}, "rollout": {"workers": workers}}
     config = RunConfig.model_validate(values)
     slots = anyio.Semaphore(args.concurrent)
-    async with open_runner(config, load_workflow(workflow), Instant(), logs=directory, say=print) as runner:
+    async with (
+        sglang_engine([url]) as engine,
+        open_runner(config, load_workflow(workflow), engine, logs=directory, say=print) as runner,
+    ):
 
         async def one(seed: int) -> None:
             async with slots:
@@ -100,22 +113,26 @@ async def episodes_per_s(workers: int, args: argparse.Namespace, directory: Path
                     group.start_soon(one, seed)
 
         await many(4 * max(1, workers))  # what is imported on first use
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         await many(args.episodes)
-        return args.episodes / (time.perf_counter() - started)
+        cpu_ms = 1000 * (time.process_time() - used) / args.episodes
+        return args.episodes / (time.perf_counter() - started), cpu_ms
 
 
 async def main(args: argparse.Namespace) -> None:
     """Measure each setting in turn, several times."""
-    speeds: dict[int, list[float]] = {0: [], 1: [], 2: []}
-    with tempfile.TemporaryDirectory(prefix="agentrl-benchmark-") as directory:
+    found: dict[int, list[tuple[float, float]]] = {0: [], 1: [], 2: []}
+    with instant_server() as url, tempfile.TemporaryDirectory(prefix="agentrl-benchmark-") as directory:
         (Path(directory) / "workflow.py").write_text(WORKFLOW)
         for _ in range(args.rounds):
-            for workers, measured in speeds.items():
-                measured.append(await episodes_per_s(workers, args, Path(directory)))
-    for workers, measured in speeds.items():
-        shown = ", ".join(f"{speed:.0f}" for speed in measured)
-        print(f"rollout.workers = {workers}: {statistics.median(measured):.0f} episodes/s (rounds: {shown})")
+            for workers, measured in found.items():
+                measured.append(await episodes_per_s(workers, args, Path(directory), url))
+    for workers, measured in found.items():
+        shown = ", ".join(f"{speed:.0f}/s with {cpu_ms:.1f} ms" for speed, cpu_ms in measured)
+        speed, cpu_ms = (statistics.median(values) for values in zip(*measured, strict=True))
+        print(
+            f"rollout.workers = {workers}: {speed:.0f} episodes/s, {cpu_ms:.1f} ms of the main process's CPU for each (rounds: {shown})"
+        )
 
 
 if __name__ == "__main__":
@@ -124,4 +141,9 @@ if __name__ == "__main__":
     parser.add_argument("--concurrent", type=int, default=32)
     parser.add_argument("--think-ms", type=float, default=0.0, help="computation after each call")
     parser.add_argument("--rounds", type=int, default=3)
-    anyio.run(main, parser.parse_args())
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+    else:
+        anyio.run(main, arguments)

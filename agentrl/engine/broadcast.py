@@ -137,7 +137,7 @@ class Broadcast:
         self._name = f"weights-{next(self._counter)}"
         self._left.append(self._name)
         port = free_port(self._address)
-        offsets = list(itertools.accumulate((server.ranks for server in serving), initial=1))
+        offsets = list(itertools.accumulate((server.abilities.ranks for server in serving), initial=1))
         ranks = dict(zip([server.url for server in serving], offsets, strict=False))
         common = {"world_size": offsets[-1], "group_name": self._name, "backend": self._backend}
 

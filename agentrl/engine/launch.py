@@ -22,7 +22,7 @@ from agentrl.concurrency.child_process import child_process
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import EngineConfig
 from agentrl.engine import serve_sglang
-from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import ConfigError, EngineError, one_line
 from agentrl.machine.extras import check_extra

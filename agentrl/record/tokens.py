@@ -73,6 +73,20 @@ def join_generations(first: Generation, second: Generation) -> Generation:
     )
 
 
+def rest(generation: Generation, start: int) -> Generation:
+    """Return a reply without its first `start` tokens: joined to these, it is the reply again."""
+    spans = [
+        VersionSpan(s.version, max(s.start, start) - start, s.end - start) for s in generation.versions if s.end > start
+    ]
+    return replace(
+        generation,
+        output_ids=generation.output_ids[start:],
+        logprobs=generation.logprobs[start:],
+        versions=spans,
+        top_logprobs=generation.top_logprobs[start:],
+    )
+
+
 def beginning(generation: Generation, count: int, finish: FinishReason) -> Generation:
     """Return the first `count` tokens of a reply, as one that ended there."""
     return replace(

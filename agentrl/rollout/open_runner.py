@@ -9,6 +9,8 @@ from pathlib import Path
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import ModelConfig, RunConfig
 from agentrl.engine import Engine
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.errors import WorkerError
 from agentrl.models import model_name
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.proxy.http_door import Handle
@@ -83,19 +85,25 @@ async def open_runner(
     Args:
         config: The run.
         workflow: The workflow; workers load it themselves.
-        engine: What answers the model calls.
+        engine: What answers the model calls. Workers call its servers themselves.
         chat_format: That of the configuration's model, where it is loaded already.
         training: Whether what the episodes record is to be trained on.
         logs: Directory of the workers' logs.
         say: Takes what a user should read.
 
     Raises:
-        AgentRLError: The model's tokenizer cannot be loaded, there is no sandbox, or no worker can be started.
+        AgentRLError: The model's tokenizer cannot be loaded, or there is no sandbox.
+        WorkerError: No worker can be started.
     """
     if config.rollout.workers == 0:
         async with in_process_runner(config, workflow, engine, chat_format=chat_format, training=training) as runner:
             yield runner
     else:
+        if not isinstance(engine, SGLangEngine):
+            raise WorkerError(
+                f"`rollout.workers` = {config.rollout.workers} needs an engine of servers, which workers call themselves, not a "
+                f"{type(engine).__name__}; run the workflows in this process with `rollout.workers` = 0"
+            )
         async with open_workers(config, engine, training=training, logs=logs, say=say) as workers:
             yield workers
 

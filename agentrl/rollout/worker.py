@@ -1,4 +1,4 @@
-"""One worker process as the main process sees it: the episodes in it, what they ask of the engine, and how it was lost.
+"""One worker process as the main process sees it: the episodes in it, the replies that it has kept, and how it was lost.
 
 A worker is lost when its process ends or its event loop is blocked. Then it says whose fault that may be: `suspicion`.
 """
@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,30 +24,25 @@ from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.child_process import ChildProcess, child_process
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine import Engine
-from agentrl.engine.protocol import PartialGeneration
+from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
+from agentrl.engine.client.followers import Follower
+from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import PackedRecord
 from agentrl.rollout.worker_channel import (
     GONE,
-    Answer,
     Beat,
     Cancel,
-    CancelCall,
     Channel,
     Done,
-    EndSession,
-    EngineState,
+    EngineChanged,
     EpisodeEnded,
     Failed,
     Frame,
-    Generate,
-    Generated,
-    Health,
+    Grew,
     Keep,
-    Progress,
     Ready,
     Refused,
     Run,
@@ -70,8 +65,6 @@ CERTAIN, POSSIBLE = 2, 1
 @dataclass(eq=False)
 class _RunningEpisode:
     calls: EpisodeCalls
-    tasks: TaskGroup
-    """The calls on their way."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     outcome: Outcome | None = None
 
@@ -82,7 +75,9 @@ class Worker:
 
     name: str
     channel: Channel
-    engine: Engine
+    engine: SGLangEngine
+    follower: Follower
+    """The worker, as the engine knows it."""
     tasks: TaskGroup
     lost: anyio.Event = field(default_factory=anyio.Event)
     reason: str = ""
@@ -93,7 +88,6 @@ class Worker:
     """By episode: how likely it was that one that the worker was lost."""
     metrics: dict[str, float] = field(default_factory=dict)
     episodes: dict[int, _RunningEpisode] = field(default_factory=dict)
-    _scopes: dict[int, anyio.CancelScope] = field(default_factory=dict)
     _safe: list[int] = field(default_factory=list)
     """What the worker asked to keep, is safe, and was not told of yet."""
     _some_safe: anyio.Event = field(default_factory=anyio.Event)
@@ -112,19 +106,18 @@ class Worker:
             WorkerLostError: The worker is lost meanwhile.
             FrameTooLargeError: The task is too large to be sent.
         """
-        async with background_tasks() as tasks:
-            episode = self.episodes[frame.episode] = _RunningEpisode(calls, tasks)
-            try:
-                if self.lost.is_set():
-                    raise WorkerLostError(self.reason)
-                await self._send(frame)
-                await episode.ended.wait()
-            except anyio.get_cancelled_exc_class():
-                with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S):
-                    await self._send(Cancel(frame.episode))
-                raise
-            finally:
-                del self.episodes[frame.episode]
+        episode = self.episodes[frame.episode] = _RunningEpisode(calls)
+        try:
+            if self.lost.is_set():
+                raise WorkerLostError(self.reason)
+            await self._send(frame)
+            await episode.ended.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S):
+                await self._send(Cancel(frame.episode))
+            raise
+        finally:
+            del self.episodes[frame.episode]
         if episode.outcome is None:
             raise WorkerLostError(self.reason)
         return episode.outcome
@@ -153,16 +146,14 @@ class Worker:
                         break
                 case Keep() if frame.episode in self.episodes:
                     self.episodes[frame.episode].calls.keep(frame.reply, partial(self._kept, frame.call))
-                case Generate() if frame.episode in self.episodes:
-                    self._start(frame, self.episodes[frame.episode])
-                case Keep() | Generate():
+                case Keep():
                     self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
-                case Health():
-                    self.tasks.start_soon(self._answer, frame.call, partial(self._health, frame.call))
-                case CancelCall() if frame.call in self._scopes:
-                    self._scopes[frame.call].cancel()
-                case EndSession():
-                    self.engine.end_session(frame.session)
+                case Grew() if frame.episode in self.episodes:
+                    self.episodes[frame.episode].calls.grow(frame.choice, frame.kept)
+                case FollowerReport():
+                    self.engine.take_report(self.follower, frame)
+                case LossReport():
+                    self.tasks.start_soon(self.engine.fleet.judge, frame, self.name)
 
         self._silenced.set()
         await anyio.sleep(STACK_TIMEOUT_S)  # that it ended says more, and is noticed meanwhile
@@ -179,10 +170,6 @@ class Worker:
         episode.ended.set()
         return True
 
-    def _start(self, frame: Generate, episode: _RunningEpisode) -> None:
-        self._scopes[frame.call] = anyio.CancelScope()
-        episode.tasks.start_soon(self._generate, frame, episode.calls)
-
     def _kept(self, call: int) -> None:
         """Note that what the worker asked to keep is safe."""
         self._safe.append(call)
@@ -195,73 +182,32 @@ class Worker:
             done, self._safe, self._some_safe = Done(self._safe), [], anyio.Event()
             await self._send(done)
 
-    async def _generate(self, frame: Generate, calls: EpisodeCalls) -> None:
-        newest, arrived = anyio.create_memory_object_stream[list[int]](1)
-
-        def progress(ids: list[int]) -> None:
-            # `ids` is the whole reply so far: a state skipped here is part of the next one.
-            with suppress(anyio.WouldBlock):
-                newest.send_nowait(ids)
-
-        async def generate() -> Answer:
-            growing = PartialGeneration(frame.start)
-            async with background_tasks() as tasks:
-                if frame.progress:
-                    tasks.start_soon(self._send_progress, frame.call, arrived)
-                with calls.watch(frame.choice, growing):
-                    generation = await self.engine.generate(
-                        frame.input_ids,
-                        frame.sampling,
-                        frame.session,
-                        progress if frame.progress else None,
-                        images=frame.images,
-                        partial=growing,
-                        adapter=frame.adapter,
-                    )
-            calls.generated(frame.choice, generation)
-            return Generated(frame.call, generation)
-
-        try:
-            with newest, arrived, self._scopes[frame.call]:
-                await self._answer(frame.call, generate)
-        finally:
-            del self._scopes[frame.call]
-
-    async def _send_progress(self, call: int, arrived: anyio.abc.ObjectReceiveStream[list[int]]) -> None:
-        sent: list[int] = []
-        async for ids in arrived:
-            kept = len(sent) if ids[: len(sent)] == sent else 0
-            await self._send(Progress(call, kept, ids[kept:]))
-            sent = list(ids)
-
-    async def _health(self, call: int) -> Answer:
-        await self.engine.health()
-        return Done([call])
-
-    async def _answer(self, call: int, work: Callable[[], Awaitable[Answer]]) -> None:
-        """Answer a call with what `work` returns, or with why it failed."""
-        try:
-            await self._send(await work())
-        except Exception as error:
-            await self._send(Failed(call, str(error) or type(error).__name__))
-
     async def _send(self, frame: Frame) -> None:
         """Send a frame to a worker that may be gone."""
         with suppress(*GONE):
             await self.channel.send(frame)
 
+    async def tell_engine(self, number: int) -> None:
+        """Tell the worker what changes in the engine, from the state of this number on."""
+        while True:
+            await self.engine.fleet.followers.next_after(number)
+            state = self.engine.state()
+            number = state.number
+            await self.tell(state)
+
+    async def tell(self, state: FleetState) -> None:
+        """Tell the worker what the engine is now."""
+        await self._send(EngineChanged(state))
+
     async def watch(self, child: ChildProcess, hang_timeout_s: float, log: WorkerLog) -> None:
-        """Lose the worker when its event loop is blocked, saying where, and meanwhile tell it what changes in the engine.
+        """Lose the worker when its event loop is blocked, saying where.
 
         Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
         """
         step_s = min(MAX_STEP_S, hang_timeout_s / 10)
-        state = engine_state(self.engine)
         while self._silent_s < hang_timeout_s:
             await anyio.sleep(step_s)
             self._silent_s += step_s
-            if state != (state := engine_state(self.engine)):
-                self.tasks.start_soon(self._send, state)
         blocked = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`)"
         try:
             await child.write_line("what blocks?")
@@ -305,21 +251,16 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def engine_state(engine: Engine) -> EngineState:
-    """Return what a worker's proxy has to know of an engine."""
-    return EngineState(engine.version, engine.has_grammar, engine.takes_images, engine.vocabulary)
-
-
 @asynccontextmanager
 async def open_worker(
-    name: str, config: RunConfig, engine: Engine, log: Path, *, training: bool
+    name: str, config: RunConfig, engine: SGLangEngine, log: Path, *, training: bool
 ) -> AsyncIterator[Worker]:
     """Hold a worker process for the length of the context.
 
     Args:
         name: What messages and logs call it.
         config: The run that its episodes are of.
-        engine: What answers their model calls.
+        engine: The one whose servers answer their model calls.
         log: The file that it writes to.
         training: Whether what they record is to be trained on.
 
@@ -343,16 +284,22 @@ async def open_worker(
             reason = one_line(error)
             raise WorkerError(f"the {name} cannot be started: {reason}; make room, or raise ulimit -n") from error
         stack.push_async_callback(channel.stream.aclose)
+        state = engine.state()
         start = Start(
             config.model_dump(mode="json"),
-            engine_state(engine),
+            state,
             sys.path,
             min(MAX_STEP_S, hang_timeout_s / 4),
             training,
         )
         await _start(name, channel, start, own_log)
         tasks = await stack.enter_async_context(background_tasks())
-        worker = Worker(name, channel, engine, tasks)
+        follower = stack.enter_context(engine.fleet.followers.following(name))
+        follower.number = state.number
+        worker = Worker(name, channel, engine, follower, tasks)
+        if (newer := engine.state()).number > state.number:  # before any episode
+            await worker.tell(newer)
+        tasks.start_soon(worker.tell_engine, newer.number)
         tasks.start_soon(worker.serve)
         tasks.start_soon(worker.tell_kept)
         tasks.start_soon(worker.watch, child, hang_timeout_s, own_log)

@@ -3,9 +3,9 @@
     main ──► worker                                    worker ──► main
     Start         what to run, and how                 Ready, Refused    whether it can
     Run, Cancel   an episode                           Beat              its event loop turns
-    EngineState   what the engine can do               EpisodeEnded      an episode, with its outcome
-    Progress      what a growing reply gained          Generate, Keep, Health, CancelCall, EndSession
-    Generated, Done, Failed   the answer to calls
+    EngineChanged what it must know of the engine      EpisodeEnded      an episode, with its outcome
+    Done, Failed  the answer to Keep                   Keep, Grew        a whole reply, and what a growing one has gained
+                                                       FollowerReport, LossReport    what it knows of the engine, and counts
 
 A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.rollout.packed_record`), which
 only who asks for them decodes:
@@ -26,13 +26,13 @@ from typing import Any
 import anyio
 from anyio.abc import SocketStream
 
-from agentrl.engine.protocol import Sampling
+from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.tokens import Generation
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import PackedRecord, StoredCall
 
@@ -49,21 +49,11 @@ class FrameTooLargeError(AgentRLError):
 
 
 @dataclass(frozen=True)
-class EngineState:
-    """The facts of the engine that a worker's proxy has to know."""
-
-    version: int
-    has_grammar: bool
-    takes_images: bool
-    vocabulary: int | None
-
-
-@dataclass(frozen=True)
 class Start:
     """The first frame: what to run."""
 
     config: dict[str, Any]
-    state: EngineState
+    state: FleetState
     import_path: list[str]
     """`sys.path` of the main process, so that the workflow finds the same modules."""
     beat_s: float
@@ -120,22 +110,10 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Generate:
-    """`Engine.generate`, for an episode. `choice` says which reply it will be."""
+class EngineChanged:
+    """The main process's engine is not what it was."""
 
-    call: int
-    episode: int
-    choice: RecordedChoice
-    input_ids: list[int]
-    sampling: Sampling
-    session: str
-    images: list[ImageSpan]
-    start: Generation | None
-    """Tokens that the reply has already."""
-    progress: bool
-    """Whether to send what it gains as it grows."""
-    adapter: str
-    """The role whose adapter answers."""
+    state: FleetState
 
 
 @dataclass(frozen=True)
@@ -148,61 +126,32 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Health:
-    """`Engine.health`."""
+class Grew:
+    """What a growing reply has gained: its first `kept` tokens are as before, and those of `choice` follow."""
 
-    call: int
-
-
-@dataclass(frozen=True)
-class CancelCall:
-    """Nobody waits for the answer to this call any more."""
-
-    call: int
-
-
-@dataclass(frozen=True)
-class EndSession:
-    """`Engine.end_session`."""
-
-    session: str
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A growing reply: its first `kept` ids are as before, and `ids` follow."""
-
-    call: int
+    episode: int
     kept: int
-    ids: list[int]
-
-
-@dataclass(frozen=True)
-class Generated:
-    """The answer to Generate."""
-
-    call: int
-    generation: Generation
+    choice: RecordedChoice
 
 
 @dataclass(frozen=True)
 class Done:
-    """The answer to Keep and Health: to several at once, where they were done at once."""
+    """The answer to Keep: to several at once, where they became safe at once."""
 
     calls: list[int]
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The answer to a call that the engine could not carry out."""
+    """The answer to Keep where it could not be done."""
 
     call: int
     error: str
 
 
-Answer = Generated | Done | Failed
-ToWorker = Start | Run | Cancel | EngineState | Progress | Answer
-ToMain = Ready | Refused | Beat | EpisodeEnded | Generate | Keep | Health | CancelCall | EndSession
+Answer = Done | Failed
+ToWorker = Start | Run | Cancel | EngineChanged | Answer
+ToMain = Ready | Refused | Beat | EpisodeEnded | Keep | Grew | FollowerReport | LossReport
 Frame = ToWorker | ToMain
 
 
@@ -319,12 +268,8 @@ def decode(content: bytes) -> Frame:
     return kind(**rebuilt)  # type: ignore[no-any-return]
 
 
-def _generation(values: dict[str, Any] | None) -> Generation | None:
-    return None if values is None else Generation.from_json(values)
-
-
 def _choice(values: dict[str, Any]) -> RecordedChoice:
-    return RecordedChoice(**{**values, "generation": _generation(values["generation"])})
+    return RecordedChoice(**{**values, "generation": Generation.from_json(values["generation"])})
 
 
 def _call(values: list[Any], parts: Sequence[bytes]) -> StoredCall:
@@ -349,17 +294,11 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind for union in (ToWorker, ToMain) for kind in union.__args__
 }
 _NESTED: Mapping[str, Callable[[Any, Sequence[bytes]], Any]] = {
-    "state": lambda values, _: EngineState(**values),
+    "state": lambda values, _: FleetState.from_json(values),
     "defaults": lambda values, _: SamplingDefaults(**values),
-    "sampling": lambda values, _: Sampling(
-        **{**values, "logit_bias": [(token, bias) for token, bias in values["logit_bias"]]}
-    ),
     "recorded": lambda rows, parts: [_call(values, parts) for values in rows],
     "reply": _call,
     "choice": lambda values, _: _choice(values),
-    "images": lambda rows, _: [ImageSpan(**values) for values in rows],
-    "start": lambda values, _: _generation(values),
-    "generation": lambda values, _: _generation(values),
     "outcome": _outcome,
 }
 """Functions that rebuild the fields which hold more than plain JSON values, by the fields' names, from these and the parts after the header."""

@@ -1,212 +1,189 @@
-"""The engine and the call log as a worker process has them: both are the main process's, asked over the channel."""
+"""The engine and the call log as a worker process has them: an engine that follows the main process's, and replies that this one keeps.
+
+run(episode) ─► proxy ─► FollowingEngine ─HTTP─► servers
+                  │             ▲ └── what it has taken over, counted, and found lost ──► main process
+                  │             └──── what has changed ──────────────────────────────────◄
+                  └► WorkerCallLog ── whole replies, at once; growing ones, every second ──► the store
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import anyio
+from anyio.abc import TaskGroup
 
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.client.fleet_state import FleetState, LossReport
+from agentrl.engine.client.following_engine import FollowingEngine, following_engine
+from agentrl.engine.protocol import PartialGeneration
 from agentrl.errors import EngineError
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.tokens import Generation, beginning, rest
+from agentrl.rollout.call_log_writer import PARTIALS_EVERY_S
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import Key, StoredCall, pack
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,
-    CancelCall,
     Channel,
     Done,
-    EndSession,
-    EngineState,
     EpisodeEnded,
     Failed,
-    Frame,
     FrameTooLargeError,
-    Generate,
-    Generated,
-    Health,
+    Grew,
     Keep,
-    Progress,
     Run,
 )
 
-NOTICE_TIMEOUT_S = 1.0
-"""Bound of telling the main process what it need not answer."""
+_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
 
 @dataclass(eq=False)
-class _Waiting:
-    on_progress: OnProgress | None
-    answered: anyio.Event = field(default_factory=anyio.Event)
-    answer: Answer | None = None
-    ids: list[int] = field(default_factory=list)
-
-
 class MainEngine:
-    """The main process's engine. It is `agentrl.engine.protocol.Engine`; weights are updated in the main process alone."""
+    """The main process's engine, followed. Open it with `main_engine`."""
 
-    def __init__(self, channel: Channel, state: EngineState) -> None:
-        self.state = state
-        self._channel = channel
-        self._numbers = itertools.count()
-        self._waiting: dict[int, _Waiting] = {}
-        self._ended_sessions: list[str] = []
-        self.partials: dict[int, tuple[int, RecordedChoice]] = {}
-        """By the identity of a partial generation: the episode that it belongs to, and which reply it will be."""
+    channel: Channel
+    engine: FollowingEngine
+    losses: anyio.abc.ObjectReceiveStream[LossReport]
 
-    @property
-    def version(self) -> int:
-        """The weight version that serves new tokens."""
-        return self.state.version
+    async def take(self, state: FleetState, tasks: TaskGroup) -> None:
+        """Take over what has changed, and say so; again, when the replies have ended that had to."""
+        self.engine.take(state)
+        await self.report()
+        if self.engine.ending:
+            tasks.start_soon(self._report_end)
 
-    @property
-    def has_grammar(self) -> bool:
-        """Whether it can hold a reply to a JSON schema."""
-        return self.state.has_grammar
+    async def report(self) -> None:
+        """Say what has been taken over, and counted."""
+        with suppress(*GONE):
+            await self.channel.send(self.engine.report())
 
-    @property
-    def takes_images(self) -> bool:
-        """Whether the model that it serves sees images."""
-        return self.state.takes_images
+    async def _report_end(self) -> None:
+        await self.engine.until_ended()
+        await self.report()
 
-    @property
-    def vocabulary(self) -> int | None:
-        """Ids that the served model knows."""
-        return self.state.vocabulary
+    async def report_losses(self) -> None:
+        """Tell the main process which servers are found lost, until cancelled."""
+        with suppress(*GONE):
+            async for loss in self.losses:
+                await self.channel.send(loss)
 
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
-        adapter: str = "",
-    ) -> Generation:
-        """Return one uninterrupted reply; see `Engine.generate`. The partial generation is the main process's: this one only says whose it is.
 
-        Raises:
-            EngineError: It has no partial generation of an episode of this worker, or the main process could not answer it.
-        """
-        if partial is None or id(partial) not in self.partials:
-            raise EngineError("a worker generates for its episodes only")
-        episode, choice = self.partials[id(partial)]
-        call, start = next(self._numbers), partial.start
-        frame = Generate(
-            call, episode, choice, input_ids, sampling, session, list(images), start, on_progress is not None, adapter
+@asynccontextmanager
+async def main_engine(channel: Channel, state: FleetState) -> AsyncIterator[MainEngine]:
+    """Follow the main process's engine for the length of the context."""
+    found, losses = anyio.create_memory_object_stream[LossReport](float("inf"))
+    with found, losses:
+        async with following_engine(state, found.send_nowait) as engine:
+            yield MainEngine(channel, engine, losses)
+
+
+@dataclass(eq=False)
+class _Growing:
+    """A reply that is made."""
+
+    episode: int
+    choice: RecordedChoice
+    partial: PartialGeneration
+    told: Generation = _NOTHING
+    """What the main process has of it."""
+
+    def gain(self) -> Grew | None:
+        """Return what it has gained since it was told of last; None: nothing."""
+        so_far = self.partial.so_far() if self.partial.so_far else self.partial.start
+        if so_far is None or so_far.finish != "abort" or not so_far.output_ids:
+            return None
+        count = len(self.told.output_ids)
+        before = beginning(so_far, count, "abort")
+        same = (before.output_ids, before.logprobs, before.versions) == (
+            self.told.output_ids,
+            self.told.logprobs,
+            self.told.versions,
         )
-        answer = await self._ask(call, frame, on_progress)
-        assert isinstance(answer, Generated)
-        return answer.generation
+        kept = count if same else 0
+        if same and len(so_far.output_ids) == count:
+            return None
+        self.told = so_far
+        return Grew(self.episode, kept, replace(self.choice, generation=rest(so_far, kept)))
+
+
+@dataclass(eq=False)
+class KeptReplies:
+    """The replies of all episodes of a worker, on their way to the main process."""
+
+    channel: Channel
+    growing: dict[int, _Growing] = field(default_factory=dict)
+    """By the identity of the partial generation."""
+    broken_off: list[Grew] = field(default_factory=list)
+    """Of replies that grow no more, what was not told yet."""
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _waiting: dict[int, tuple[anyio.Event, list[Answer]]] = field(default_factory=dict)
 
     async def keep(self, episode: int, reply: StoredCall) -> None:
-        """Keep a whole reply. Returns when it is safe."""
+        """Have a whole reply kept. Returns when it is safe.
+
+        Raises:
+            EngineError: It could not be sent, or kept.
+        """
         call = next(self._numbers)
-        await self._ask(call, Keep(call, episode, reply))
-
-    async def health(self) -> None:
-        """Return when every server answers; raise EngineError when one does not."""
-        call = next(self._numbers)
-        await self._ask(call, Health(call))
-
-    def end_session(self, session: str) -> None:
-        """Forget a session: no more calls of it will come."""
-        self._ended_sessions.append(session)
-
-    async def tell_ended_sessions(self) -> None:
-        """Tell the main process which sessions have ended."""
-        while self._ended_sessions:
-            await self._channel.send(EndSession(self._ended_sessions.pop()))
-
-    async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Refuse: this is for the main process to do.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError("the main process updates the weights")
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Refuse: this is for the main process to do.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError("the main process pauses the engine")
-
-    async def resume(self) -> None:
-        """Refuse: this is for the main process to do.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError("the main process resumes the engine")
+        answered, answers = self._waiting[call] = anyio.Event(), []
+        try:
+            await self.channel.send(Keep(call, episode, reply))
+            await answered.wait()
+        except FrameTooLargeError as error:
+            raise EngineError(f"the reply cannot be sent to the main process: {error}") from error
+        except GONE as error:
+            raise EngineError("the main process is gone") from error
+        finally:
+            del self._waiting[call]
+        (answer,) = answers
+        if isinstance(answer, Failed):
+            raise EngineError(answer.error)
 
     def on_answer(self, answer: Answer) -> None:
         """Hand an answer to whoever waits for it."""
-        for call in answer.calls if isinstance(answer, Done) else (answer.call,):
-            waiting = self._waiting.get(call)
-            if waiting is not None:
-                waiting.answer = answer
-                waiting.answered.set()
+        for call in answer.calls if isinstance(answer, Done) else [answer.call]:
+            if call in self._waiting:
+                answered, answers = self._waiting[call]
+                answers.append(answer)
+                answered.set()
 
-    def on_progress(self, progress: Progress) -> None:
-        """Hand what a growing reply has to whoever waits for it."""
-        waiting = self._waiting.get(progress.call)
-        if waiting is not None and waiting.on_progress is not None:
-            waiting.ids = waiting.ids[: progress.kept] + progress.ids
-            waiting.on_progress(waiting.ids)
-
-    async def _ask(self, call: int, frame: Frame, on_progress: OnProgress | None = None) -> Answer:
-        waiting = self._waiting[call] = _Waiting(on_progress)
-        try:
-            await self._channel.send(frame)
-            await waiting.answered.wait()
-        except FrameTooLargeError as error:
-            raise EngineError(f"the request cannot be sent to the main process: {error}") from error
-        except GONE as error:
-            raise EngineError("the main process is gone") from error
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S), suppress(*GONE):
-                await self._channel.send(CancelCall(call))
-            raise
-        finally:
-            del self._waiting[call]
-        assert waiting.answer is not None
-        if isinstance(waiting.answer, Failed):
-            raise EngineError(waiting.answer.error)
-        return waiting.answer
+    async def tell_growing(self) -> None:
+        """Tell the main process every second what replies have gained, until cancelled: a worker that is lost costs at most so much of each."""
+        with suppress(*GONE):
+            while True:
+                await anyio.sleep(PARTIALS_EVERY_S)
+                broken_off, self.broken_off = self.broken_off, []
+                gains = [gain for growing in list(self.growing.values()) if (gain := growing.gain()) is not None]
+                for grew in (*broken_off, *gains):
+                    with suppress(FrameTooLargeError):
+                        await self.channel.send(grew)
 
 
 @dataclass(eq=False)
 class WorkerCallLog(RecordedCalls):
     """One episode's calls, kept by the main process. It is `agentrl.proxy.CallLog`."""
 
-    engine: MainEngine | None = None
+    replies: KeptReplies | None = None
     episode: int = 0
     kept: dict[Key, StoredCall] = field(default_factory=dict)
     """The replies that the main process has, as it has them."""
 
     @classmethod
-    def of(cls, engine: MainEngine, frame: Run) -> WorkerCallLog:
+    def of(cls, replies: KeptReplies, frame: Run) -> WorkerCallLog:
         """Return the call log of an episode that the main process sent."""
         recorded = [choice for call in frame.recorded if (choice := call.choice()) is not None]
-        return cls(recorded, engine=engine, episode=frame.episode, kept={call.key: call for call in frame.recorded})
+        return cls(recorded, replies=replies, episode=frame.episode, kept={call.key: call for call in frame.recorded})
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is safe."""
-        assert self.engine is not None
+        assert self.replies is not None
         call = StoredCall.of(choice)
-        await self.engine.keep(self.episode, call)
+        await self.replies.keep(self.episode, call)
         self.kept[call.key] = call
 
     def ended(self, outcome: Outcome) -> EpisodeEnded:
@@ -217,10 +194,14 @@ class WorkerCallLog(RecordedCalls):
 
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
-        """Say whose partial generation it is. The main process, which has the engine, looks at what it has."""
-        assert self.engine is not None
-        self.engine.partials[id(partial)] = (self.episode, choice)
+        """Keep what a reply has so far, every second, while the context lasts; and at its end, if it was broken off."""
+        assert self.replies is not None
+        growing = self.replies.growing[id(partial)] = _Growing(self.episode, choice, partial)
         try:
             yield
+        except BaseException:
+            if (gain := growing.gain()) is not None:
+                self.replies.broken_off.append(gain)
+            raise
         finally:
-            del self.engine.partials[id(partial)]
+            del self.replies.growing[id(partial)]

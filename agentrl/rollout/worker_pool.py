@@ -30,7 +30,7 @@ import anyio
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.condition import Condition
 from agentrl.config import RunConfig
-from agentrl.engine import Engine
+from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
@@ -55,7 +55,7 @@ class WorkerPool:
     """The workers of a run. Open it with `open_workers`."""
 
     config: RunConfig
-    engine: Engine
+    engine: SGLangEngine
     training: bool
     logs: Path
     say: Callable[[str], None]
@@ -212,13 +212,13 @@ class WorkerRunner:
 
 @asynccontextmanager
 async def open_workers(
-    config: RunConfig, engine: Engine, *, training: bool, logs: Path, say: Callable[[str], None]
+    config: RunConfig, engine: SGLangEngine, *, training: bool, logs: Path, say: Callable[[str], None]
 ) -> AsyncIterator[WorkerRunner]:
     """Yield a runner over `rollout.workers` processes, started, for the length of the context.
 
     Args:
         config: The run.
-        engine: What answers the model calls of their episodes.
+        engine: The one whose servers answer the model calls of their episodes.
         training: Whether what these record is to be trained on.
         logs: Directory of their logs, `worker-N.log`.
         say: Is told of each worker that is lost.

@@ -1,6 +1,6 @@
 """The program of a worker process: a proxy, the workflow, and the episodes that the main process sends.
 
-Three lines lead to the main process. Over the channel go episodes, engine calls and beats, from the event loop. On
+Three lines lead to the main process. Over the channel go episodes, replies to keep and beats, from the event loop. On
 standard input, a thread waits: a line asks what the event loop is doing, its end ends the process, also when the loop is
 blocked. What anybody prints goes to the log.
 """
@@ -39,17 +39,15 @@ from agentrl.rollout.worker_channel import (
     Cancel,
     Channel,
     Done,
-    EngineState,
+    EngineChanged,
     Failed,
     FrameTooLargeError,
-    Generated,
-    Progress,
     Ready,
     Refused,
     Run,
     Start,
 )
-from agentrl.rollout.worker_engine import MainEngine, WorkerCallLog
+from agentrl.rollout.worker_engine import KeptReplies, MainEngine, WorkerCallLog, main_engine
 from agentrl.rollout.worker_stack import loop_stack
 from agentrl.rollout.workflow import load_workflow
 
@@ -63,6 +61,7 @@ EPISODE: ContextVar[int | None] = ContextVar("agentrl_episode", default=None)
 class _Worker:
     channel: Channel
     engine: MainEngine
+    replies: KeptReplies
     runner: EpisodeRunner
     tasks: TaskGroup
     scopes: dict[int, anyio.CancelScope] = field(default_factory=dict)
@@ -76,21 +75,18 @@ class _Worker:
                     self.tasks.start_soon(self._run, frame)
                 case Cancel() if frame.episode in self.scopes:
                     self.scopes[frame.episode].cancel()
-                case EngineState():
-                    self.engine.state = frame
-                case Progress():
-                    self.engine.on_progress(frame)
-                case Generated() | Done() | Failed():
-                    self.engine.on_answer(frame)
+                case EngineChanged():
+                    await self.engine.take(frame.state, self.tasks)
+                case Done() | Failed():
+                    self.replies.on_answer(frame)
 
     async def _run(self, frame: Run) -> None:
         EPISODE.set(frame.episode)
         with self.scopes[frame.episode]:
             runner = replace(self.runner, defaults=frame.defaults)
-            call_log = WorkerCallLog.of(self.engine, frame)
+            call_log = WorkerCallLog.of(self.replies, frame)
             outcome = await runner.run(frame.task, frame.seed, frame.group_seed, call_log)
             with suppress(*GONE):
-                await self.engine.tell_ended_sessions()
                 try:
                     await self.channel.send(call_log.ended(outcome))
                 except FrameTooLargeError as error:
@@ -102,8 +98,8 @@ class _Worker:
         """Tell the main process again and again that the event loop turns."""
         with suppress(*GONE):
             while True:
-                await self.engine.tell_ended_sessions()
                 await self.channel.send(Beat(self.runner.metrics()))
+                await self.engine.report()
                 await anyio.sleep(every_s)
 
 
@@ -114,18 +110,21 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
         return  # the main process is gone
     sys.path += [path for path in start.import_path if path not in sys.path]
     config = RunConfig.model_validate(start.config)
-    engine = MainEngine(channel, start.state)
     try:
         workflow = load_workflow(Path(config.workflow))
         async with (
             AsyncExitStack() as context,
-            in_process_runner(config, workflow, engine, chat_format=None, training=start.training) as runner,
+            main_engine(channel, start.state) as engine,
+            in_process_runner(config, workflow, engine.engine, chat_format=None, training=start.training) as runner,
             anyio.create_task_group() as tasks,
         ):
             context.enter_context(settled())
             await channel.send(Ready())
             on_start(tasks.cancel_scope)
-            worker = _Worker(channel, engine, runner, tasks)
+            replies = KeptReplies(channel)
+            worker = _Worker(channel, engine, replies, runner, tasks)
+            tasks.start_soon(engine.report_losses)
+            tasks.start_soon(replies.tell_growing)
             tasks.start_soon(worker.beat, start.beat_s)
             await worker.serve()
             tasks.cancel_scope.cancel()

@@ -17,7 +17,7 @@ Answer = list[Any] | web.Response
 
 
 def sound_states(
-    count: int, *, version: int = 0, piece: int = 4, first: int = 0, length: int | None = None
+    count: int, *, version: int = 0, piece: int = 4, first: int = 0, length: int | None = None, prompt_tokens: int = 3
 ) -> list[Json]:
     """The states of a sound reply of ids first, first + 1, ..., each with the new tokens alone, as a server that reports versions."""
     states: list[Json] = []
@@ -26,7 +26,7 @@ def sound_states(
         ids = list(range(first + start, first + end))
         meta: Json = {
             "finish_reason": {"type": "length", "length": length or count} if end == count else None,
-            "prompt_tokens": 3,
+            "prompt_tokens": prompt_tokens,
             "weight_version": str(version),
             "output_token_logprobs": [[-0.5, token, None] for token in ids],
         }

@@ -16,7 +16,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import BadReplyError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import json, resource, sys
 import anyio
-from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.protocol import Sampling
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.machine.process_limits import shortages

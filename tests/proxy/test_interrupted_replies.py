@@ -12,7 +12,7 @@ import anyio
 import openai
 import pytest
 
-from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server

@@ -11,11 +11,12 @@ import anyio
 import pytest
 
 from agentrl.config import load_config
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import WorkerError
 from agentrl.models import NANO
 from agentrl.rollout import worker
 from agentrl.rollout.open_runner import open_runner
-from tests.instant_engine import InstantEngine
+from tests.engine.scripted_server import Answer, Json, scripted_server, sound_states
 
 WORKFLOW = """
 import os
@@ -49,8 +50,16 @@ async def test_a_nameless_signal_and_a_lack_of_descriptors_end_no_run(
         return pair()
 
     monkeypatch.setattr(socket, "socketpair", socketpair)
+
+    def answer(body: Json) -> Answer:
+        return list(sound_states(4, prompt_tokens=len(body["input_ids"])))
+
     with anyio.fail_after(200):
-        async with open_runner(config, None, InstantEngine(), training=True, logs=tmp_path, say=said.append) as runner:
+        async with (
+            scripted_server(answer) as server,
+            sglang_engine([server.url]) as engine,
+            open_runner(config, None, engine, training=True, logs=tmp_path, say=said.append) as runner,
+        ):
             failed = await runner.run({"signal": REAL_TIME_SIGNAL}, 1)
             finished = await runner.run({"signal": 0}, 2)
     assert said[0].startswith(f"worker 0 was killed by signal {REAL_TIME_SIGNAL}")

@@ -17,8 +17,8 @@ class Adapter:
 
     name: str
     version: int
-    directory: Path
-    """Where its files are."""
+    directory: Path | None = None
+    """Where its files are; None in a process that names it and does not load it."""
 
 
 @dataclass(frozen=True)

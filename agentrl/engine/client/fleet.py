@@ -1,7 +1,7 @@
 """The servers of one engine: which of them are in service, all of them asked at once, paused together, looked after.
 
 A lost server (it died, hangs, failed, refused what the others took, or says what cannot be right) is taken out of service.
-`monitor` waits for it, or, with `restart`, starts it again, has it catch up, and puts it back.
+`monitor` waits for it, or, with `restart`, starts it again, has it catch up, and puts it back. Servers join and leave meanwhile.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import anyio
 
 from agentrl.concurrency.condition import Condition
+from agentrl.engine.client.fleet_state import EngineLimits, LossReport
+from agentrl.engine.client.followers import Followers
 from agentrl.engine.client.routing import Router
 from agentrl.engine.client.server_errors import LocalShortageError, ServerLostError
 from agentrl.engine.client.sglang_server import SGLangServer
@@ -33,30 +35,25 @@ ABORT_POLL_S = 0.005
 MAX_BAD_IN_A_ROW = 3
 """A server that gives so many bad replies in a row is taken out of service."""
 SHORTAGES_LOGGED_EVERY_S = 60.0
+MAX_DOUBTS = 3
+"""A server that followers cannot reach is believed lost without another look, when so many looks before found it well ..."""
+DOUBTS_COUNT_FOR_S = 60.0
+"""... within this time."""
 
 Restart = Callable[[str], Awaitable[None]]
 """Start the server at a URL again; returns when it answers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineLimits:
-    """Bounds of an engine's waits."""
-
-    request_timeout_s: float = 600
-    """One reply, interruptions included."""
-    hang_timeout_s: float = 30
-    """A server that answers neither a health check nor a pause within this is taken for dead."""
-    health_interval_s: float = 5
-    """Time between two looks at a server."""
-    balance_threshold: int = 8
-    """A session leaves its server when that has so many more replies in flight than the least busy one."""
 
 
 class Fleet:
     """One or more servers of the same weights. None is in service before `join`."""
 
     def __init__(self, servers: Sequence[SGLangServer], limits: EngineLimits, restart: Restart | None) -> None:
-        self.servers = servers
+        self.servers = list(servers)
+        self.followers = Followers()
+        self.on_loss: Callable[[SGLangServer, str, bool], None] | None = None
+        """Is told which server was marked down, why, and whether it could not be reached."""
+        self.ends_replies = False
+        """Whether open replies are being ended: paused in mode `abort`."""
         self.router = Router[SGLangServer](limits.balance_threshold)
         self.running = anyio.Event()
         """Set while the servers are not paused."""
@@ -74,6 +71,10 @@ class Fleet:
         self._limits = limits
         self._restart = restart
         self._in_service = Condition()
+        self.restarts: dict[SGLangServer, Restart | None] = {}
+        """How those that joined later are started again."""
+        self._monitors: dict[SGLangServer, anyio.CancelScope] = {}
+        self._doubted_at: dict[SGLangServer, list[float]] = {}
 
     async def join(self) -> int:
         """Take all servers into service; the version that they serve.
@@ -84,7 +85,7 @@ class Fleet:
         versions: dict[str, int] = {}
         for server in self.servers:
             versions[server.url] = await server.probe(self._limits.hang_timeout_s)
-            server.serving = True
+            server.begin_service()
         if len(set(versions.values())) != 1:
             raise EngineError(f"the servers serve different weight versions: {versions}")
         return versions[self.servers[0].url]
@@ -132,21 +133,43 @@ class Fleet:
             first, *_ = refusals.values()
             raise first
 
+    def begin_service(self, server: SGLangServer) -> None:
+        """Send a server requests from now on, here and in the processes that follow."""
+        server.begin_service()
+        self.put_in_service()
+
+    def put_in_service(self) -> None:
+        """Wake those who wait for a server, and tell the processes that follow."""
+        self._in_service.notify_all()
+        self.followers.announce()
+
+    def open_replies(self, server: SGLangServer) -> int:
+        """Return how many replies a server is asked for, here and by the processes that follow."""
+        return server.in_flight + self.followers.in_flight(server.address)
+
     async def pause(self, mode: PauseMode) -> None:
-        """Stop producing tokens on every server until `resume`."""
-        self.running = anyio.Event()
+        """Stop producing tokens on every server until `resume`. The processes that follow know it before it begins."""
+        if self.running.is_set():
+            self.running = anyio.Event()
+        self.ends_replies = mode == "abort"
+        self.followers.announce()
+        await self.followers.acknowledged()
         await self.call_all(lambda server: self._pause(server, mode))
 
     async def _pause(self, server: SGLangServer, mode: PauseMode) -> None:
         if mode == "abort":
             # SGLang's own abort looks once a second whether all replies have ended. Ended before, they cost no second.
-            with anyio.move_on_after(ABORT_TIMEOUT_S):
-                while server.in_flight:
-                    await server.abort_all(self._limits.hang_timeout_s)
-                    await anyio.sleep(ABORT_POLL_S)
+            await self._end_replies(server)
             # The server puts a reply away only after it has sent it.
             await anyio.sleep(4 * ABORT_POLL_S)
         await server.post("/pause_generation", {"mode": mode}, self._limits.hang_timeout_s)
+
+    async def _end_replies(self, server: SGLangServer) -> None:
+        """Have a server hand back what its replies have, within a bound."""
+        with anyio.move_on_after(ABORT_TIMEOUT_S):
+            while self.open_replies(server):
+                await server.abort_all(self._limits.hang_timeout_s)
+                await anyio.sleep(ABORT_POLL_S)
 
     async def resume(self) -> None:
         """Produce tokens again."""
@@ -155,6 +178,8 @@ class Fleet:
             await self.call_all(lambda server: server.post("/continue_generation", {}, bound))
         finally:
             self.running.set()
+            self.ends_replies = False
+            self.followers.announce()
 
     async def health(self) -> None:
         """Return when every server in service answers.
@@ -168,7 +193,7 @@ class Fleet:
         for server in serving:
             await server.get("/health", self._limits.hang_timeout_s)
 
-    def mark_down(self, server: SGLangServer, reason: str) -> None:
+    def mark_down(self, server: SGLangServer, reason: str, *, unreachable: bool = False) -> None:
         """Send a server nothing more until it is back."""
         if server.serving:
             log.warning("taking %s out of service: %s", server.url, reason)
@@ -176,6 +201,47 @@ class Fleet:
             self.last_failure = reason
             self.failures += 1
             server.drop_requests()
+            self.followers.announce()
+            if self.on_loss is not None:
+                self.on_loss(server, reason, unreachable)
+
+    async def judge(self, loss: LossReport, follower: str) -> None:
+        """Take a server that a follower found lost out of service, or, where it is well, let followers use it again."""
+        server = next((one for one in self.servers if one.address == loss.url), None)
+        if server is None or not server.serving or server.incarnation != loss.incarnation:
+            return  # known already
+        reason = f"{follower} says: {loss.reason}"
+        if loss.unreachable:
+            doubted = [at for at in self._doubted_at.get(server, ()) if time.monotonic() - at < DOUBTS_COUNT_FOR_S]
+            self._doubted_at[server] = [*doubted, time.monotonic()]
+            if len(doubted) < MAX_DOUBTS:
+                await self._check(server)
+                if server.serving and server.incarnation == loss.incarnation:
+                    log.warning("%s answers, it stays in service; %s", server.url, reason)
+                    server.incarnation += 1
+                    self.put_in_service()
+                return
+        elif loss.number < self.followers.awaited:  # it judges by what has changed since
+            server.incarnation += 1
+            self.put_in_service()
+            return
+        self.mark_down(server, reason)
+
+    async def dismiss(self, server: SGLangServer) -> None:
+        """Take a server out of the fleet. Its replies end with what they have, and go on elsewhere."""
+        serving, server.serving, server.leaving = server.serving, False, True
+        self.followers.announce()
+        if serving:
+            await self.followers.acknowledged()
+            with suppress(EngineError):  # lost meanwhile: what its replies have is known
+                await self._end_replies(server)
+        self.servers.remove(server)
+        self._doubted_at.pop(server, None)
+        self.restarts.pop(server, None)
+        if (monitor := self._monitors.get(server)) is not None:
+            monitor.cancel()
+        server.drop_requests()
+        self.followers.announce()
 
     def note_bad_reply(self, server: SGLangServer, reason: str) -> None:
         """Count a reply that cannot be used against the server that gave it."""
@@ -195,16 +261,21 @@ class Fleet:
             log.warning("waiting: %s", reason)
 
     async def monitor(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
-        """See that one server answers, and bring it back when it is lost, until cancelled.
+        """See that one server answers, and bring it back when it is lost, until it leaves.
 
         `catch_up` gives it what the others have, and puts it into service.
         """
-        while True:
-            if server.serving:
-                await anyio.sleep(self._limits.health_interval_s)
-                await self._check(server)
-            else:
-                await self._recover(server, catch_up)
+        with anyio.CancelScope() as scope:
+            self._monitors[server] = scope
+            try:
+                while server in self.servers:
+                    if server.serving:
+                        await anyio.sleep(self._limits.health_interval_s)
+                        await self._check(server)
+                    else:
+                        await self._recover(server, catch_up)
+            finally:
+                del self._monitors[server]
 
     async def _check(self, server: SGLangServer) -> None:
         running = self.running
@@ -221,8 +292,9 @@ class Fleet:
 
     async def _recover(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
         try:
-            if self._restart is not None:
-                await self._restart(server.url)
+            restart = self.restarts.get(server, self._restart)
+            if restart is not None:
+                await restart(server.url)
             await catch_up(server)
         except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)
@@ -230,5 +302,3 @@ class Fleet:
             await anyio.sleep(min(1.0, self._limits.health_interval_s))
             return
         log.warning("%s is back in service", server.url)
-        server.bad_in_a_row = 0
-        self._in_service.notify_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentrl.engine.client.server_errors import BadReplyError, ServerLostError
+from agentrl.engine.client.server_errors import BadReplyError, ServerLostError, UnreachableError
 from agentrl.engine.client.version_tracker import VersionTracker
 from agentrl.engine.soundness import (
     Expected,
@@ -162,10 +162,10 @@ class GrowingReply:
         """Return the whole reply.
 
         Raises:
-            ServerLostError: It is not whole.
+            UnreachableError: It is not whole.
         """
         if self._whole is None:
-            raise ServerLostError(f"{self._url} closed the stream before the reply ended", self.so_far())
+            raise UnreachableError(f"{self._url} closed the stream before the reply ended", self.so_far())
         return self._whole
 
     def _ended(self, finish: dict[str, Any], expected: Expected) -> Generation:

@@ -2,7 +2,8 @@
 
     EngineError              the server refused: it is alive, and so would the next one refuse
     ├── ServerLostError      it cannot be reached, broke off, went silent, or failed: it is taken out of service at once
-    │   └── ServerFailedError
+    │   ├── ServerFailedError
+    │   └── UnreachableError
     ├── BadReplyError        it answered with what cannot be right: it is asked again elsewhere, and taken out when it repeats
     └── LocalShortageError   this machine has no descriptor, port, thread or memory for the call: no server is to blame
 
@@ -30,6 +31,10 @@ class _PartialReplyError(EngineError):
 
 class ServerLostError(_PartialReplyError):
     """A server cannot be reached any more, or cannot go on. `partial` is what it said of a reply before."""
+
+
+class UnreachableError(ServerLostError):
+    """A connection to a server failed or broke off, which may also be the fault of what lies between."""
 
 
 class ServerFailedError(ServerLostError):

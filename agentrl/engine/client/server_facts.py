@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,6 +12,23 @@ from agentrl.errors import EngineError
 
 MAX_RANKS = 2**16
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAbilities:
+    """What a server can do, as its probe has found out."""
+
+    reports_spans: bool = True
+    """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""
+    has_grammar: bool = False
+    """Whether it can hold a reply to a JSON schema."""
+    takes_images: bool = False
+    ranks: int = 1
+    """Processes that hold a part of the weights each."""
+    incremental: bool = False
+    """Whether a state of a streamed reply holds the new tokens alone."""
+    takes_interval: bool = True
+    """Whether a request may say how many tokens are gathered before they are sent."""
 
 
 class _Facts(BaseModel):

@@ -1,13 +1,10 @@
 """The engine over SGLang servers; it drives real SGLang servers and the embedded one alike.
 
-    generate ─► choose a server ─► stream /generate ─► stop | length ─► Generation
-                    ▲                    │
-                    │                    ├─ abort (a weight update in mode `abort`): keep the partial ids
-                    │                    ├─ lost (the server died, or hangs): keep the partial ids
-                    └── go on from them ◄┴─ bad (what it said cannot be right): keep what was sound before it
+    this process        SGLangEngine: weights, pauses, which servers there are; replies too (`ReplyClient`)
+                             │ `fleet.followers`
+    worker processes    FollowingEngine: replies alone, from the same servers
 
-In modes `retract` and `in_place` a weight update leaves replies open, and the server reports which weights made which
-token. However a reply was interrupted, the caller sees one. Which servers there are to choose from is `Fleet`'s.
+What changes all servers is done by one process, one change after the other.
 """
 
 from __future__ import annotations
@@ -15,225 +12,62 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 import anyio
+from anyio.abc import TaskGroup
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
 from agentrl.engine.client.adapters import Adapters, adapters_in
-from agentrl.engine.client.fleet import EngineLimits, Fleet, Restart
-from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError
-from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, ServedModel, SGLangServer
+from agentrl.engine.client.fleet import Fleet, Restart
+from agentrl.engine.client.fleet_state import EngineLimits, FleetState, FollowerReport, ServerState
+from agentrl.engine.client.followers import Follower
+from agentrl.engine.client.reply_client import ReplyClient
+from agentrl.engine.client.router_list import follow_router, resolved
+from agentrl.engine.client.sglang_server import ServedModel, SGLangServer, open_session, place_of
 from agentrl.engine.client.staging import staged
 from agentrl.engine.client.version_tracker import VERSION_DIGITS, version_number
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
-from agentrl.engine.soundness import Expected, fault_of
+from agentrl.engine.protocol import PauseMode
 from agentrl.errors import EngineError
-from agentrl.record.tokens import Generation, ImageSpan, join_generations
+from agentrl.machine.privacy import without_secrets
 
 CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""
-ABORTED_RETRY_S = 0.005
-"""How long to wait before resubmitting a reply that something other than our own pause aborted."""
-IDLE_CONNECTION_S = 1.0
-"""An idle connection is closed after at most twice this. SGLang closes it after 5 s, and a request sent at that moment would
-find its server lost."""
-BAD_REPLIES_SPARE = 2
-"""A call fails when it got so many bad replies more than there are servers."""
 
 Load = Callable[[], Awaitable[None]]
 """Bring new weights into the paused servers."""
-_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
 
-@dataclass(frozen=True)
-class _Request:
-    """One reply that is wanted, as `SGLangEngine.generate` was asked for it."""
-
-    input_ids: list[int]
-    sampling: Sampling
-    session: str
-    images: Sequence[ImageSpan]
-    on_progress: OnProgress | None
-    partial: PartialGeneration | None
-    adapter: str
-    """The role whose adapter answers; "": the only one, or the served model."""
-
-
-class SGLangEngine:
+class SGLangEngine(ReplyClient):
     """One or more SGLang servers that serve the same weights. Open it with `sglang_engine`."""
 
     def __init__(
-        self, fleet: Fleet, model: ServedModel, version: int, *, pause_mode: PauseMode, limits: EngineLimits
+        self,
+        fleet: Fleet,
+        model: ServedModel,
+        version: int,
+        *,
+        pause_mode: PauseMode,
+        limits: EngineLimits,
+        http: aiohttp.ClientSession,
+        monitors: TaskGroup,
     ) -> None:
-        self.fleet = fleet
-        self._model = model
+        super().__init__(fleet, model, version, limits)
         self._model.keeps_cache = pause_mode == "in_place"
         self._asked_pause_mode = pause_mode
-        self._limits = limits
-        self._version = version
+        self._http = http
+        self._monitors = monitors
         self._checkpoint: Path | None = None
-        self._adapters = Adapters()
-        """The LoRA adapters of new tokens; none: they are the served model's own."""
         self._retired = Adapters()
         """The adapters before, that requests on their way may still name."""
         self._updating = anyio.Lock()
 
     @property
-    def version(self) -> int:
-        """The weight version that serves new tokens."""
-        return self._version
-
-    @property
     def pause_mode(self) -> PauseMode:
         """The way in which weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
-        return self._asked_pause_mode if all(s.reports_spans for s in self.fleet.servers) else "abort"
-
-    @property
-    def has_grammar(self) -> bool:
-        """Whether every server can hold a reply to a JSON schema."""
-        return all(server.has_grammar for server in self.fleet.servers)
-
-    @property
-    def takes_images(self) -> bool:
-        """Whether the model that the servers serve sees images."""
-        return all(server.takes_images for server in self.fleet.servers)
-
-    @property
-    def vocabulary(self) -> int | None:
-        """Rows of the served model's output layer; None: not known."""
-        return self._model.vocabulary
-
-    @property
-    def in_flight(self) -> int:
-        """Replies being generated."""
-        return sum(server.in_flight for server in self.fleet.servers)
-
-    @property
-    def serving(self) -> list[str]:
-        """URLs of the servers in service."""
-        return [server.url for server in self.fleet.in_service()]
-
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
-        adapter: str = "",
-    ) -> Generation:
-        """Return one uninterrupted reply; see `Engine.generate`.
-
-        One that must satisfy a JSON schema, or that has penalties, reports no progress: a grammar, and the count of a reply's tokens,
-        start at its first token, so if it is interrupted it starts over.
-
-        Raises:
-            EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
-        """
-        if sampling.in_one_piece:
-            on_progress = partial = None
-        request = _Request(input_ids, sampling, session, images, on_progress, partial, adapter)
-        done = (partial and partial.start) or _NOTHING
-        if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
-            done = _NOTHING
-        bad: list[SGLangServer] = []
-        with self.fleet.router.calling(session), anyio.move_on_after(self._limits.request_timeout_s):
-            while True:
-                if len(done.output_ids) >= sampling.max_new_tokens:
-                    return replace(done, finish="length")
-                await self.fleet.running.wait()
-                async with self.fleet.streams:
-                    server = await self.fleet.choose(session, bad)
-                    part = await self._part(server, bad, request, done)
-                if part.finish != "abort" or not sampling.in_one_piece:
-                    done = join_generations(done, part)
-                if done.finish != "abort":
-                    return done
-                if self.fleet.running.is_set():
-                    await anyio.sleep(ABORTED_RETRY_S)
-        raise EngineError(
-            f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
-            f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
-            f"`engine.request_timeout_s` too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
-        )
-
-    async def _part(
-        self, server: SGLangServer, bad: list[SGLangServer], request: _Request, done: Generation
-    ) -> Generation:
-        """Return the rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows.
-
-        Raises:
-            EngineError: It cannot go on at another server.
-        """
-        shown = 0
-
-        def show(ids: list[int]) -> None:
-            nonlocal shown
-            shown = len(ids)
-            if request.on_progress is not None:
-                request.on_progress(done.output_ids + ids)
-
-        try:
-            part = await self._go_on(server, request, done, show)
-            server.bad_in_a_row = 0
-        except ServerLostError as lost:
-            self.fleet.mark_down(server, str(lost))
-            part = lost.partial or _NOTHING
-        except BadReplyError as reply:
-            self.fleet.note_bad_reply(server, str(reply))
-            bad.append(server)
-            if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
-                raise EngineError(f"{len(bad)} replies in a row could not be used; the last: {reply}") from reply
-            part = reply.partial or _NOTHING
-        except LocalShortageError as lacking:
-            self.fleet.note_shortage(str(lacking))
-            await anyio.sleep(SHORTAGE_RETRY_S)
-            part = lacking.partial or _NOTHING
-        if len(part.output_ids) < shown:
-            # Whoever reads the stream may have acted on these tokens, so no others may take their place.
-            raise EngineError(
-                f"{shown - len(part.output_ids)} tokens were streamed of which {server.url} did not say, before it was lost, which "
-                "weights made them"
-            )
-        return part
-
-    async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
-        sampling, partial = request.sampling, request.partial
-
-        def watch(so_far: Callable[[], Generation]) -> None:
-            if partial is not None:
-                partial.so_far = lambda: join_generations(done, so_far())
-
-        adapter = self._adapters.of(request.adapter)
-        try:
-            return await server.generate(
-                request.input_ids + done.output_ids,
-                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done.output_ids)),
-                session=request.session,
-                images=request.images,
-                adapter=adapter,
-                on_ids=None if request.on_progress is None else show,
-                watch=watch,
-            )
-        except EngineError as error:
-            blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)
-            if blamed or adapter is None:
-                raise
-            if adapter is not self._adapters.of(request.adapter):
-                return _NOTHING  # it named an adapter that the server has unloaded meanwhile
-            if adapter.name not in str(error):
-                raise
-            raise ServerLostError(f"{server.url} lost the adapter that it was given: {error}") from error
-
-    def end_session(self, session: str) -> None:
-        """Forget which server a session prefers."""
-        self.fleet.router.forget(session)
+        return self._asked_pause_mode if all(s.abilities.reports_spans for s in self.fleet.servers) else "abort"
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds.
@@ -253,9 +87,10 @@ class SGLangEngine:
         async with self._changing(version):
             started = time.perf_counter()
             try:
-                await self.pause(self.pause_mode)
+                # Told to the processes that follow with the pause, so that all know it before any token is made by the new weights.
                 self._model.updates += 1
                 self._model.newest_version = max(version, self._model.newest_version or 0)
+                await self.pause(self.pause_mode)
                 await load()
                 self._checkpoint, self._version, self._adapters = checkpoint, version, Adapters()
                 self._model.version = version
@@ -277,6 +112,11 @@ class SGLangEngine:
             raise EngineError(
                 f"{version} is no version of weights: it must be a number of at most {VERSION_DIGITS} digits, from 0 on"
             )
+        async with self._alone():
+            yield
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
         async with self._updating:
             with anyio.CancelScope(shield=True):
                 yield
@@ -296,6 +136,8 @@ class SGLangEngine:
             )
             retired, self._retired = self._retired, self._adapters
             self._version, self._adapters = version, adapters
+            self.fleet.followers.announce()
+            await self.fleet.followers.acknowledged()
             await self.fleet.call_all(lambda server: server.abort_all(bound))
             swapped_s = time.perf_counter() - started
             # SGLang waits for the last reply under one, which has just been aborted.
@@ -336,19 +178,90 @@ class SGLangEngine:
         Raises:
             EngineError: It does not answer, or serves others.
         """
-        bound = self._limits.hang_timeout_s
         async with self._updating:
-            # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
-            await server.post("/continue_generation", {}, bound)
-            await server.abort_all(bound)
-            await server.unload_adapters(self._adapters, bound)
-            served = await server.probe(bound)
-            if self._checkpoint is not None:
-                await self._load(server, self._checkpoint, self._model.version or 0, "abort")
-            elif not self._adapters and served != self._version:
-                raise EngineError(f"{server.url} serves version {served}, not {self._version}")
-            await server.load_adapters(self._adapters, CONTROL_TIMEOUT_S)
-            server.serving = True
+            await self._equip(server)
+            self.fleet.begin_service(server)
+
+    async def _equip(self, server: SGLangServer) -> None:
+        bound = self._limits.hang_timeout_s
+        # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
+        await server.post("/continue_generation", {}, bound)
+        await server.abort_all(bound)
+        await server.unload_adapters(self._adapters, bound)
+        served = await server.probe(bound)
+        if self._checkpoint is not None:
+            await self._load(server, self._checkpoint, self._model.version or 0, "abort")
+        elif not self._adapters and served != self._version:
+            raise EngineError(f"{server.url} serves version {served}, not {self._version}")
+        await server.load_adapters(self._adapters, CONTROL_TIMEOUT_S)
+
+    async def add_server(self, url: str, restart: Restart | None = None) -> None:
+        """Have one more server answer, with the weights of the others, which it is given first.
+
+        Args:
+            url: Where it serves.
+            restart: Starts it again when it is lost; None: whoever runs it does.
+
+        Raises:
+            EngineError: It does not answer, cannot load the weights, or is one of the servers already. Nothing has changed then.
+        """
+        server = SGLangServer(self._http, url, self._model)
+        async with self._alone():
+            if any(one.address == server.address for one in self.fleet.servers):
+                raise EngineError(f"{server.url} is one of the engine's servers already")
+            await self._equip(server)
+            self.fleet.servers.append(server)
+            self.fleet.restarts[server] = restart
+            self.fleet.begin_service(server)
+            self.watch_over(server)
+
+    async def remove_server(self, url: str) -> None:
+        """Have a server answer no more. It is left running; its replies go on elsewhere from the tokens that they have.
+
+        Raises:
+            EngineError: It is none of the engine's servers, or no other would be left in service.
+        """
+        address = url.rstrip("/")
+        async with self._alone():
+            servers = self.fleet.servers
+            server = next((one for one in servers if address in (one.address, one.url)), None)
+            if server is None:
+                known = ", ".join(one.url for one in servers)
+                raise EngineError(f"{without_secrets(address)} is none of the engine's servers: {known}")
+            if len(servers) == 1 or self.fleet.in_service() == [server]:
+                raise EngineError(
+                    f"{server.url} cannot be removed: no other server is in service; add another before, with `add_server`"
+                )
+            await self.fleet.dismiss(server)
+
+    def watch_over(self, server: SGLangServer) -> None:
+        """See that a server answers, and bring it back when it is lost, as long as the engine is open."""
+        self._monitors.start_soon(self.fleet.monitor, server, self.catch_up)
+
+    def state(self) -> FleetState:
+        """Return what the processes that follow must know now."""
+        fleet, model = self.fleet, self._model
+        return FleetState(
+            number=fleet.followers.number,
+            servers=[ServerState(one.address, one.incarnation, place_of(one), one.abilities) for one in fleet.servers],
+            running=fleet.running.is_set(),
+            ends_replies=fleet.ends_replies,
+            version=self._version,
+            model_version=model.version,
+            newest_version=model.newest_version,
+            updates=model.updates,
+            keeps_cache=model.keeps_cache,
+            vocabulary=model.vocabulary,
+            adapters={role: (one.name, one.version) for role, one in self._adapters.by_role.items()},
+            limits=self._limits,
+        )
+
+    def take_report(self, follower: Follower, report: FollowerReport) -> None:
+        """Note what a process that follows has taken over and counted."""
+        self.fleet.bad_replies += report.bad_replies
+        self.fleet.shortages += report.shortages
+        self.fleet.last_failure = report.last_failure or self.fleet.last_failure
+        self.fleet.followers.took_over(follower, report.number, report.in_flight)
 
 
 @asynccontextmanager
@@ -360,21 +273,19 @@ async def sglang_engine(
     restart: Restart | None = None,
     vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
-    """Open a client of the servers at `urls`, with its connections, for the length of the context.
+    """Open a client of the servers at `urls`, and behind SGLang's routers there, with its connections, for the length of the context.
 
     `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
     """
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http,
-        background_tasks() as tasks,
-    ):
+    async with open_session() as http, background_tasks() as tasks:
         limits = limits or EngineLimits()
         model = ServedModel(vocabulary)
-        fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, restart)
+        addresses, routers = await resolved([SGLangServer(http, url) for url in urls], limits.hang_timeout_s)
+        fleet = Fleet([SGLangServer(http, url, model) for url in addresses], limits, restart)
         version = model.version = model.newest_version = await fleet.join()
-        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits)
+        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits, http=http, monitors=tasks)
         for server in fleet.servers:
-            tasks.start_soon(fleet.monitor, server, engine.catch_up)
+            engine.watch_over(server)
+        for router, behind in routers.items():
+            tasks.start_soon(follow_router, router, engine, behind, limits.health_interval_s)
         yield engine

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +17,9 @@ import aiohttp
 import anyio
 import pydantic_core
 
+from agentrl.concurrency.condition import Condition
 from agentrl.engine.client.adapters import Adapter
+from agentrl.engine.client.fleet_state import Place
 from agentrl.engine.client.generate_request import sampling_params, stream_interval, with_single_placeholders
 from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import (
@@ -25,16 +27,20 @@ from agentrl.engine.client.server_errors import (
     LocalShortageError,
     ServerFailedError,
     ServerLostError,
+    UnreachableError,
     says_out_of_memory,
     shortage,
 )
-from agentrl.engine.client.server_facts import ModelInfo, ServerInfo, facts_of, served_version
+from agentrl.engine.client.server_facts import ModelInfo, ServerAbilities, ServerInfo, facts_of, served_version
 from agentrl.engine.protocol import Sampling
 from agentrl.engine.soundness import Expected
 from agentrl.errors import EngineError
 from agentrl.machine.privacy import without_secrets
 from agentrl.record.tokens import Generation, ImageSpan
 
+IDLE_CONNECTION_S = 1.0
+"""An idle connection is closed after at most twice this. SGLang closes it after 5 s, and a request sent at that moment would
+find its server lost."""
 CLOSE_TIMEOUT_S = 2.0
 SHORTAGE_RETRY_S = 0.2
 """How long to wait before asking again for what this machine lacked."""
@@ -54,6 +60,16 @@ class ServedModel:
     """How many weight updates have begun to load."""
     keeps_cache: bool = False
     """Whether updates leave the servers' caches as they are: in pause mode `in_place`."""
+    reply_ended: Condition = field(default_factory=Condition)
+
+
+@asynccontextmanager
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """Hold connections to servers for the length of the context."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http:
+        yield http
 
 
 class SGLangServer:
@@ -69,16 +85,17 @@ class SGLangServer:
         self.serving = False
         self.bad_in_a_row = 0
         """Bad replies since the last good one."""
-        self.reports_spans = True
-        """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""
-        self.has_grammar = False
-        """Whether it can hold a reply to a JSON schema."""
-        self.takes_images = False
-        self.ranks = 1
-        """Processes that hold a part of the weights each."""
-        self._incremental = False
-        self._takes_interval = True
+        self.abilities = ServerAbilities()
+        self.incarnation = 0
+        """How often it was put into service."""
+        self.leaving = False
+        """Whether it is to be taken out of the fleet, once its replies have ended."""
         self._requests: set[anyio.CancelScope] = set()
+
+    @property
+    def address(self) -> str:
+        """Where it is called, secrets included."""
+        return self._address
 
     @property
     def is_local(self) -> bool:
@@ -96,24 +113,35 @@ class SGLangServer:
         """
         said = await self.get("/server_info", timeout_s, missing_ok=True)
         info = facts_of(ServerInfo, said, f"{self.url}/server_info")
-        self._incremental = bool(info.incremental_streaming_output)
-        self.ranks, self.has_grammar = info.ranks, info.has_grammar
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
+        takes_interval = True
         try:
             reply = await self.post("/generate", {**body, "sampling_params": {"stream_interval": 1, **_ONE}}, timeout_s)
         except EngineError as error:
             if isinstance(error, ServerLostError) and not isinstance(error, ServerFailedError):
                 raise
-            self._takes_interval = False
+            takes_interval = False
             reply = await self.post("/generate", body, timeout_s)
         token = GrowingReply(self.url, incremental=False, prompt_tokens=1, expected=lambda: self._expected(_ONE_TOKEN))
         token.grow(reply)
         token.finished()
-        self.reports_spans = "weight_versions" in reply["meta_info"]
         where = f"{self.url}/model_info"
         model = facts_of(ModelInfo, await self.get("/model_info", timeout_s), where)
-        self.takes_images = bool(model.has_image_understanding)
+        self.abilities = ServerAbilities(
+            reports_spans="weight_versions" in reply["meta_info"],
+            has_grammar=info.has_grammar,
+            takes_images=bool(model.has_image_understanding),
+            ranks=info.ranks,
+            incremental=bool(info.incremental_streaming_output),
+            takes_interval=takes_interval,
+        )
         return served_version(model, where)
+
+    def begin_service(self) -> None:
+        """Take requests from now on."""
+        self.bad_in_a_row = 0
+        self.incarnation += 1
+        self.serving = True
 
     def _expected(self, sampling: Sampling, version: int | None = None, updates: int = 0) -> Expected:
         # An update in the middle of a reply may also go back.
@@ -176,7 +204,7 @@ class SGLangServer:
         given, updates = self._model.version, self._model.updates
         reply = GrowingReply(
             self.url,
-            incremental=self._incremental,
+            incremental=self.abilities.incremental,
             prompt_tokens=len(input_ids),
             expected=lambda: self._expected(sampling, given, updates),
             stops=sampling.stop,
@@ -198,6 +226,7 @@ class SGLangServer:
         finally:
             self._requests.discard(scope)
             self.in_flight -= 1
+            self._model.reply_ended.notify_all()
 
     def drop_requests(self) -> None:
         """Let every open `generate` raise ServerLostError with what it has."""
@@ -238,9 +267,9 @@ class SGLangServer:
             await self.post("/unload_lora_adapter", {"lora_name": adapter.name}, timeout_s, any_status=True)
 
     def _interval(self, sampling: Sampling, *, watched: bool) -> dict[str, int]:
-        if not self._takes_interval:
+        if not self.abilities.takes_interval:
             return {}
-        return {"stream_interval": stream_interval(sampling, watched=watched, incremental=self._incremental)}
+        return {"stream_interval": stream_interval(sampling, watched=watched, incremental=self.abilities.incremental)}
 
     async def _stream(
         self, body: dict[str, Any], reply: GrowingReply, on_ids: Callable[[list[int]], None] | None
@@ -269,7 +298,7 @@ class SGLangServer:
         if isinstance(error, RuntimeError):
             raise error
         shown = without_secrets(repr(error))
-        return ServerLostError(f"{self.url}{path} cannot be reached or broke off: {shown}", partial)
+        return UnreachableError(f"{self.url}{path} cannot be reached or broke off: {shown}", partial)
 
     async def post(
         self, path: str, body: dict[str, Any], timeout_s: float, *, any_status: bool = False
@@ -326,6 +355,13 @@ class SGLangServer:
                 return response.status, await response.read()
         except _FAILURES as error:
             raise self._failure(path, error) from error
+
+
+def place_of(server: SGLangServer) -> Place:
+    """Return whether a server takes requests, ends those that it has, or is lost for now."""
+    if server.leaving:
+        return "leaving"
+    return "serving" if server.serving else "down"
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
-from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.engine.protocol import ADAPTER_CONFIG, Sampling

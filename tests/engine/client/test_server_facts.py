@@ -30,7 +30,9 @@ async def test_a_field_of_any_value_is_believed_or_refused_by_its_name(field: st
             if any(type(value) is type(one) and value == one for one in BELIEVED[field]):
                 async with sglang_engine([server.url]) as engine:
                     assert engine.version >= 0
-                    assert all(type(one.ranks) is int and one.ranks > 0 for one in engine.fleet.servers)
+                    assert all(
+                        type(one.abilities.ranks) is int and one.abilities.ranks > 0 for one in engine.fleet.servers
+                    )
             else:
                 with pytest.raises(EngineError, match=f"{server.url}.*({field}|not JSON)"):
                     async with sglang_engine([server.url]):

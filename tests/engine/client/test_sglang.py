@@ -8,7 +8,7 @@ import anyio
 import psutil
 import pytest
 
-from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError

@@ -1,0 +1,209 @@
+"""One uninterrupted reply, from whichever servers are in service.
+
+    generate ─► choose a server ─► stream /generate ─► stop | length ─► Generation
+                    ▲                    │
+                    │                    ├─ abort (a weight update in mode `abort`): keep the partial ids
+                    │                    ├─ lost (the server died, or hangs): keep the partial ids
+                    └── go on from them ◄┴─ bad (what it said cannot be right): keep what was sound before it
+
+In modes `retract` and `in_place` a weight update leaves replies open, and the server reports which weights made which
+token. However a reply was interrupted, the caller sees one. Which servers there are to choose from is `Fleet`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+
+from agentrl.engine.client.adapters import Adapters
+from agentrl.engine.client.fleet import Fleet
+from agentrl.engine.client.fleet_state import EngineLimits
+from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError, UnreachableError
+from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, ServedModel, SGLangServer
+from agentrl.engine.protocol import OnProgress, PartialGeneration, Sampling
+from agentrl.engine.soundness import Expected, fault_of
+from agentrl.errors import EngineError
+from agentrl.record.tokens import Generation, ImageSpan, join_generations
+
+ABORTED_RETRY_S = 0.005
+"""How long to wait before resubmitting a reply that something other than our own pause aborted."""
+BAD_REPLIES_SPARE = 2
+"""A call fails when it got so many bad replies more than there are servers."""
+
+_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One reply that is wanted, as `ReplyClient.generate` was asked for it."""
+
+    input_ids: list[int]
+    sampling: Sampling
+    session: str
+    images: Sequence[ImageSpan]
+    on_progress: OnProgress | None
+    partial: PartialGeneration | None
+    adapter: str
+    """The role whose adapter answers; "": the only one, or the served model."""
+
+
+class ReplyClient:
+    """The side of an engine that replies are asked of: the process that has the engine, and those that follow it, have one each."""
+
+    def __init__(self, fleet: Fleet, model: ServedModel, version: int, limits: EngineLimits) -> None:
+        self.fleet = fleet
+        self._model = model
+        self._limits = limits
+        self._version = version
+        self._adapters = Adapters()
+        """The LoRA adapters of new tokens; none: they are the served model's own."""
+
+    @property
+    def version(self) -> int:
+        """The weight version that serves new tokens."""
+        return self._version
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether every server can hold a reply to a JSON schema."""
+        return all(server.abilities.has_grammar for server in self.fleet.servers)
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model that the servers serve sees images."""
+        return all(server.abilities.takes_images for server in self.fleet.servers)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Rows of the served model's output layer; None: not known."""
+        return self._model.vocabulary
+
+    @property
+    def in_flight(self) -> int:
+        """Replies being generated, those of the processes that follow included."""
+        return sum(map(self.fleet.open_replies, self.fleet.servers))
+
+    @property
+    def serving(self) -> list[str]:
+        """URLs of the servers in service."""
+        return [server.url for server in self.fleet.in_service()]
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        on_progress: OnProgress | None = None,
+        *,
+        images: Sequence[ImageSpan] = (),
+        partial: PartialGeneration | None = None,
+        adapter: str = "",
+    ) -> Generation:
+        """Return one uninterrupted reply; see `Engine.generate`.
+
+        One that must satisfy a JSON schema, or that has penalties, reports no progress: a grammar, and the count of a reply's tokens,
+        start at its first token, so if it is interrupted it starts over.
+
+        Raises:
+            EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
+        """
+        if sampling.in_one_piece:
+            on_progress = partial = None
+        request = _Request(input_ids, sampling, session, images, on_progress, partial, adapter)
+        done = (partial and partial.start) or _NOTHING
+        if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
+            done = _NOTHING
+        bad: list[SGLangServer] = []
+        with self.fleet.router.calling(session), anyio.move_on_after(self._limits.request_timeout_s):
+            while True:
+                if len(done.output_ids) >= sampling.max_new_tokens:
+                    return replace(done, finish="length")
+                await self.fleet.running.wait()
+                async with self.fleet.streams:
+                    server = await self.fleet.choose(session, bad)
+                    part = await self._part(server, bad, request, done)
+                if part.finish != "abort" or not sampling.in_one_piece:
+                    done = join_generations(done, part)
+                if done.finish != "abort":
+                    return done
+                if self.fleet.running.is_set():
+                    await anyio.sleep(ABORTED_RETRY_S)
+        raise EngineError(
+            f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
+            f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
+            f"`engine.request_timeout_s` too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
+        )
+
+    async def _part(
+        self, server: SGLangServer, bad: list[SGLangServer], request: _Request, done: Generation
+    ) -> Generation:
+        """Return the rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows.
+
+        Raises:
+            EngineError: It cannot go on at another server.
+        """
+        shown = 0
+
+        def show(ids: list[int]) -> None:
+            nonlocal shown
+            shown = len(ids)
+            if request.on_progress is not None:
+                request.on_progress(done.output_ids + ids)
+
+        try:
+            part = await self._go_on(server, request, done, show)
+            server.bad_in_a_row = 0
+        except ServerLostError as lost:
+            self.fleet.mark_down(server, str(lost), unreachable=isinstance(lost, UnreachableError))
+            part = lost.partial or _NOTHING
+        except BadReplyError as reply:
+            self.fleet.note_bad_reply(server, str(reply))
+            bad.append(server)
+            if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
+                raise EngineError(f"{len(bad)} replies in a row could not be used; the last: {reply}") from reply
+            part = reply.partial or _NOTHING
+        except LocalShortageError as lacking:
+            self.fleet.note_shortage(str(lacking))
+            await anyio.sleep(SHORTAGE_RETRY_S)
+            part = lacking.partial or _NOTHING
+        if len(part.output_ids) < shown:
+            # Whoever reads the stream may have acted on these tokens, so no others may take their place.
+            raise EngineError(
+                f"{shown - len(part.output_ids)} tokens were streamed of which {server.url} did not say, before it was lost, which "
+                "weights made them"
+            )
+        return part
+
+    async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
+        sampling, partial = request.sampling, request.partial
+
+        def watch(so_far: Callable[[], Generation]) -> None:
+            if partial is not None:
+                partial.so_far = lambda: join_generations(done, so_far())
+
+        adapter = self._adapters.of(request.adapter)
+        try:
+            return await server.generate(
+                request.input_ids + done.output_ids,
+                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done.output_ids)),
+                session=request.session,
+                images=request.images,
+                adapter=adapter,
+                on_ids=None if request.on_progress is None else show,
+                watch=watch,
+            )
+        except EngineError as error:
+            blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)
+            if blamed or adapter is None:
+                raise
+            if adapter != self._adapters.of(request.adapter):
+                return _NOTHING  # it named an adapter that the server has unloaded meanwhile
+            if adapter.name not in str(error):
+                raise
+            raise ServerLostError(f"{server.url} lost the adapter that it was given: {error}") from error
+
+    def end_session(self, session: str) -> None:
+        """Forget which server a session prefers."""
+        self.fleet.router.forget(session)
