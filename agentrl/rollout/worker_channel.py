@@ -160,7 +160,7 @@ class Channel:
     """One end of the channel."""
 
     stream: SocketStream
-    _sending: anyio.Lock = field(default_factory=anyio.Lock)
+    _sending: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
 
     def __post_init__(self) -> None:
         self._received = bytearray()
@@ -285,6 +285,7 @@ def _call(values: list[Any], parts: Sequence[bytes]) -> StoredCall:
 def _outcome(values: dict[str, Any], parts: Sequence[bytes]) -> Outcome:
     columns, prompt_ids, rows, figures = values["record"]
     calls = [_call(row, parts) for row in rows]
+    figures["replies"] = [tuple(reply) for reply in figures["replies"]]
     record = PackedRecord(parts[columns], parts[prompt_ids], calls, RecordFigures(**figures))
     return Outcome(**{**values, "record": record})
 

@@ -28,7 +28,7 @@ from agentrl.rollout.packed_record import pack
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories
-from agentrl.rollout.worker_channel import EpisodeEnded, decode, encode
+from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, decode, encode
 from agentrl.rollout.workflow import Workflow
 from agentrl.trainer.sequences import training_sequences
 from tests.policy_by_prompt import PolicyByPrompt
@@ -263,7 +263,7 @@ async def test_the_counts_come_back_from_a_worker() -> None:
     outcome = Outcome(
         status="finished", record=pack(TokenRecord(), {}), roots={"main": 2, "side_call": 1}, rerendered_tokens=7
     )
-    assert decode(encode(EpisodeEnded(1, outcome))) == EpisodeEnded(1, outcome)
+    assert decode(encode(EpisodeEnded(1, outcome))[LENGTH_BYTES:]) == EpisodeEnded(1, outcome)
 
 
 def test_a_function_is_named_and_loaded_before_anything_starts(tmp_path: Path) -> None:
