@@ -94,7 +94,7 @@ class CallLogWriter:
 
     store: Store
     growing: dict[int, tuple[EpisodeCallLog, RecordedChoice, PartialGeneration]] = field(default_factory=dict)
-    writing: anyio.Lock = field(default_factory=anyio.Lock)
+    writing: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     """Held while rows are on their way to the store."""
     _next: _Transaction = field(default_factory=_Transaction)
     _asked: anyio.Event = field(default_factory=anyio.Event)

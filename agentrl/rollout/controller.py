@@ -99,7 +99,7 @@ class Controller:
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
-        self._slots = anyio.Semaphore(self.config.max_concurrent)
+        self._slots = anyio.Semaphore(self.config.max_concurrent, fast_acquire=True)
         self._drawn = self.tasks if isinstance(self.tasks, DrawnTasks) else None
         self._ledger_order = nullcontext() if self._drawn is None else anyio.Lock()
         """Held from what changes the order's state to its commit, or the other way round: the ledger then has them in the same order."""

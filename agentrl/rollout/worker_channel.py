@@ -160,7 +160,7 @@ class Channel:
     """One end of the channel."""
 
     stream: SocketStream
-    _sending: anyio.Lock = field(default_factory=anyio.Lock)
+    _sending: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
 
     def __post_init__(self) -> None:
         self._received = bytearray()
