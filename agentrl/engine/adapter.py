@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from agentrl.engine.protocol import ADAPTER_CONFIG
+from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 """peft names what it saves after a wrapper that it puts around a model; transformers' own adapters have none."""
 _ADAPTER = ".default."
@@ -41,9 +41,27 @@ def name_in_file(name: str) -> str:
 
 
 def read_adapter(directory: Path) -> dict[str, Tensor]:
-    """Return the tensors of an adapter by the names of the adapted model's parameters."""
-    saved = load_file(directory / ADAPTER_WEIGHTS)
+    """Return the tensors of an adapter by the names of the adapted model's parameters.
+
+    Raises:
+        ValueError: The file is damaged.
+        OSError: There is none.
+    """
+    saved = read_tensors(directory / ADAPTER_WEIGHTS)
     return {name_in_model(name): tensor for name, tensor in saved.items()}
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Return the tensors in a file.
+
+    Raises:
+        ValueError: The file is damaged.
+        OSError: There is none.
+    """
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
 
 
 def name_in_model(name: str) -> str:
@@ -63,7 +81,10 @@ def read_adapter_config(directory: Path) -> LoraConfig:
 
     if not (directory / ADAPTER_CONFIG).is_file():
         raise OSError(f"{directory} holds no {ADAPTER_CONFIG}")
-    config = PeftConfig.from_pretrained(str(directory))
+    try:
+        config = PeftConfig.from_pretrained(str(directory))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{directory / ADAPTER_CONFIG} says nothing of an adapter: {error!r}") from error
     if not isinstance(config, LoraConfig):
         raise ValueError(f"{directory} holds an adapter of kind {config.peft_type}, not LORA")
     return config

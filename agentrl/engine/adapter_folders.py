@@ -2,13 +2,17 @@
 
 adapter_config.json, adapter_model.safetensors                  one, as peft writes it
 roles/NAME/adapter_config.json, adapter_model.safetensors       one for each role; a checkpoint has the model beside the folder
+
+A folder in `roles` is a role's, whatever it holds: what was copied by half is not a checkpoint of fewer roles.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from agentrl.engine.protocol import ADAPTER_CONFIG
+from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentrl.errors import ConfigError
+from agentrl.models.check import check_safetensors
 
 ROLES = "roles"
 """The folder that has a folder for each role."""
@@ -30,5 +34,26 @@ def adapter_folders(directory: Path) -> dict[str, Path]:
 
 def role_folders(directory: Path) -> dict[str, Path]:
     """Return the folder of each role that has an adapter in a directory, by the role's name; {}: there are no such roles."""
-    found = sorted((directory / ROLES).glob(f"*/{ADAPTER_CONFIG}"))
-    return {file.parent.name: file.parent for file in found}
+    found = sorted((directory / ROLES).glob("*/"))
+    return {folder.name: folder for folder in found if not folder.name.startswith(".")}
+
+
+def check_weights(directory: Path) -> None:
+    """Check that the files of new weights are whole, as far as their headers say, before any server is given them.
+
+    Args:
+        directory: Published weights, or a checkpoint.
+
+    Raises:
+        ConfigError: A file is damaged, or an adapter has none.
+        OSError: One cannot be read.
+    """
+    adapters = adapter_folders(directory)
+    for folder in adapters.values():
+        for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+            if not (folder / name).is_file():
+                raise ConfigError(f"{folder} holds no {name}, so it is no LoRA adapter; copy it again")
+        check_safetensors(folder / ADAPTER_WEIGHTS)
+    if not adapters:
+        for file in sorted(directory.glob("*.safetensors")):
+            check_safetensors(file)

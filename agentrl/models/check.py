@@ -58,10 +58,10 @@ def _check_weights(directory: Path, named: str) -> None:
             "they are read: if you trust them, convert them with transformers, save_pretrained(DIRECTORY)"
         )
     for file in files:
-        _check_safetensors(file)
+        check_safetensors(file)
 
 
-def _check_safetensors(file: Path) -> None:
+def check_safetensors(file: Path) -> None:
     """Compare a file's size with what its header says: 8 bytes of length N, N bytes of JSON, then the tensors' bytes.
 
     Raises:

@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig, check_is_config
+from agentrl.engine.adapter_folders import adapter_folders
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
@@ -83,7 +84,7 @@ async def serve(
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})
     async with (
-        open_model(config) as engine,
+        open_model(config, training=True) as engine,  # POST /weights may bring an adapter
         open_model_proxy(config, engine, chat_format, middleware=lambda proxy: Service(proxy, key).handle) as proxy,
     ):
         with settled():
@@ -298,10 +299,26 @@ class Service:
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:
         try:
+            await in_thread(self._check_roles, Path(body.path))
             pause_s = await self._proxy.engine.update_weights(Path(body.path), body.version)
         except (EngineError, OSError, ValueError) as error:  # ValueError: a path with a null byte in it
             raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
         return {"version": body.version, "pause_s": pause_s}
+
+    def _check_roles(self, directory: Path) -> None:
+        """Check that weights have an adapter for each role that is answered, and for no other.
+
+        Raises:
+            EngineError: They do not.
+        """
+        answered, held = set(self._proxy.adapters), adapter_folders(directory).keys() - {""}
+        if held != answered:
+            has = f"adapters of the roles {', '.join(sorted(held))}" if held else "no adapters of roles"
+            wants = f"answers the roles {', '.join(sorted(answered))}" if answered else "answers no roles"
+            raise EngineError(
+                f"{directory} has {has}, and this service {wants}; start another with a checkpoint of theirs as `--model`, or with "
+                "`--trainer.lora.rank` and `--trainer.lora.roles`"
+            )
 
 
 def _check_size(body: bytes) -> None:

@@ -106,6 +106,54 @@ async def test_each_role_is_answered_by_its_own_adapter_with_its_own_logprobs_an
             await assert_exact(again[name], oracles[name])
 
 
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+async def test_adapters_that_a_server_refuses_and_a_whole_model_leave_none_of_a_past_update(
+    kind: str, made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
+) -> None:
+    published, oracles = made
+    config = EngineConfig() if kind == "embedded" else await in_thread(lambda: sglang_config(servers=1))
+    wrong = await in_thread(shutil.copytree, published[2], tmp_path / "wrong")
+    # The last of the two to be loaded: the other has taken its place beside, or instead of, those in use by then.
+    (wrong / ROLES / "writer" / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "r": 99, "target_modules": ["q_proj"]}'
+    )
+    async with open_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK, adapters=len(NAMES)) as engine:
+        await engine.update_weights(published[1], 1)
+        for _ in range(3):
+            with pytest.raises(EngineError, match="could not load the adapter"):
+                await engine.update_weights(wrong, 2)
+            kept = await replies_of_both(engine, published, updates=0, tokens=8)
+            for name in NAMES:
+                assert {span.version for _, said in kept[name] for span in said.versions} == {1}
+                await assert_exact(kept[name], oracles[name])
+
+        # Replies that are open when a whole model comes go on under it, without an adapter.
+        whole = oracles["writer"][2]
+        async with anyio.create_task_group() as group:
+            late: list[tuple[list[int], Generation]] = []
+
+            async def reply() -> None:
+                said = await engine.generate([1, 2, 3], Sampling(max_new_tokens=200), "open", adapter="writer")
+                late.append(([1, 2, 3], said))
+
+            group.start_soon(reply)
+            await wait_until(lambda: engine.in_flight > 0, 40)
+            await engine.update_weights(whole, 2)
+        await assert_exact(late, oracles["writer"])
+        plain = [([5, 6], await engine.generate([5, 6], Sampling(max_new_tokens=20), "plain"))]
+        await assert_exact(plain, [whole] * 3)
+
+
+async def test_an_embedded_server_with_too_little_room_for_the_adapters_says_so(
+    made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
+) -> None:
+    published, _ = made
+    async with open_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine:
+        with pytest.raises(EngineError, match="no room for 2 adapters.* --max-loaded-loras 2 or more"):
+            await engine.update_weights(published[1], 1)
+        assert (await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids
+
+
 def test_slots_fill_up_in_order_and_share_every_weight_but_the_adapters(
     made: tuple[list[Path], dict[str, list[Path]]],
 ) -> None:

@@ -25,6 +25,7 @@ from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
 from tests import run_program
 from tests.run_program import ends_well, kill_at_step
+from tests.real_sglang import sglang_config
 from tests.whole_audit import audit
 
 STEPS = 4
@@ -126,6 +127,19 @@ def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_pa
     assert audit(run_dir).violations == []
     again = anyio.run(retrain, run_dir)
     assert (again.steps, again.same, again.wrong) == (4, 4, False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_roles_learn_on_sglang_each_under_its_own_adapter(tmp_path: Path) -> None:
+    rollout = {"batch_size": 8, "group_size": 4, "max_staleness": 1}
+    config = configuration(tmp_path, steps=3, rollout=rollout, engine=sglang_config(servers=1).model_dump())
+    ends_well(start(tmp_path, config))
+    steps = read_metrics(tmp_path / "run")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    for prefix in ("role_long_", "role_short_"):
+        assert max(step[f"{prefix}logprob_mismatch_max_abs"] for step in steps) < 1e-3
+    assert audit(tmp_path / "run").violations == []
 
 
 @pytest.mark.slow

@@ -25,8 +25,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
+from agentrl.engine.adapter import name_in_model, read_adapter
 from agentrl.engine.adapter_folders import ROLES, role_folders
+from agentrl.engine.protocol import ADAPTER_WEIGHTS
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.whole import whole_directory

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agentrl.config import LoraConfig
-from agentrl.engine.adapter import ADAPTER_WEIGHTS, is_adapter_parameter, name_in_base, name_in_file
+from agentrl.engine.adapter import is_adapter_parameter, name_in_base, name_in_file
+from agentrl.engine.protocol import ADAPTER_WEIGHTS
 from agentrl.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.engine.adapter_folders import adapter_folders
-from agentrl.errors import EngineError
+from agentrl.engine.adapter_folders import adapter_folders, check_weights
+from agentrl.errors import ConfigError, EngineError
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,16 @@ class Adapters:
 
 
 def adapters_in(checkpoint: Path, version: int) -> Adapters:
-    """Return the adapters in a directory of weights, with new names; none: it holds a whole model alone."""
+    """Return the adapters in a directory of weights, with new names; none: it holds a whole model alone.
+
+    Raises:
+        EngineError: A file is missing or damaged.
+        OSError: One cannot be read.
+    """
+    try:
+        check_weights(checkpoint)
+    except ConfigError as error:
+        raise EngineError(str(error)) from error
     found = {}
     for role, folder in adapter_folders(checkpoint).items():
         # Named as no others: servers that outlive this process may know adapters of others.

@@ -113,20 +113,22 @@ class Fleet:
             EngineError: A server refused, and was not marked down for it.
         """
         refusals: dict[SGLangServer, EngineError] = {}
+        agreed = 0
 
         async def guarded(server: SGLangServer) -> None:
+            nonlocal agreed
             try:
                 await call(server)
+                agreed += 1
             except ServerLostError as lost:
                 self.mark_down(server, str(lost))
             except EngineError as error:
                 refusals[server] = error
 
-        asked = self.in_service()
         async with anyio.create_task_group() as group:
-            for server in asked:
+            for server in self.in_service():
                 group.start_soon(guarded, server)
-        if mark_down_refusing and len(refusals) < len(asked):
+        if mark_down_refusing and agreed:
             for server, error in refusals.items():
                 self.mark_down(server, str(error))
         elif refusals:

@@ -74,6 +74,9 @@ class SGLangEngine(ReplyClient):
 
         Servers of this machine read a copy in shared memory that is made before the pause. LoRA adapters, one or one for each role
         (`agentrl.engine.adapter_folders`), are put on the model that is served: nothing is paused then.
+
+        Raises:
+            EngineError: They cannot be used, and what was served before still is.
         """
         if adapters := await in_thread(adapters_in, checkpoint, version):
             return await self._swap_adapters(adapters, version)
@@ -90,9 +93,12 @@ class SGLangEngine(ReplyClient):
                 # Told to the processes that follow with the pause, so that all know it before any token is made by the new weights.
                 self._model.updates += 1
                 self._model.newest_version = max(version, self._model.newest_version or 0)
-                await self.pause(self.pause_mode)
+                # Replies under an adapter come back, and go on without it: it is put away before servers go on.
+                await self.pause("abort" if self._adapters else self.pause_mode)
                 await load()
-                self._checkpoint, self._version, self._adapters = checkpoint, version, Adapters()
+                await self.fleet.call_all(self._put_away_all)
+                self._checkpoint, self._version = checkpoint, version
+                self._adapters = self._retired = Adapters()
                 self._model.version = version
             finally:
                 with anyio.move_on_after(CONTROL_TIMEOUT_S):
@@ -126,14 +132,23 @@ class SGLangEngine(ReplyClient):
 
         Servers keep a request's adapter to its end, so a reply that finishes meanwhile is whole, and of the adapter before. Requests name
         new adapters once every server has all of them: those of all roles are of one version.
+
+        Raises:
+            EngineError: Every server refused them, and has those in use as before.
         """
         bound = self._limits.hang_timeout_s
         async with self._changing(version):
             started = time.perf_counter()
             self._model.newest_version = max(version, self._model.newest_version or 0)
-            await self.fleet.call_all(
-                lambda server: server.load_adapters(adapters, CONTROL_TIMEOUT_S), mark_down_refusing=True
-            )
+            try:
+                await self.fleet.call_all(
+                    lambda server: server.load_adapters(adapters, CONTROL_TIMEOUT_S), mark_down_refusing=True
+                )
+            except EngineError:
+                await self.fleet.call_all(
+                    lambda server: server.restore_adapters(adapters, self._adapters, CONTROL_TIMEOUT_S)
+                )
+                raise
             retired, self._retired = self._retired, self._adapters
             self._version, self._adapters = version, adapters
             self.fleet.followers.announce()
@@ -143,6 +158,9 @@ class SGLangEngine(ReplyClient):
             # SGLang waits for the last reply under one, which has just been aborted.
             await self.fleet.call_all(lambda server: server.unload_adapters(retired, bound))
             return swapped_s
+
+    async def _put_away_all(self, server: SGLangServer) -> None:
+        await server.unload_adapters([*self._retired, *self._adapters], self._limits.hang_timeout_s)
 
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""
@@ -187,7 +205,7 @@ class SGLangEngine(ReplyClient):
         # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
         await server.post("/continue_generation", {}, bound)
         await server.abort_all(bound)
-        await server.unload_adapters(self._adapters, bound)
+        await self._put_away_all(server)
         served = await server.probe(bound)
         if self._checkpoint is not None:
             await self._load(server, self._checkpoint, self._model.version or 0, "abort")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -247,9 +247,11 @@ class SGLangServer:
 
         Raises:
             ServerLostError: The server does not answer.
-            EngineError: It refuses.
+            EngineError: It refuses, or has no room for all of them.
         """
-        for adapter in adapters:
+        loaded: Collection[str] | None = None
+        wanted = list(adapters)
+        for adapter in wanted:
             body = {"lora_name": adapter.name, "lora_path": str(adapter.directory)}
             reply = await self.post("/load_lora_adapter", body, timeout_s, any_status=True)
             if not reply.get("success"):
@@ -260,11 +262,24 @@ class SGLangServer:
                     else ""
                 )
                 raise EngineError(f"{self.url} could not load the adapter {adapter.directory}: {reason}{remedy}")
+            loaded = reply.get("loaded_adapters")
+        if loaded is not None and (lacking := [adapter.name for adapter in wanted if adapter.name not in loaded]):
+            raise EngineError(
+                f"{self.url} has no room for {len(wanted)} adapters, and put away {lacking[0]} for another; start it with "
+                f"--max-loaded-loras {len(wanted)} or more"
+            )
 
     async def unload_adapters(self, adapters: Iterable[Adapter], timeout_s: float) -> None:
         """Forget adapters, those that the server knows."""
         for adapter in adapters:
             await self.post("/unload_lora_adapter", {"lora_name": adapter.name}, timeout_s, any_status=True)
+
+    async def restore_adapters(self, refused: Iterable[Adapter], current: Iterable[Adapter], timeout_s: float) -> None:
+        """Have the adapters of before again, where some of an update were loaded in their place before another was refused."""
+        await self.unload_adapters(refused, timeout_s)
+        for adapter in current:  # one that it still has is refused
+            body = {"lora_name": adapter.name, "lora_path": str(adapter.directory)}
+            await self.post("/load_lora_adapter", body, timeout_s, any_status=True)
 
     def _interval(self, sampling: Sampling, *, watched: bool) -> dict[str, int]:
         if not self.abilities.takes_interval:

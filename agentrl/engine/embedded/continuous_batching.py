@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -29,7 +28,14 @@ from transformers import (
 )
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 
-from agentrl.engine.adapter import check_fit, is_adapter_parameter, name_in_base, read_adapter, read_adapter_config
+from agentrl.engine.adapter import (
+    check_fit,
+    is_adapter_parameter,
+    name_in_base,
+    read_adapter,
+    read_adapter_config,
+    read_tensors,
+)
 from agentrl.engine.embedded.request_sampler import Request, RequestSampler
 from agentrl.engine.embedded.varlen_attention import use_varlen_attention
 from agentrl.engine.protocol import PauseMode
@@ -175,7 +181,7 @@ class BatchingEngine:
         files = sorted(directory.glob("*.safetensors"))
         if not files:
             raise ValueError(f"{directory} holds no safetensors, or is not there")
-        tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
+        tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
         parameters = {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
         check_fit(parameters, tensors, directory)
         if flush_cache and self._pause_mode == "in_place" and self.running:
