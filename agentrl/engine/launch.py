@@ -27,6 +27,7 @@ from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import ConfigError, EngineError, one_line
 from agentrl.machine.extras import check_extra
 from agentrl.machine.process_limits import raise_file_limit
+from agentrl.models.description import load_description
 
 
 def check_engine(config: EngineConfig) -> None:
@@ -254,10 +255,8 @@ async def open_engine(
 
 def vocabulary_of(model_path: Path) -> int | None:
     """Rows of a model's output layer, which may be more than its tokenizer has words; None: its configuration does not say."""
-    from transformers import AutoConfig
-
     try:
-        rows = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
+        rows = load_description(model_path).get_text_config().vocab_size
     except (OSError, ValueError, KeyError, AttributeError):
         return None
     return rows if isinstance(rows, int) and rows > 0 else None

@@ -30,6 +30,8 @@ from renderers.base import (
 )
 
 from agentrl.errors import ConfigError, one_line
+from agentrl.machine.late_import import imported_later
+from agentrl.models.description import load_description
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
 from agentrl.proxy.tokenizer import LeanTokenizer
 from agentrl.record.tokens import ImageSpan
@@ -353,11 +355,12 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
     Raises:
         ConfigError: The model's files cannot be loaded, or there is no such renderer, or it has no such option.
     """
-    from transformers import AutoConfig, AutoTokenizer  # loads torch, where there is one
-
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
-        whole = AutoConfig.from_pretrained(model_path)
+        whole = load_description(model_path)
+        with imported_later("torch"):
+            from transformers import AutoTokenizer
+
+            tokenizer: Any = AutoTokenizer.from_pretrained(model_path, config=whole)
     except Exception as error:  # transformers and tokenizers raise what they like
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ConfigError(
