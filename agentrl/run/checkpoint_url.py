@@ -119,16 +119,17 @@ class CheckpointUrl:
             for path in sorted(names, key=lambda path: path != f"{folder}/{MANIFEST}"):
                 self._files.rm_file(path)
 
-    def names(self) -> list[str]:
-        """Return the names of all checkpoints that something is there of.
+    def names(self) -> dict[str, bool]:
+        """Return the names of all checkpoints that something is there of, and whether their manifest is.
 
         Raises:
             CheckpointUrlError: The URL does not answer.
         """
         with self._speaking("nothing can be listed at"):
             self._files.invalidate_cache()
-            found = self._files.find(self._root)
-        return sorted({path.removeprefix(f"{self._root}/").partition("/")[0] for path in found})
+            found = [path.removeprefix(f"{self._root}/") for path in self._files.find(self._root)]
+        names = {path.partition("/")[0] for path in found}
+        return {name: f"{name}/{MANIFEST}" in found for name in sorted(names)}
 
     def wrong(self, directory: Path) -> Iterator[str]:
         """Yield what is wrong with a checkpoint there, of which this machine has the manifest. Every file of it is read.
@@ -175,6 +176,7 @@ class CheckpointUrl:
 
         Raises:
             CheckpointUrlError: Any that is not agentrl's own.
+            AgentRLError: agentrl's own, as it is.
         """
         try:
             yield
@@ -215,12 +217,12 @@ def _file_system(url: str) -> tuple[Any, str]:
 
     try:
         try:
-            found, root = fsspec.url_to_fs(url)
+            found, root = fsspec.url_to_fs(url, skip_instance_cache=True)
         except ImportError:
             from obstore.fsspec import register
 
             register([name for name in OBSTORE_PROTOCOLS if url.startswith(f"{name}:")])
-            found, root = fsspec.url_to_fs(url)
+            found, root = fsspec.url_to_fs(url, skip_instance_cache=True)
     except (ImportError, ValueError) as error:
         raise ConfigError(
             f"{key}: nothing that is installed speaks to it ({one_line(error, 200)}); install fsspec's package for it, such as s3fs, or obstore"

@@ -237,13 +237,14 @@ class TrainerSupervisor:
         await self._restore()
 
     async def _remove_unwanted_at_url(self) -> None:
-        """Delete checkpoints at the URL that are not kept. What cannot be deleted is deleted another time."""
+        """Delete checkpoints at the URL that are not kept, or half there. What cannot be deleted is deleted another time."""
         if (url := self._url) is None:
             return
         unwanted = {path.name for path in await in_thread(self._store.unwanted_checkpoints)}
         try:
-            for name in unwanted & set(await in_thread(url.names)):
-                await in_thread(url.remove, name)
+            for name, whole in (await in_thread(url.names)).items():
+                if name in unwanted or not whole:
+                    await in_thread(url.remove, name)
         except CheckpointUrlError as error:
             self._say(f"{error}; what is not wanted any more is left there until the run starts again")
 

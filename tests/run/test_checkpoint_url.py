@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ from typing import Any
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.config import RunConfig
 from agentrl.engine.launch import free_port
-from agentrl.errors import CheckpointError, CheckpointUrlError, TrainerError
-from agentrl.rollout.manifest import MANIFEST
+from agentrl.errors import CheckpointError, ConfigError, TrainerError
+from agentrl.rollout.manifest import MANIFEST, check_files
 from agentrl.rollout.store import Store
-from agentrl.run.checkpoint_url import CheckpointUrl
+from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.run_directory import checkpoint_directory
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from tests.components import missing
-from tests.recorded_run import batch, record_run, running
+from tests.recorded_run import TrainerOfRun, batch, record_run, running
 from tests.whole_audit import audit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -38,37 +40,40 @@ class Proxy(BaseHTTPRequestHandler):
 
     store = ""
     fault: str | None = None
-    """A method and a part of a path: a request that has both is answered with 503. With "*", nothing else helps."""
+    """A method and a part of a path: a request that has both is answered with 503."""
+    deleting = False
+    """Whether to refuse what deletes."""
     faults = 0
 
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fault = type(self).fault
-        if fault is not None and self.command == fault.split()[0] and fault.split()[1] in self.path:
+        refused = fault is not None and self.command == fault.split()[0] and fault.split()[1] in self.path
+        deletes = self.command == "DELETE" or (self.command == "POST" and "delete" in self.path)
+        if refused or (deletes and type(self).deleting):
             type(self).faults += 1
-            self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {})
+            self._answer(503, b"<Error><Code>SlowDown</Code></Error>", Message())
             return
-        request = urllib.request.Request(
-            self.store + self.path, data=body or None, headers=dict(self.headers), method=self.command
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=40) as answer:
-                self._answer(answer.status, answer.read(), dict(answer.headers))
-        except urllib.error.HTTPError as error:
-            self._answer(error.code, error.read(), dict(error.headers))
+        # Not urllib, which says of every body that it is a form.
+        connection = http.client.HTTPConnection(self.store.removeprefix("http://"), timeout=40)
+        with closing(connection):
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            self._answer(answer.status, answer.read(), answer.headers)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _answer(self, status: int, body: bytes, headers: Message) -> None:
         self.send_response(status)
-        kept = {k: v for k, v in headers.items() if k.lower() not in ("content-length", "connection", "server", "date")}
-        length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(body))
+        ours = ("content-length", "connection", "server", "date")
+        kept = {name: value for name, value in headers.items() if name.lower() not in ours}
+        length = headers.get("content-length", "0") if self.command == "HEAD" else str(len(body))
         for name, value in {**kept, "Content-Length": length}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(b"" if self.command == "HEAD" else body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """Say nothing."""
 
 
@@ -149,9 +154,9 @@ async def test_what_is_kept_is_at_the_url_and_comes_back_from_it(tmp_path: Path,
     await in_thread(record, run_dir)
     async with run_at_url(run_dir, said) as (trainer, url):
         await checkpoint(trainer, 1, 2)
-        assert await in_thread(url.names) == ["step-000002"]
+        assert await in_thread(url.names) == {"step-000002": True}
         await checkpoint(trainer, 3)
-        assert await in_thread(url.names) == ["step-000003"], "the other is not kept any more"
+        assert await in_thread(url.names) == {"step-000003": True}, "the other is not kept any more"
     here = checkpoint_directory(run_dir, 3)
     assert await in_thread(lambda: list(url.wrong(here))) == []
     whole = await in_thread(lambda: (here / "model.safetensors").read_bytes())
@@ -180,20 +185,20 @@ async def test_a_checkpoint_that_is_not_whole_at_the_url_does_not_count(
     async with run_at_url(run_dir, said) as (trainer, url):
         await checkpoint(trainer, 1)
         through.fault = f"PUT {MANIFEST}"
-        with pytest.raises(TrainerError, match="step-000002 cannot be written to s3://.*What was committed is safe"):
+        with pytest.raises(TrainerError, match=r"step-000002 cannot be written to s3://.*What was committed is safe"):
             await checkpoint(trainer, 2)
         assert through.faults
         assert "it is tried again in 0.01 s" in said[0]
-        assert await in_thread(url.names) == ["step-000001", "step-000002"], "all of it but its manifest"
+        assert await in_thread(url.names) == {"step-000001": True, "step-000002": False}
         with pytest.raises(CheckpointError, match="is not there"):
             await in_thread(url.get, tmp_path / "fetched" / "step-000002")
     with await in_thread(Store, run_dir / "store.sqlite") as store:
         assert (await in_thread(store.last_checkpoint))[0] == 1  # type: ignore[index]
     through.fault = None
     async with run_at_url(run_dir, said) as (trainer, url):
-        assert await in_thread(url.names) == ["step-000001"], "what is left of the other is deleted"
+        assert await in_thread(url.names) == {"step-000001": True}, "what is left of the other is deleted"
         await checkpoint(trainer, 2)
-        assert await in_thread(url.names) == ["step-000002"]
+        assert await in_thread(url.names) == {"step-000002": True}
     assert (await in_thread(audit, run_dir)).violations == []
 
 
@@ -202,6 +207,45 @@ async def test_a_store_that_cannot_delete_costs_room_until_the_next_start(tmp_pa
     await in_thread(record, run_dir)
     async with run_at_url(run_dir, said) as (trainer, url):
         await checkpoint(trainer, 1)
-        through.fault = "POST ?delete"
-        with pytest.raises(CheckpointUrlError):
-            await in_thread(url.remove, "step-000001")
+        through.deleting = True
+        await checkpoint(trainer, 2)
+        assert through.faults
+        assert list(await in_thread(url.names)) == ["step-000001", "step-000002"]
+        through.deleting = False
+    async with run_at_url(run_dir, said) as (_, url):
+        assert await in_thread(url.names) == {"step-000002": True}
+
+
+def test_a_url_that_nothing_speaks_to_is_refused_before_anything_runs() -> None:
+    config = RunConfig.model_validate(
+        {
+            "run_dir": "runs/one",
+            "model": {"path": "m"},
+            "trainer": {"checkpoint": {"url": "nothing://user:secret@host/x"}},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"`trainer.checkpoint.url` = 'nothing://host/x': nothing that is installed"):
+        checkpoint_url(config)
+
+
+def test_a_folder_is_a_url_too(tmp_path: Path) -> None:
+    record_run(tmp_path / "run", steps=1)
+    process = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
+    began = process.load(None)["chain"]
+    chain = process.step_on(batch(1))["chain"]
+    here = checkpoint_directory(tmp_path / "run", 1)
+    process.save(str(here), 1, chain, began)
+    process.saved()
+    url = CheckpointUrl((tmp_path / "far").as_uri(), "run")
+    url.put(here)
+    assert url.names() == {here.name: True}
+    assert list(url.wrong(here)) == []
+    (tmp_path / "far" / "run" / here.name / "config.json").unlink()
+    assert [text.split(" at ")[0] for text in url.wrong(here)] == ["has no config.json"]
+    with pytest.raises(CheckpointError, match=r"config\.json is not there"):
+        url.get(tmp_path / "back" / here.name)
+    url.put(here)
+    url.get(tmp_path / "back" / here.name)
+    assert check_files(tmp_path / "back" / here.name) == check_files(here)
+    url.remove(here.name)
+    assert url.names() == {}

@@ -13,9 +13,11 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.concurrency.host import Host
+from agentrl.errors import TrainerError
+from agentrl.rollout.manifest import MANIFEST, check_files
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
-from agentrl.run.run_directory import read_config
+from agentrl.run.run_directory import checkpoint_directory, read_config
 from agentrl.run.trainer_client import TrainerClient
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from tests.components import missing
@@ -126,28 +128,33 @@ KILLED: dict[str, Callable[[Machines], None]] = {
 }
 
 
-@pytest.mark.parametrize("killed", KILLED)
-@pytest.mark.parametrize("during", ["a step", "a save", "a fetch"])
+@pytest.mark.parametrize(
+    ("during", "killed"),
+    [("a step", "rank 1"), ("a step", "both machines"), ("a save", "rank 0"), ("a fetch", "the machine of rank 0")],
+)
 async def test_what_dies_costs_time_and_nothing_else(
-    tmp_path: Path, straight: list[TrainedStep], killed: str, during: str
+    tmp_path: Path, straight: list[TrainedStep], during: str, killed: str
 ) -> None:
     run_dir, said = tmp_path / "run", list[str]()
     await in_thread(lambda: record_run(run_dir, steps=3, **RANKS))
     machines = Machines(tmp_path, run_dir)
 
     def kill() -> None:
-        KILLED[killed](machines)
+        if machines.starts == 1:
+            KILLED[killed](machines)
 
     async with running(run_dir, machines, said) as trainer:
         await trainer.step(batch(1))
         await trainer.checkpoint()
         await trainer.commit()
         if during == "a fetch":
-            machines.now[0].on_fetch = lambda arrived: kill() if machines.starts == 1 else None
+            machines.now[0].on_fetch = lambda arrived: kill()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(trainer.step, batch(2))
             if during == "a step":
-                await anyio.sleep(0.1)
+                log = run_dir / "trainer"
+                while not await in_thread(lambda: list(log.glob("batch-*"))):  # which it has been given by then
+                    await anyio.sleep(0.01)
                 kill()
         await trainer.checkpoint()
         if during == "a save":
@@ -155,9 +162,40 @@ async def test_what_dies_costs_time_and_nothing_else(
         await trainer.commit()
         await trainer.step(batch(3))
         assert await trainer.save_remaining() is None
-    # A rank that has done its work is not missed while its machine still gives what it wrote.
-    needed = not (during == "a fetch" and killed.startswith("rank"))
-    assert machines.starts == 2, said
-    assert said or not needed
+    assert (machines.starts, len(said)) == (2, 1), said
+    assert await in_thread(trained_in, run_dir) == straight
+    assert (await in_thread(audit, run_dir)).violations == []
+
+
+async def test_a_checkpoint_that_arrives_damaged_is_fetched_again_and_is_none_if_it_always_does(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    run_dir, said, arrived = tmp_path / "run", list[str](), list[Path]()
+    await in_thread(lambda: record_run(run_dir, steps=3, **RANKS))
+    machines = Machines(tmp_path, run_dir)
+
+    def damage(directory: Path) -> None:
+        arrived.append(directory)
+        if len(arrived) != 2:
+            file = directory / ("model.safetensors" if len(arrived) == 1 else MANIFEST)
+            file.write_bytes(file.read_bytes()[:-2] + b"??")
+
+    async with running(run_dir, machines, said) as trainer:
+        machines.now[0].on_fetch = damage
+        await trainer.step(batch(1))
+        await trainer.checkpoint()
+        await trainer.commit()
+        assert len(arrived) == 2
+        assert (await in_thread(check_files, checkpoint_directory(run_dir, 1))).step == 1
+        await trainer.step(batch(2))
+        await trainer.checkpoint()
+        with pytest.raises(TrainerError, match="what was fetched from machine-1-0 is damaged"):
+            await trainer.commit()
+        assert not await in_thread(checkpoint_directory(run_dir, 2).exists)
+    async with running(run_dir, machines, said, resumed=True) as trainer:
+        assert trainer.weights.version == 1
+        for step in (2, 3):
+            await trainer.step(batch(step))
+        assert await trainer.save_remaining() is None
     assert await in_thread(trained_in, run_dir) == straight
     assert (await in_thread(audit, run_dir)).violations == []
