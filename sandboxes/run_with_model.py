@@ -24,6 +24,8 @@ MAX_REQUESTS = 10_000
 """Of one command, where its caller says nothing: each is a task of this process while it is answered."""
 INSIDE_KEY = "outside"
 """What the command is given for a key. The real one is put in its place on the way."""
+REPORT_S = 5.0
+"""How much longer than the command the relay may take, which tells what a command said whose time is up."""
 SHOWN_REFUSAL_BYTES = 500
 """Of the body of an answer that is an error."""
 _COUNTS_TOKENS = ("/count_tokens", ":countTokens")
@@ -78,11 +80,12 @@ async def run_with_model(
         SandboxLostError: The sandbox is lost.
     """
     limits = sandbox.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
-    process = await sandbox.start_python(RELAY, timeout_s=timeout_s, limits=limits)
+    process = await sandbox.start_python(RELAY, timeout_s=timeout_s + REPORT_S, limits=limits)
     async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:
         model = _Model(http, httpx2.URL(base_url.removesuffix("/").removesuffix("/v1")), api_key)
         sending, answers = anyio.Lock(), _Answers()
-        first = {"argv": list(argv), "env": dict(env or {}), "stdin": base64.b64encode(stdin).decode()}
+        given = {"argv": list(argv), "env": dict(env or {}), "timeout_s": timeout_s}
+        first = {**given, "stdin": base64.b64encode(stdin).decode()}
         await process.send(json.dumps(first).encode() + b"\n")
         async with anyio.create_task_group() as requests:
             finished, asked = CommandResult(None, "", ""), 0
@@ -143,7 +146,9 @@ def _understood(line: bytes, model: _Model) -> CommandResult | tuple[httpx2.Requ
         return None
 
 
-def _exit_code(given: Any) -> int:
+def _exit_code(given: Any) -> int | None:
+    if given is None:
+        return None
     code = int(given)
     if not -64 <= code <= 255:
         raise ValueError(f"{code} is no exit code")

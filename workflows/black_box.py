@@ -3,8 +3,11 @@
 A task is {"command": ["python3", "agent.py"], "answer": ...} with a scorer of `chat.py` (of what the program prints),
 and as needed "files" ({path: text}, put in its folder), "timeout_s" (300) and "sandbox": true, which runs it in a sandbox
 that reaches the model and nothing else. The program finds the task, without answer and scorer, as JSON on its standard
-input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the same for ANTHROPIC. A program that
-fails earns 0.
+input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the same for ANTHROPIC.
+
+A program that ends with another exit code than 0, or is stopped because its time is up, fails its episode, as a workflow does that raises: it earns
+nothing, not even 0, the run counts it as failed, and the error has the end of what it wrote to its standard error. A program for which a bad reply of the
+model is an ordinary outcome prints something that its scorer gives 0, and ends with 0.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ from pydantic import Field
 
 from agentrl import Episode, Reward
 from agentrl.concurrency.child_process import start_process
+from agentrl.errors import EpisodeError, EpisodeTimeoutError, error_line, one_line
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.workflows.chat import ChatTask, score
 
 TIMEOUT_S = 300.0
 KEPT_BYTES = 2**20
 HIDDEN = ("answer", "scorer")
+SHOWN_CHARACTERS = 1000
+"""How much of the end of a program's standard error a failure shows."""
 
 
 class BlackBoxTask(ChatTask):
@@ -46,14 +52,38 @@ class BlackBoxTask(ChatTask):
 
 
 async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Reward:
-    """Return the score of what the program prints."""
+    """Return the score of what the program prints.
+
+    Raises:
+        EpisodeError: The program failed, or was stopped.
+    """
     task = episode.task
     done = await (_in_a_sandbox(episode) if task.get("sandbox") else _here(episode))
-    metrics = {"exit_code": float(-1 if done.exit_code is None else done.exit_code)}
-    if done.exit_code != 0:
-        return Reward(0.0, metrics)
-    result = await score(done.stdout, task)
-    return Reward(result.value, {**result.metrics, **metrics})
+    episode.log(exit_code=-1 if done.exit_code is None else done.exit_code, program_failed=done.exit_code != 0)
+    check_ended_well(done, task)
+    return await score(done.stdout, task)
+
+
+def check_ended_well(done: CommandResult, task: dict[str, Any]) -> None:
+    """Check that a program did what it had to do, so that what it printed can be scored.
+
+    Raises:
+        EpisodeError: It ended with another exit code than 0. The message has the end of its standard error.
+        EpisodeTimeoutError: It was stopped.
+    """
+    if done.exit_code == 0:
+        return
+    # The last line comes first: where a message is cut to a line, that is what is read.
+    last = one_line(error_line(done.stderr), 200)
+    lines = " | ".join(line.strip() for line in done.stderr.strip()[-SHOWN_CHARACTERS:].splitlines())
+    shown = f"{last and f': {last}'}. The end of its standard error: {lines!r}"
+    program = f"the program {one_line(task['command'], 100)}"
+    if done.exit_code is None:
+        raise EpisodeTimeoutError(
+            f"{program} was stopped: timeout_s = {task.get('timeout_s', TIMEOUT_S):g} s or another limit was used up; raise it, or mend "
+            f"what it waits for{shown}"
+        )
+    raise EpisodeError(f"{program} ended with exit code {done.exit_code}{shown}")
 
 
 def model_environment(url: str, key: str, model: str) -> dict[str, str]:

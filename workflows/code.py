@@ -11,6 +11,9 @@ beforehand which tasks have such tests.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
 from agentrl import Episode, Reward
 from agentrl.errors import ConfigError
@@ -20,11 +23,50 @@ from agentrl.sandboxes.grading.needs import needs
 TAGS = {PYTHON: ("python", "python3", "py"), CPP: ("cpp", "c++", "cc", "cxx")}
 
 
-async def run(episode: Episode) -> Reward:
+class ProgramTask(BaseModel):
+    """What a line of the task file needs, in any of the forms of `load_code_task`: something to ask, and tests that can be run."""
+
+    model_config = ConfigDict(extra="allow")
+
+    _code: CodeTask = PrivateAttr()
+
+    @property
+    def code(self) -> CodeTask:
+        """The task, as it is graded."""
+        return self._code
+
+    @model_validator(mode="after")
+    def _load(self) -> Self:
+        try:
+            self._code = load_code_task(self.model_extra or {})
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        self.check(self._code)
+        return self
+
+    def check(self, code: CodeTask) -> None:
+        """Check that a model can be asked, and its program be graded.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        if not code.prompt:
+            raise ValueError("there is no prompt, and so nothing to ask a model for; give it a 'prompt'")
+        if not code.tests:
+            raise ValueError("there are no tests, and so nothing to grade a program by; give it some in 'tests'")
+        for test in (*code.tests, *code.public_tests):
+            if (need := needs(test)) is not None:
+                raise ValueError(
+                    f"its tests need {need}, which they cannot have; leave it out: `agentrl vet` finds all such tasks, and --output keeps "
+                    "the others"
+                )
+
+
+async def run(episode: Episode[ProgramTask]) -> Reward:
     """One reply, one verdict."""
-    task = gradable_task(episode)
+    task = episode.task.code
     reply = await episode.client.chat.completions.create(
-        model=episode.model, messages=[{"role": "user", "content": prompt_of(task)}]
+        model=episode.model, messages=[{"role": "user", "content": task.prompt}]
     )
     text = reply.choices[0].message.content or ""
     # Where all tests must pass, one that fails decides.
@@ -32,34 +74,8 @@ async def run(episode: Episode) -> Reward:
     return reward_of(verdict, partial=task.partial)
 
 
-def gradable_task(episode: Episode) -> CodeTask:
-    """Return the task of an episode, before a model is asked.
-
-    Raises:
-        ConfigError: It has no tests, or tests that cannot be run.
-    """
-    task = load_code_task(episode.task)
-    if not task.tests:
-        raise ConfigError(f"{task.name} has no tests")
-    for test in task.tests:
-        if (need := needs(test)) is not None:
-            raise ConfigError(f"the tests of {task.name} need {need}; agentrl vet finds such tasks")
-    return task
-
-
-def prompt_of(task: CodeTask) -> str:
-    """Return what the model is asked.
-
-    Raises:
-        ConfigError: The task has no prompt.
-    """
-    if not task.prompt:
-        raise ConfigError(f"{task.name} has no prompt: nothing to ask a model for")
-    return task.prompt
-
-
 async def graded(
-    episode: Episode,
+    episode: Episode[Any],
     task: CodeTask,
     text: str,
     tests: Sequence[Test],

@@ -9,26 +9,39 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from agentrl import Episode, Reward
-from agentrl.errors import ConfigError
-from agentrl.sandboxes import Verdict
-from agentrl.workflows.code import gradable_task, graded, prompt_of, reward_of
+from agentrl.sandboxes import CodeTask, Verdict
+from agentrl.workflows.code import ProgramTask, graded, reward_of
 
 SHOWN_FAILURES = 3
 
 
-async def run(episode: Episode) -> Reward:
-    """Let the model reply until the public tests pass or the attempts are used up, and return the verdict of all tests.
+class RepairTask(ProgramTask):
+    """What a line of the task file needs."""
 
-    Raises:
-        ConfigError: The task has no public tests, no others or no prompt.
-    """
-    task = gradable_task(episode)
-    if not task.public_tests:
-        raise ConfigError(f"{task.name} has no public_tests; workflows/code.py needs none")
-    messages: list[Any] = [{"role": "user", "content": prompt_of(task)}]
+    attempts: int = Field(default=3, ge=1)
+
+    def check(self, code: CodeTask) -> None:
+        """Check that there are public tests besides what `code.py` needs.
+
+        Raises:
+            ValueError: There are none.
+        """
+        super().check(code)
+        if not code.public_tests:
+            raise ValueError(
+                "there are no public_tests to show; give it some, or use workflows/code.py, which needs none"
+            )
+
+
+async def run(episode: Episode[RepairTask]) -> Reward:
+    """Let the model reply until the public tests pass or the attempts are used up, and return the verdict of all tests."""
+    task = episode.task.code
+    messages: list[Any] = [{"role": "user", "content": task.prompt}]
     text, attempts = "", 0
-    while attempts < episode.task.get("attempts", 3):
+    while attempts < episode.task.attempts:
         reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
         attempts += 1
         text = reply.choices[0].message.content or ""

@@ -18,21 +18,25 @@ The agent runs in a sandbox that reaches the model and nothing else. Its time be
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl import Episode, Reward
-from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, SandboxError, SandboxLostError, TaskFileError, WorkflowError
+from agentrl.rollout.episode_parts import backend_order, load_backend
 from agentrl.rollout.task_settings import Cpus, Disk, ImageName, Megabytes, Seconds
 from agentrl.sandboxes import Limits, Sandbox
+from agentrl.sandboxes.readiness import missing_sandboxes
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.sandboxes.seams import WORK
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
-from agentrl.workflows.hidden_tests import FAILED, HiddenTests, TestResult, run_hidden_tests
-from agentrl.workflows.repository import Repository
+from agentrl.workflows.hidden_tests import FAILED, HiddenTests, TestResult, run_hidden_tests, tests_not_there
+from agentrl.workflows.repository import Repository, missing_repositories, with_patch
 from agentrl.workflows.shell_agent import work_with_a_shell
 
 HOME = "/tmp/home"  # noqa: S108 - in the sandbox
@@ -83,7 +87,7 @@ class HarnessTask(BaseModel):
     max_turns: int = Field(default=40, gt=0)
     """Bound of the model calls of the agent "shell"."""
     solution: str = ""
-    """A patch that passes the tests, for `agentrl vet`. No agent sees it."""
+    """A patch that passes the tests: for `agentrl vet`, and to tell a test that is nowhere from one that the agent had vanish. No agent sees it."""
 
     @model_validator(mode="after")
     def _tests_have_room(self) -> HarnessTask:
@@ -93,6 +97,22 @@ class HarnessTask(BaseModel):
                 f"tests.files have {-(-size >> 20)} MB, and limits.disk_mb = {self.limits.disk_mb} leaves a sandbox no room for them; raise it"
             )
         return self
+
+    @classmethod
+    async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
+        """Return what the tasks need and cannot have here: repositories, git, a backend of sandboxes, images."""
+        images: dict[str, str] = {}
+        for index, task in enumerate(tasks):
+            images.setdefault(task.image or config.sandbox.image, task.name or f"{index}")
+        return [
+            *await in_thread(missing_repositories, [task.repository for task in tasks]),
+            *await missing_sandboxes(
+                await load_backend(config.sandbox.backend),
+                images,
+                runtime=config.sandbox.runtime,
+                order=backend_order(config),
+            ),
+        ]
 
     def grading_limits(self) -> Limits:
         """Return the limits of the sandbox that the hidden tests run in."""
@@ -105,6 +125,7 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
 
     Raises:
         SandboxLostError: A sandbox is lost.
+        TaskFileError: A test that has to pass is nowhere, whatever the agent did.
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
     task = episode.task
@@ -265,4 +286,24 @@ def _end(done: CommandResult) -> str:
 async def _graded(episode: Episode[HarnessTask], start: bytes, end: bytes) -> TestResult:
     task = episode.task
     sandbox = await episode.sandbox(image=task.image, limits=task.grading_limits())
-    return await run_hidden_tests(sandbox, start, end, task.tests)
+    result = await run_hidden_tests(sandbox, start, end, task.tests)
+    if result.absent:
+        # The agent may have had them vanish. What it was given, and the solution, say whether it could have been otherwise.
+        await sandbox.reset()
+        solved = await in_thread(_solved, task, start)
+        if nowhere := await tests_not_there(sandbox, start, start if solved is None else solved, task.tests):
+            found_in = "the repository as agents find it" if solved is None else "the repository with its solution"
+            raise TaskFileError(
+                f"the task {task.name or task.prompt[:60]!r}: tests.must_pass names {', '.join(map(repr, nowhere))}, and pytest finds no such "
+                f"test in {found_in}, so no agent can earn anything; correct the id"
+                + (", or give the task the 'solution' with which the test is there" if solved is None else "")
+            )
+    return result
+
+
+def _solved(task: HarnessTask, start: bytes) -> bytes | None:
+    """Return the repository with the task's solution; None where there is none that applies."""
+    try:
+        return with_patch(start, task.solution) if task.solution else None
+    except ConfigError:
+        return None

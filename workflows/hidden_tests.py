@@ -93,6 +93,8 @@ class TestResult(BaseModel):
     total: int
     not_passed: list[str] = Field(default_factory=list)
     """The first of those that did not, and of those that are not there."""
+    absent: list[str] = Field(default_factory=list)
+    """The first of those that `must_pass` names and that pytest, which has read their files to the end, did not find."""
 
     @property
     def all_passed(self) -> bool:
@@ -118,7 +120,7 @@ for plugin in importlib.metadata.entry_points(group="pytest11"):  # nor that of 
 def main():
     job = json.loads(sys.stdin.read())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    outcomes = {}
+    outcomes, collected = {}, set()
 
     class Reporter:
         def pytest_collection_finish(self, session):
@@ -139,22 +141,31 @@ def main():
         def pytest_collectreport(self, report):
             if report.outcome != "passed":
                 outcomes[report.nodeid] = False
+            else:
+                collected.add(report.nodeid)
 
     out = os.dup(1)
     for stream in (1, 2):  # what tests print, however much, is nobody's to read
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), "src")]  # in place of an installation
     options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir", os.getcwd()]
-    pytest.main([*options, *job["files"]], plugins=[Reporter()])
+    pytest.main([*options, *job["options"], *job["files"]], plugins=[Reporter()])
 
     def deciding(test):  # data sets cut ids in two where a parameter has a space
         cut = test not in outcomes and "[" in test
         return [test] if not cut else [found for found in outcomes if found.startswith(test + " ")] or [test]
 
+    def is_absent(test):  # not for that its file, or its class, could not be read
+        parts = test.partition("[")[0].split("::")
+        above = ["::".join(parts[:count]) for count in range(1, len(parts))]
+        return above[0] in collected and all(outcomes.get(one) is not False for one in above)
+
     decides = [deciding(test) for test in job["must_pass"]] or [[test] for test in outcomes]
     failed = [tests[0] for tests in decides if not all(outcomes.get(one) is True for one in tests)]
     shown = [one if one in outcomes else one + " (there is no such test)" for one in failed[:3]]
-    said = json.dumps({"passed": len(decides) - len(failed), "total": len(decides), "not_passed": shown})
+    absent = [one for one in failed if one not in outcomes and is_absent(one)][:3]
+    counts = {"passed": len(decides) - len(failed), "total": len(decides)}
+    said = json.dumps({**counts, "not_passed": shown, "absent": absent})
     os.write(out, f"\\n{job['mark']}{said}\\n".encode())
     os._exit(0)
 
@@ -190,8 +201,29 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
     if tests.command is not None:
         done = await sandbox.run(tests.command, timeout_s=tests.timeout_s)
         return TestResult(passed=int(done.ok), total=1)
+    return await _run_pytest(sandbox, tests)
+
+
+async def tests_not_there(sandbox: Sandbox, start: bytes, solved: bytes, tests: HiddenTests) -> list[str]:
+    """Return the first of the tests that `must_pass` names and that are nowhere, whatever an agent does. None is run.
+
+    Args:
+        sandbox: A sandbox that nobody has used.
+        start: The repository as agents find it, as a tar archive.
+        solved: The repository with its solution, or as agents find it where none is known.
+        tests: The tests.
+
+    Raises:
+        SandboxError: The tests cannot be put there.
+    """
+    await sandbox.restore(await in_thread(with_tests, start, solved, tests.files, None, tests.removed))
+    return (await _run_pytest(sandbox, tests, "--collect-only")).absent
+
+
+async def _run_pytest(sandbox: Sandbox, tests: HiddenTests, *options: str) -> TestResult:
     mark = secrets.token_hex(16)
-    job = json.dumps({"files": tests.test_files, "mark": mark, "must_pass": tests.must_pass}).encode()
+    given = {"files": tests.test_files, "mark": mark, "must_pass": tests.must_pass, "options": options}
+    job = json.dumps(given).encode()
     done = await sandbox.run_python(code=_RUN_PYTEST, stdin=job, timeout_s=tests.timeout_s)
     _, said, report = done.stdout.rpartition(mark.encode())
     if not done.ok or not said:

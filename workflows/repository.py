@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from shutil import which
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from agentrl.errors import ConfigError, one_line
-from agentrl.machine.git import run_git
+from agentrl.machine.git import NO_GIT, run_git
 from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
 
 
@@ -77,6 +78,35 @@ class Repository(BaseModel):
         if (count := len(archive_of(packed).members)) >= FILES:
             raise ConfigError(f"the repository has {count} files and folders; at most {FILES} go into a sandbox")
         return packed
+
+
+def missing_repositories(repositories: Iterable[Repository]) -> list[str]:
+    """Return what of some repositories is not on this machine, each with its remedy: folders, git, commits."""
+    folders: dict[Path, None] = {}
+    commits: dict[Path, dict[str, None]] = {}
+    for one in repositories:
+        if one.folder is not None:
+            folders[one.folder] = None
+        if one.git is not None:
+            commits.setdefault(one.git, {})[one.commit] = None
+    missing = [_no_folder(folder) for folder in folders if not folder.is_dir()]
+    if commits and which("git") is None:
+        return [*missing, f"{len(commits)} tasks' repositories are read by git (repository.git), and {NO_GIT}"]
+    for repository, named in commits.items():
+        asked = [f"{commit}^{{commit}}" for commit in named]
+        try:
+            found = run_git(repository, "cat-file", "--batch-check", stdin="\n".join(asked) + "\n").decode()
+        except OSError as error:
+            missing.append(
+                f"repository.git = {str(repository)!r}: {one_line(error)}; clone it there, or correct the path"
+            )
+            continue
+        missing += [
+            f"repository.git = {str(repository)!r} has no commit {commit!r}; fetch it there, or correct 'commit'"
+            for commit, line in zip(named, found.splitlines(), strict=True)
+            if line.split()[1:2] != ["commit"]
+        ]
+    return missing
 
 
 class Archive:
@@ -149,9 +179,7 @@ def name_of(one: tarfile.TarInfo) -> str:
 
 def _pack_folder(folder: Path) -> bytes:
     if not folder.is_dir():
-        raise ConfigError(
-            f"repository = {str(folder)!r}: there is no such folder in {Path.cwd()}; name one, or use 'files'"
-        )
+        raise ConfigError(_no_folder(folder))
 
     def shown(one: tarfile.TarInfo) -> tarfile.TarInfo | None:
         one.uid = one.gid = 0
@@ -165,6 +193,10 @@ def _pack_folder(folder: Path) -> bytes:
             if result.tell() > MAX_PACKED_BYTES:
                 break
     return result.getvalue()
+
+
+def _no_folder(folder: Path) -> str:
+    return f"repository = {str(folder)!r}: there is no such folder in {Path.cwd()}; name one, or use 'files'"
 
 
 def _sorted(paths: Iterable[Path]) -> list[Path]:

@@ -7,14 +7,18 @@ constructor; it has the methods of `Game`. Every seat is compared with the same 
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, Self
 
 from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel, Field, model_validator
 
 from agentrl import Episode, Reward
+from agentrl.errors import WorkflowError, one_line
 from agentrl.rollout.workflow import load_object
 
+NIM = "agentrl.workflows.self_play:Nim"
 SEATS = ("first", "second")
 MAX_MOVES = 64
 
@@ -51,10 +55,28 @@ class Nim:
         return None if self.stones else 1.0
 
 
-async def run(episode: Episode) -> Reward:
+class GameTask(BaseModel):
+    """What a line of the task file needs. It may have more."""
+
+    game: str = NIM
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> Self:
+        game = _class_of(self.game)
+        try:
+            inspect.signature(game).bind(**self.options)
+        except TypeError as error:
+            raise ValueError(
+                f"options = {one_line(repr(self.options), 80)} are not what {self.game} takes, {inspect.signature(game)}: {error}"
+            ) from error
+        return self
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], GameTask]]) -> Reward:
     """Return what the first player earned."""
     task = episode.task
-    game = await in_thread(_game, task.get("game", "agentrl.workflows.self_play:Nim"), task.get("options", {}))
+    game = await in_thread(_game, task.get("game", NIM), task.get("options", {}))
     seats = [episode.role(name) for name in SEATS]
     talks: list[list[Any]] = [[], []]
     result, moves = None, 0
@@ -72,5 +94,25 @@ async def run(episode: Episode) -> Reward:
 
 
 def _game(name: str, options: dict[str, Any]) -> Game:
-    game: Game = load_object(name)(**options)
+    game: Game = _class_of(name)(**options)
     return game
+
+
+def _class_of(name: str) -> Any:
+    """Return the class of a game.
+
+    Raises:
+        ValueError: There is none of that name, or it is no game.
+    """
+    if ":" not in name:
+        raise ValueError(f"game = {name!r} names no class; write FILE_OR_MODULE:CLASS")
+    try:
+        found = load_object(name)
+    except (ImportError, AttributeError, WorkflowError) as error:
+        raise ValueError(f"game = {name!r} cannot be loaded: {one_line(error)}; name a class that is there") from error
+    lacking = [method for method in ("prompt", "play") if not callable(getattr(found, method, None))]
+    if lacking or not callable(found):
+        raise ValueError(
+            f"game = {name!r} is no class of a game: it needs the methods prompt and play, as `Game` has them"
+        )
+    return found

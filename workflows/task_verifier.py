@@ -22,10 +22,10 @@ from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
+from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, one_line
 from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES, WORK
 from agentrl.rollout.folder_digest import folder_digest
-from agentrl.rollout.task_folders import PAGE, TaskFolder, read_task_folder, variables
+from agentrl.rollout.task_folders import PAGE, TaskFolder, read_unchanged, variables
 from agentrl.sandboxes import EndReason, Limits, Sandbox
 from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits
@@ -103,8 +103,9 @@ class OpenTask:
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of the task's programs: the image's, the task's and `more`."""
         where = f"{self.folder.folder}: an env"
-        own = self.folder.settings.environment.env
-        return {**self.image.env, "HOME": self.home, "PWD": self.image.workdir, **variables({**own, **more}, where)}
+        given = self.folder.settings.environment
+        own = {**given.service_env, **variables({**given.env, **more}, where)}
+        return {**self.image.env, "HOME": self.home, "PWD": self.image.workdir, **own}
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,7 @@ async def open_task(folder: Path, digest: str | None = None) -> OpenTask:
     """
 
     def read() -> tuple[TaskFolder, ImageSource]:
-        if digest is not None and folder_digest(folder) != digest:
-            raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
-        found = read_task_folder(folder)
+        found = read_unchanged(folder, digest)
         return found, image_source(found)
 
     found, source = await in_thread(read)

@@ -14,16 +14,26 @@ The reward is the verifier's, from 0 to 1. Where it leaves none, or runs out of 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
+from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl import Episode, Reward
+from agentrl.config import RunConfig
+from agentrl.errors import TaskFileError
+from agentrl.rollout.task_folders import read_unchanged
 from agentrl.sandboxes import Sandbox
+from agentrl.sandboxes.readiness import RUN_NO_IMAGES, missing_images
 from agentrl.workflows.harness import agents_shown, check_installed, files_left, run_agent
 from agentrl.workflows.harnesses import Harness, NamedHarness
 from agentrl.workflows.shell_agent import work_with_a_shell
 from agentrl.workflows.task_verifier import OpenTask, open_task, verify
+
+WITHOUT_TASK_IMAGES = (*RUN_NO_IMAGES, "podman", "kubernetes")
+"""Backends that do not run the images of tasks, which a Docker engine builds."""
 
 
 class TerminalTask(BaseModel):
@@ -39,6 +49,33 @@ class TerminalTask(BaseModel):
     name: str = ""
     max_turns: int = Field(default=40, gt=0)
     network: bool = False
+
+    @classmethod
+    async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
+        """Return what the tasks need and cannot have here: their folders as they were, a Docker engine, images that they name."""
+        if config.sandbox.backend in WITHOUT_TASK_IMAGES:
+            return [
+                f"`sandbox.backend` = {config.sandbox.backend!r} runs no images that a Docker engine builds, and each of the {len(tasks)} task "
+                f"folders has one, such as {tasks[0].folder}; use docker"
+            ]
+        faults, images = await in_thread(_faults_and_images, tasks)
+        return [*faults, *await missing_images(images)]
+
+
+def _faults_and_images(tasks: Sequence[TerminalTask]) -> tuple[list[str], dict[str, str]]:
+    """Return what is wrong with the folders of tasks, and the images that they name, each with a task that names it."""
+    faults: list[str] = []
+    images: dict[str, str] = {}
+    for task in tasks:
+        try:
+            found = read_unchanged(task.folder, task.digest)
+        except TaskFileError as error:
+            faults.append(str(error))
+            continue
+        named = found.settings.environment.docker_image
+        if named is not None and not found.has_dockerfile:
+            images.setdefault(named, found.name)
+    return faults, images
 
 
 async def run(episode: Episode[TerminalTask]) -> Reward:

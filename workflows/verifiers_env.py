@@ -14,19 +14,56 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel, Field
 
 from agentrl import Episode, Reward
+from agentrl.config import RunConfig
 from agentrl.errors import EpisodeError, TaskFileError
 from agentrl.reporting.exit_code import exit_code_of
 from agentrl.rollout.verifiers_tasks import dataset_of, load_environment
 
 
-async def run(episode: Episode) -> Reward:
+class VerifiersTask(BaseModel):
+    """What a line of the task file needs. It may have more."""
+
+    environment: str = Field(min_length=1)
+    row: int = Field(default=0, ge=0)
+    split: Literal["train", "eval"] = "train"
+    args: dict[str, Any] = Field(default_factory=dict)
+    sampling: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
+        """Return the environments that cannot be loaded here, and the rows that they do not have."""
+        return await in_thread(_missing, tasks)
+
+
+def _missing(tasks: Sequence[VerifiersTask]) -> list[str]:
+    last: dict[tuple[str, str, str], int] = {}
+    for task in tasks:
+        key = (task.environment, json.dumps(task.args, sort_keys=True), task.split)
+        last[key] = max(task.row, last.get(key, 0))
+    missing = []
+    for (name, args, split), row in last.items():
+        try:
+            count = len(dataset_of(load_environment(name, args), split))
+        except TaskFileError as error:
+            missing.append(str(error))
+            continue
+        if row >= count:
+            missing.append(
+                f"row = {row}: the verifiers environment {name!r} has {count} rows to {split} on, of which the last is {count - 1}"
+            )
+    return missing
+
+
+async def run(episode: Episode[Annotated[dict[str, Any], VerifiersTask]]) -> Reward:
     """Return the environment's reward, with its metrics.
 
     Raises:

@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError, one_line
+from agentrl.rollout.task_faults import why_unusable
 from agentrl.rollout.task_type import first_problem
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
@@ -70,6 +71,8 @@ async def vet_repository_tasks(
 
     async def one(index: int, given: Mapping[str, Any]) -> TaskReport:
         report = TaskReport(index=index, name=one_line(given.get("name") or index, 60), rewards={})
+        if (why := why_unusable(given)) is not None:
+            return with_fault(report, FaultKind.UNREADABLE, one_line(why))
         try:
             task = HarnessTask.model_validate(given)
             start = await in_thread(task.repository.packed)

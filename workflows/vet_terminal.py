@@ -17,6 +17,7 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
+from agentrl.rollout.task_faults import why_unusable
 from agentrl.rollout.task_type import first_problem
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.choose import BackendName
@@ -104,6 +105,8 @@ async def vet_terminal_task(
         SandboxLostError: A sandbox is lost.
     """
     report = TaskReport(index=index, name=one_line(given.get("name", index), 60), rewards={}, tests=1)
+    if (why := why_unusable(given)) is not None:
+        return with_fault(report, FaultKind.UNREADABLE, one_line(why))
     try:
         asked = TerminalTask.model_validate(given)
         task = await open_task(asked.folder, asked.digest)

@@ -19,9 +19,10 @@ from agentrl.config import DataConfig, RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.rollout.episode_parts import load_backend
+from agentrl.rollout.swe_rows import split_agent, tasks_of_rows, unusable_row
 from agentrl.rollout.task_columns import with_columns
-from agentrl.rollout.task_folders import is_folder_of_task, is_task_folder, tasks_of_folder, unusable_task
-from agentrl.rollout.tasks import list_tasks
+from agentrl.rollout.task_folders import is_folder_of_task, is_task_folder, tasks_of_folder, unusable_folder
+from agentrl.rollout.tasks import AnyTasks, list_tasks
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.grading.vet import TaskReport
@@ -44,10 +45,19 @@ def tasks_to_vet(sources: Sequence[str], data: DataConfig, limit: int | None) ->
     """
     tasks: list[Task] = []
     for source in sources:
-        kind, _, folder = source.partition(":")
-        given = list(tasks_of_folder(folder, unusable_task)) if kind == "harbor" else source
-        tasks += list_tasks(with_columns(given, data), limit)
+        tasks += list_tasks(with_columns(_with_unusable(source), data), limit)
     return tasks
+
+
+def _with_unusable(source: str) -> AnyTasks:
+    """Return the tasks of a source whose parts are read one by one, with tasks in the places of those that can be none; other sources as they are."""
+    match source.split(":", 1):
+        case ["harbor", folder]:
+            return list(tasks_of_folder(folder, unusable_folder))
+        case ["swe", given]:
+            rows, agent = split_agent(given)
+            return list(tasks_of_rows(list_tasks(rows), agent, source=source, on_fault=unusable_row))
+    return source
 
 
 async def run_vetting(

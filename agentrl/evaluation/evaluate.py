@@ -30,6 +30,7 @@ from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.check_start import check_start
+from agentrl.rollout.check_tasks import check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_rollout import open_rollout
 from agentrl.rollout.outcome import Outcome
@@ -102,6 +103,7 @@ async def evaluate(
             check_for_workers(sources.workflow, TaskList(chosen), [])
         config, chat_format = await check_start(config)
         opened = _served(config, run, chat_format, view=view)
+    await check_nothing_missing(task_type_of(run), chosen, config)
     directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(await in_thread(KeptEpisodes, directory, identity, config))

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 TIMEOUT_S = 120.0
+NO_GIT = "git is not installed on this machine, or not on its PATH; install it"
 
 
 def run_git(folder: Path, *command: str, stdin: str = "", **variables: str) -> bytes:
@@ -35,6 +36,8 @@ def run_git(folder: Path, *command: str, stdin: str = "", **variables: str) -> b
             timeout=TIMEOUT_S,
             check=False,
         )
+    except FileNotFoundError as error:
+        raise OSError(NO_GIT) from error
     except subprocess.TimeoutExpired as error:
         raise OSError(f"git {command[0]} took more than {TIMEOUT_S:g} s") from error
     except ValueError as error:  # a NUL, or half of a character, which JSON can say

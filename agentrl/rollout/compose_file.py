@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,16 @@ from typing import Any
 import yaml
 
 from agentrl.errors import TaskFileError, one_line
+from agentrl.rollout.compose_interpolation import LookUp, interpolate
 
+_SET_IN_FILE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*[=:]", re.MULTILINE)
 NOT_TO_BE_HAD = ("privileged", "cap_add", "devices", "gpus")
 
 
 def environment_of_service(compose: Path) -> dict[str, Any]:
     """Return what a compose file, if there is one, says of its service, in the words of `[environment]` of a `task.toml`.
 
-    Its volumes are left out: the agent has the image alone. So is what keeps a container alive, such as `command` and `tty`.
+    Its variables are those of this process, as they are of Docker Compose's. Its volumes are left out: the agent has the image alone. So is what keeps a container alive, such as `command` and `tty`.
 
     Raises:
         TaskFileError: It is no compose file, has several services, or asks for what a sandbox does not give.
@@ -30,7 +34,7 @@ def environment_of_service(compose: Path) -> dict[str, Any]:
         context, dockerfile = (
             (build.get("context", "."), build.get("dockerfile")) if isinstance(build, Mapping) else (build or ".", None)
         )
-        variables = _environment(env or {})
+        given = _environment(env or {})
         wanted = [name for name in NOT_TO_BE_HAD if service.get(name)]
         resources = ((service.get("deploy") or {}).get("resources") or {}).get("reservations") or {}
         wanted += ["deploy.resources.reservations.devices"] if resources.get("devices") else []
@@ -53,9 +57,11 @@ def environment_of_service(compose: Path) -> dict[str, Any]:
             f"{where}.build: {', '.join(other_image)}: the image is built as the Dockerfile alone says; write the arguments there as the "
             "defaults of its ARG, and have the stage that is meant be its last"
         )
-    found: dict[str, Any] = {"env": variables} if variables else {}
+    look_up, found = _variables_beside(compose, where), dict[str, Any]()
+    if variables := _filled(given, look_up, f"{where}.environment"):
+        found["service_env"] = variables
     if workdir is not None:
-        found["workdir"] = workdir
+        found["workdir"] = _interpolated(workdir, look_up, f"{where}.working_dir")
     if build is None and image is not None and "$" not in str(image):
         found["docker_image"] = image
     return found
@@ -68,10 +74,10 @@ def _other_image(build: Mapping[str, Any]) -> list[str]:
     return [*(["target"] if build.get("target") else []), *named]
 
 
-def _environment(given: Mapping[str, Any] | list[str]) -> dict[str, str]:
+def _environment(given: Mapping[str, Any] | list[str]) -> dict[str, str | None]:
     """Return the variables of a service, which stand in a mapping or as texts `NAME=VALUE`, without those of the harness itself.
 
-    One without a value, `NAME`, is this machine's variable of that name.
+    One without a value, `NAME`, is None: it is this machine's variable of that name, where there is one.
     """
     pairs = [one.partition("=") for one in given] if isinstance(given, list) else []
     named: dict[str, Any] = (
@@ -79,8 +85,45 @@ def _environment(given: Mapping[str, Any] | list[str]) -> dict[str, str]:
         if isinstance(given, list)
         else dict(given.items())
     )
-    texts = {name: f"${{{name}:-}}" if value is None else _text(value) for name, value in named.items()}
-    return {name: text for name, text in texts.items() if "T_BENCH_" not in text}
+    texts = {name: None if value is None else _text(value) for name, value in named.items()}
+    return {name: text for name, text in texts.items() if "T_BENCH_" not in (text or "")}
+
+
+def _filled(given: Mapping[str, str | None], look_up: LookUp, where: str) -> dict[str, str]:
+    """Return the variables of a service with their values."""
+    values = {
+        name: look_up(name) if text is None else _interpolated(text, look_up, f"{where}.{name}")
+        for name, text in given.items()
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _interpolated(text: Any, look_up: LookUp, where: str) -> Any:
+    """Return a text with its variables filled in, and what is no text as it is.
+
+    Raises:
+        TaskFileError: It cannot be.
+    """
+    try:
+        return interpolate(text, look_up) if isinstance(text, str) else text
+    except ValueError as error:
+        raise TaskFileError(f"{where}: {error}") from None
+
+
+def _variables_beside(compose: Path, where: str) -> LookUp:
+    """Return what looks up a variable of this process, and refuses one that Docker Compose would find in the file `.env` alone."""
+    file = compose.with_name(".env")
+    in_file = {*_SET_IN_FILE.findall(file.read_text(encoding="utf-8", errors="replace"))} if file.is_file() else set()
+
+    def look_up(name: str) -> str | None:
+        value = os.environ.get(name)
+        if value is None and name in in_file:
+            raise TaskFileError(
+                f"{where}: the variable {name} is set in {file}, which is not read here; write its value into the compose file, or set it"
+            )
+        return value
+
+    return look_up
 
 
 def _text(value: Any) -> str:

@@ -9,11 +9,11 @@ in a thread: gymnasium takes a while, and workflows ask for environments in the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from agentrl.concurrency.resources import open_resources
 from agentrl.concurrency.threads import in_thread, in_users_thread
@@ -38,13 +38,18 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     options = config.sandbox
     async with sandboxes.open_sandboxes(
         backend=await load_backend(options.backend),
-        order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
+        order=backend_order(config),
         graders=options.graders,
         leases=options.leases or config.rollout.max_concurrent,
         wait_timeout_s=options.wait_timeout_s,
     ) as opened:
         limits = sandboxes.Limits(memory_mb=options.memory_mb)
         yield sandboxes.RunSandboxes(opened, image=options.image, runtime=options.runtime, limits=limits)
+
+
+def backend_order(config: RunConfig) -> Sequence[Literal["bubblewrap", "docker"]]:
+    """Return the backends of sandboxes that "auto" tries, in this order."""
+    return ("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap")
 
 
 async def load_backend(name: str) -> Any:

@@ -4,14 +4,15 @@
                   └───► rejected    (its slot goes back to the gate)
 
 docs/staleness.md derives the bound that each order implies. This class holds no clock and does no waiting, so that
-the bound can be checked on simulated times.
+the bound can be checked on simulated times. What happens to a group costs the same however many there are.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 Order = Literal["fifo", "window", "greedy"]
@@ -19,8 +20,14 @@ Order = Literal["fifo", "window", "greedy"]
 
 @dataclass(eq=False)
 class _Group:
+    """One of a list in the order in which they started; rejected ones are no part of it."""
+
     id: int
     state: Literal["running", "finished", "taken"] = "running"
+    reached: bool = False
+    """Whether the next batch may take it, once it is finished. It stays so."""
+    before: _Group | None = None
+    after: _Group | None = None
 
 
 class StalenessGate:
@@ -39,8 +46,16 @@ class StalenessGate:
         self._reach = {"fifo": 1, "window": window or groups_per_batch, "greedy": None}[order]
         self._started = version * groups_per_batch
         """Groups started and not rejected, those of earlier versions included."""
-        self._groups: deque[_Group] = deque()
         self._by_id: dict[int, _Group] = {}
+        """Those that are not taken."""
+        self._oldest: _Group | None = None
+        self._youngest: _Group | None = None
+        self._oldest_running: _Group | None = None
+        self._first_unreached: _Group | None = None
+        self._reached_from_running = 0
+        """Reached groups from the oldest running one on: W, where there are so many."""
+        self._ready = 0
+        """Groups that are finished and reached."""
 
     @property
     def bound(self) -> int | None:
@@ -57,53 +72,99 @@ class StalenessGate:
 
     def start(self, group_id: int) -> None:
         """Note that a group starts."""
-        group = self._by_id[group_id] = _Group(group_id)
-        self._groups.append(group)
+        group = self._by_id[group_id] = _Group(group_id, before=self._youngest)
+        if self._youngest is None:
+            self._oldest = group
+        else:
+            self._youngest.after = group
+        self._youngest = group
+        self._oldest_running = self._oldest_running or group
+        self._first_unreached = self._first_unreached or group
         self._started += 1
+        self._extend_reach()
 
     def finish(self, group_id: int) -> None:
         """Note that a group is ready to be trained on."""
-        self._by_id[group_id].state = "finished"
+        group = self._by_id[group_id]
+        group.state = "finished"
+        self._ready += group.reached
+        self._extend_reach()
 
     def reject(self, group_id: int) -> None:
         """Give a group's slot back."""
-        self._groups.remove(self._by_id.pop(group_id))
+        group = self._by_id.pop(group_id)
         self._started -= 1
+        self._reached_from_running -= group.reached
+        if self._oldest_running is group:
+            self._oldest_running = group.after
+        if self._first_unreached is group:
+            self._first_unreached = group.after
+        self._unlink(group)
+        self._extend_reach()
         self._trim()
 
     def take(self) -> list[int] | None:
         """Return the ids of the next batch, oldest first, or None while it is not complete.
 
         A finished group may be taken if it is among the W groups, taken ones included, that begin with the oldest one not
-        yet taken.
+        yet taken. Of those that may, the oldest are: so every finished group older than the oldest running one may be taken,
+        and beyond it those among the W groups that begin with it.
         """
-        taken: list[_Group] = []
-        window = list(self._groups)
-        while len(taken) < self.groups_per_batch:
-            reach = window[: self._reach]
-            chosen = next((g for g in reach if g.state == "finished" and g not in taken), None)
-            if chosen is None:
-                return None
-            taken.append(chosen)
-            while window and (window[0].state == "taken" or window[0] in taken):
-                del window[0]
-        return self._hand_out(taken)
+        if self._ready < self.groups_per_batch:
+            return None
+        return self._hand_out()
 
     def take_rest(self) -> list[int]:
         """Return the ids of the finished groups, when no other will come: at most a batch, oldest first."""
-        return self._hand_out([group for group in self._groups if group.state == "finished"][: self.groups_per_batch])
+        return self._hand_out()
 
     def advance(self) -> None:
         """Note that the engine serves the next version."""
         self.version += 1
 
-    def _hand_out(self, groups: list[_Group]) -> list[int]:
-        for group in groups:
+    def _hand_out(self) -> list[int]:
+        taken = list(islice(self._finished(), self.groups_per_batch))
+        for group in taken:
             group.state = "taken"
+            self._ready -= group.reached
             del self._by_id[group.id]
         self._trim()
-        return sorted(group.id for group in groups)
+        return sorted(group.id for group in taken)
+
+    def _finished(self) -> Iterator[_Group]:
+        group = self._oldest
+        while group is not None:
+            if group.state == "finished":
+                yield group
+            group = group.after
+
+    def _extend_reach(self) -> None:
+        """Move the reach on to where it begins and ends now."""
+        while True:
+            oldest, unreached = self._oldest_running, self._first_unreached
+            if unreached is not None and (
+                oldest is None or self._reach is None or self._reached_from_running < self._reach
+            ):
+                unreached.reached = True
+                self._ready += unreached.state == "finished"
+                self._reached_from_running += 1
+                self._first_unreached = unreached.after
+            elif oldest is not None and oldest.state != "running":
+                self._oldest_running = oldest.after
+                self._reached_from_running -= 1
+            else:
+                return
 
     def _trim(self) -> None:
-        while self._groups and self._groups[0].state == "taken":
-            self._groups.popleft()
+        while self._oldest is not None and self._oldest.state == "taken":
+            self._unlink(self._oldest)
+
+    def _unlink(self, group: _Group) -> None:
+        if group.before is None:
+            self._oldest = group.after
+        else:
+            group.before.after = group.after
+        if group.after is None:
+            self._youngest = group.before
+        else:
+            group.after.before = group.before

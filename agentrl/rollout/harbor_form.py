@@ -29,11 +29,9 @@ def read_harbor(file: Path, text: str) -> dict[str, Any]:
     if verifier.get("environment_mode") == "separate":
         _check_verifier_image(file.parent / "tests")
     context = file.parent / "environment"
-    if (context / "Dockerfile").is_file():
-        said = environment_of_service(context / "docker-compose.yaml")
-        env = environment.get("env", {})
-        if isinstance(env, dict):
-            settings["environment"] = {**said, **environment, "env": {**said.get("env", {}), **env}}
+    has_image = (context / "Dockerfile").is_file()
+    said = environment_of_service(context / "docker-compose.yaml") if has_image else {}
+    settings["environment"] = {**said, **environment, "service_env": said.get("service_env", {})}
     return settings
 
 

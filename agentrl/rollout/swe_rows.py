@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shutil import which
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.machine.git import run_git
+from agentrl.machine.git import NO_GIT, run_git
 from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
+from agentrl.rollout.task_faults import check_all_usable, unusable_task
 from agentrl.rollout.task_folders import DEFAULT_AGENT
 from agentrl.rollout.task_settings import ImageName
 from agentrl.rollout.task_type import first_problem
 
 TAR_BLOCK = 512
+_WORD = re.compile(r"\w+")
 
 
 def _listed(given: Any) -> Any:
@@ -69,34 +73,63 @@ class SweRow(BaseModel):
         return list(dict.fromkeys([*self.fail_to_pass, *self.pass_to_pass]))
 
 
-def tasks_of_rows(rows: Iterable[Mapping[str, Any]], agent: str = DEFAULT_AGENT) -> Iterator[Task]:
+def tasks_of_rows(
+    rows: Sequence[Mapping[str, Any]],
+    agent: str = DEFAULT_AGENT,
+    *,
+    source: str = "swe:ROWS",
+    on_fault: Callable[[Mapping[str, Any], TaskFileError], Task] | None = None,
+) -> Iterator[Task]:
     """Yield a task of `workflows/harness.py` for each row.
 
     Args:
         rows: The rows.
         agent: Who works on them: "shell", or a name of `workflows/harnesses.py`.
+        source: What messages call the rows.
+        on_fault: What gives a task in place of a row that cannot be used. Default: all such rows are one error.
 
     Raises:
-        TaskFileError: A row is not in this form, or its repository, its commit or its test patch cannot be used.
+        TaskFileError: Some rows are not in this form, or their repository, their commit or their test patch cannot be used; or there is
+            no git, which reads them.
     """
+    if which("git") is None:
+        raise TaskFileError(f"{source}: {NO_GIT}: it reads the repositories of the rows")
+    faults = []
     for index, given in enumerate(rows):
-        where = f"row {index} ({one_line(given.get('instance_id', 'without an instance_id'), 60)})"
         try:
-            row = SweRow.model_validate(given)
-        except ValidationError as error:
-            raise TaskFileError(f"{where}: {first_problem(error)}; see docs/swe_tasks.md") from None
-        repository = _repository(row.repo, where)
-        commit, tests = _commit_and_tests(repository, row, where)
-        task: Task = {
-            "harness": agent,
-            "name": row.instance_id,
-            "repository": {"git": str(repository), "commit": commit},
-            "prompt": row.problem_statement,
-            "tests": {**tests, "must_pass": row.must_pass},
-            "solution": row.patch,
-        }
-        image = row.docker_image or row.image_name
-        yield {**task, "image": image} if image else task
+            yield _task_of_row(given, index, agent)
+        except TaskFileError as error:
+            if on_fault is not None:
+                yield on_fault(given, error)
+            else:
+                faults.append(str(error))
+    check_all_usable(source, "rows", faults, len(rows))
+
+
+def unusable_row(given: Mapping[str, Any], error: TaskFileError) -> Task:
+    """Return a task that stands for a row which cannot be used, for `agentrl vet`."""
+    name = one_line(given.get("instance_id", "a row"), 60)
+    return unusable_task(name, error, harness=DEFAULT_AGENT, repository={}, prompt="", tests={}, solution="")
+
+
+def _task_of_row(given: Mapping[str, Any], index: int, agent: str) -> Task:
+    where = f"row {index} ({one_line(given.get('instance_id', 'without an instance_id'), 60)})"
+    try:
+        row = SweRow.model_validate(given)
+    except ValidationError as error:
+        raise TaskFileError(f"{where}: {first_problem(error)}; see docs/swe_tasks.md") from None
+    repository = _repository(row.repo, where)
+    commit, tests = _commit_and_tests(repository, row, where)
+    task: Task = {
+        "harness": agent,
+        "name": row.instance_id,
+        "repository": {"git": str(repository), "commit": commit},
+        "prompt": row.problem_statement,
+        "tests": {**tests, "must_pass": row.must_pass},
+        "solution": row.patch,
+    }
+    image = row.docker_image or row.image_name
+    return {**task, "image": image} if image else task
 
 
 def split_agent(source: str) -> tuple[str, str]:
@@ -141,6 +174,13 @@ def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, d
         def git(*command: str, stdin: str = "") -> bytes:
             return _git(repository, where, *command, stdin=stdin, **env)
 
+        def is_there(word: str) -> bool:
+            try:
+                run_git(repository, "grep", "--cached", "-q", "-w", "-F", "-e", word, "--", "*.py", **env)
+            except OSError:  # so it says that it finds nothing
+                return False
+            return True
+
         git("read-tree", f"{row.base_commit}^{{commit}}")
         commit = git("rev-parse", "--verify", f"{row.base_commit}^{{commit}}").decode().strip()
         _check_size(git("ls-tree", "-r", "-l", "-z", commit), where)
@@ -158,6 +198,8 @@ def _commit_and_tests(repository: Path, row: SweRow, where: str) -> tuple[str, d
             if os.fsencode(path) in links:
                 raise TaskFileError(f"{where}: the test file {path} is a link; leave the row out")
             files[path] = _decoded(content, f"{where}: the test file {path}")
+        for test in row.must_pass:
+            _check_named(test, files[test.partition("::")[0]], is_there, where)
     return commit, {"files": files, "removed": removed}
 
 
@@ -177,6 +219,34 @@ def _named_files(tests: Iterable[str], where: str) -> list[str]:
             )
         files.append(path)
     return files
+
+
+def _check_named(test: str, text: str, is_in_repository: Callable[[str], bool], where: str) -> None:
+    """Check that code of the repository or its tests has the name of a test, or one that a decorator may have made it of.
+
+    Whether pytest finds the test shows when it is run (`workflows/hidden_tests.py`): this is what can be said before.
+
+    Args:
+        test: The id.
+        text: The content of its file.
+        is_in_repository: Whether any code of the repository has a word.
+        where: Names the row in messages.
+
+    Raises:
+        TaskFileError: There is no such name.
+    """
+    path, *names = test.partition("[")[0].split("::")
+    if not path.endswith(".py"):
+        return
+    words = {*_WORD.findall(text)}
+    for name in filter(str.isidentifier, names):
+        parts = name.split("_")
+        possible = {name, *("_".join(parts[:count]) for count in range(2, len(parts)))}
+        if not possible & words and not is_in_repository(name):
+            raise TaskFileError(
+                f"{where}: the test {test!r} is nowhere: neither its file nor any other of the repository has the name {name!r}; correct "
+                "the id in FAIL_TO_PASS or PASS_TO_PASS, or leave the row out"
+            )
 
 
 def _paths(listed: bytes, where: str) -> list[str]:

@@ -25,6 +25,7 @@ from agentrl.machine.sandbox_bounds import FILES
 from agentrl.rollout.dockerfile import copied, workdir_of
 from agentrl.rollout.folder_digest import folder_digest
 from agentrl.rollout.harbor_form import read_harbor, without_canary
+from agentrl.rollout.task_faults import check_all_usable, unusable_task
 from agentrl.rollout.task_settings import TaskSettings
 from agentrl.rollout.task_type import first_problem
 from agentrl.rollout.terminal_bench_form import WITHHELD, read_terminal_bench
@@ -34,7 +35,6 @@ DEFAULT_AGENT = "shell"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 PAGE = 4096
 """A file of memory takes whole pages."""
-SHOWN_FAULTS = 5
 
 
 class TaskFolder(BaseModel):
@@ -109,22 +109,14 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
         except TaskFileError as error:
             if on_fault is not None:
                 yield on_fault(found, error)
-            faults.append(str(error))
-    if faults and on_fault is None:
-        if len(folders) == 1:
-            raise TaskFileError(faults[0])
-        shown = [f"{fault}\n" for fault in faults[:SHOWN_FAULTS]]
-        raise TaskFileError(
-            f"harbor:{source}: {len(faults)} of {len(folders)} task folders cannot be used: mend them, take them out, or use those that "
-            f"`agentrl vet harbor:{source} --output tasks.jsonl` keeps"
-            + (f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else "")
-            + f":\n{''.join(shown)}".rstrip()
-        )
+            else:
+                faults.append(str(error))
+    check_all_usable(f"harbor:{source}", "task folders", faults, len(folders))
 
 
-def unusable_task(folder: Path, error: TaskFileError) -> Task:
-    """Return a task that stands for a folder which cannot be used: whoever opens it is told why."""
-    return {"folder": str(folder), "digest": None, "name": folder.name, "prompt": str(error), "agent": DEFAULT_AGENT}
+def unusable_folder(folder: Path, error: TaskFileError) -> Task:
+    """Return a task that stands for a folder which cannot be used, for `agentrl vet`."""
+    return unusable_task(folder.name, error, folder=str(folder), digest=None, prompt="", agent=DEFAULT_AGENT)
 
 
 def is_task_folder(task: Task) -> bool:
@@ -221,6 +213,7 @@ def read_task_folder(folder: Path) -> TaskFolder:
         raise TaskFileError(f"{written.instruction_file}: the instruction is empty")
     for section in ("environment", "verifier", "solution"):
         variables(getattr(settings, section).env, f"{file}, {section}.env")
+    _check_names(settings.environment.service_env, f"{file.parent}, docker-compose.yaml, environment")
     has_dockerfile = _has_dockerfile(file, written.context, settings.environment.docker_image)
     if not written.test_file.is_file():
         reward = " and writes the reward to /logs/verifier/reward.txt" if form == "harbor" else ""
@@ -247,6 +240,17 @@ def read_task_folder(folder: Path) -> TaskFolder:
         _check_script(result.solution)
         _checked_room(result.solution.parent if form == "harbor" else result.solution, settings)
     return result
+
+
+def read_unchanged(folder: Path, digest: str | None) -> TaskFolder:
+    """Return what a task folder says, whose content must be that of a digest; None: anything.
+
+    Raises:
+        TaskFileError: It cannot be used, or has changed.
+    """
+    if digest is not None and folder_digest(folder) != digest:
+        raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
+    return read_task_folder(folder)
 
 
 def _check_folders(file: Path, task: TaskFolder) -> None:
@@ -380,9 +384,16 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
         return known
 
     result = {name: _VARIABLE.sub(value, text) for name, text in given.items()}
-    for name, text in result.items():
-        if not name or "=" in name or "\0" in name + text:
-            raise TaskFileError(
-                f"{where}: {name!r} can be no variable: there is a '=' in its name, or a NUL, or no name"
-            )
+    _check_names(result, where)
     return result
+
+
+def _check_names(given: Mapping[str, str], where: str) -> None:
+    """Check that a program can have such variables.
+
+    Raises:
+        TaskFileError: It cannot.
+    """
+    for name, text in given.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise TaskFileError(f"{where}: {name!r} can be no variable: it has a '=' in its name, a NUL, or no name")

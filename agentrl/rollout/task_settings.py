@@ -97,6 +97,8 @@ class Environment(_Section):
     memory_mb: Memory = 2048
     storage_mb: Disk = 10240
     env: dict[str, str] = Field(default_factory=dict)
+    service_env: dict[str, str] = Field(default_factory=dict)
+    """No field of `task.toml`: the variables that a compose file gives its service, filled in. Those of `env` go before them."""
     os: str = "linux"
     allow_internet: bool | None = None
     """Harbor's; a task's `network` decides here."""

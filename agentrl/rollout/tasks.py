@@ -188,7 +188,7 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
             return tasks_from_python(list(tasks_of_folder(rest)), source, task_type)
         case ["swe", rest]:
             rows, agent = split_agent(rest)
-            return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent)), source, task_type)
+            return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent, source=source)), source, task_type)
         case ["verifiers", rest]:
             return tasks_from_python(tasks_of_environment(rest), source, task_type)
     return load_tasks(Path(source), task_type)

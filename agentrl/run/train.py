@@ -33,6 +33,7 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import check_start
+from agentrl.rollout.check_tasks import check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
@@ -129,6 +130,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     if config.rollout.workers:
         check_for_workers(sources.workflow, source, held_out)
     config, chat_format = await check_start(config, training=True)
+    await check_nothing_missing(task_type_of(workflow), [*tasks_at_hand(source), *held_out], config)
     async with AsyncExitStack() as stack:
         lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))
         if not resume:  # before the store, which makes a directory one that can be resumed

@@ -3,10 +3,10 @@
 The command sees http://127.0.0.1:PORT; each of its requests becomes a line on standard output, and lines on standard
 input are the reply. Nothing else leaves the sandbox.
 
-    in    {"argv": [...], "env": {...}, "stdin": BASE64}                 once, first
+    in    {"argv": [...], "env": {...}, "stdin": BASE64, "timeout_s": 600.0}             once, first
           {"id": 1, "status": 200, "headers": {...}, "data": BASE64, "last": false}    as often as the reply has pieces
     out   {"kind": "request", "id": 1, "method": "POST", "path": "/v1/...", "headers": {...}, "body": BASE64}
-          {"kind": "exit", "code": 0, "stdout": BASE64, "stderr": BASE64}              once, last
+          {"kind": "exit", "code": 0, "stdout": BASE64, "stderr": BASE64}              once, last; code null: its time was up
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ def main() -> None:
         command.stdin.close()
     except BrokenPipeError:
         pass
-    code = command.wait()
+    try:
+        code = command.wait(request["timeout_s"])
+    except subprocess.TimeoutExpired:  # it ends with this process, whose last words are what it said until now
+        code = None
     # What the command has left running may hold its output open for ever.
     deadline = time.monotonic() + OUTPUT_GRACE_S
     for reader in readers:

@@ -101,6 +101,61 @@ def test_fifo_takes_groups_in_the_order_in_which_they_started(groups: int, eta: 
     assert taken == sorted(taken)
 
 
+@dataclass
+class Defined:
+    """Which groups a batch takes, word for word as docs/staleness.md defines it."""
+
+    batch: int
+    reach: int | None
+    states: list[list[Any]]
+    """[id, "running" | "finished" | "taken"] of each group, in the order of their start."""
+
+    def take(self) -> list[int] | None:
+        """Take finished groups one by one, each the oldest among the W that begin with the oldest not taken."""
+        states = [list(group) for group in self.states]
+        taken = []
+        while len(taken) < self.batch:
+            begin = next((i for i, (_, state) in enumerate(states) if state != "taken"), 0)
+            window = states[begin:] if self.reach is None else states[begin : begin + self.reach]
+            found = next((group for group in window if group[1] == "finished"), None)
+            if found is None:
+                return None
+            found[1] = "taken"
+            taken.append(found[0])
+        self.states = states
+        return taken
+
+
+@pytest.mark.parametrize("order", ["fifo", "window", "greedy"])
+@given(data=st.data(), batch=st.integers(1, 6), eta=st.integers(0, 4), window=st.integers(1, 12))
+def test_a_batch_is_what_the_definition_says(
+    order: Any, data: st.DataObject, batch: int, eta: int, window: int
+) -> None:
+    gate = StalenessGate(groups_per_batch=batch, max_staleness=eta, order=order, window=window)
+    defined = Defined(batch, {"fifo": 1, "window": window, "greedy": None}[order], [])
+    for number in range(data.draw(st.integers(0, 80), "events")):
+        running = [group for group, state in defined.states if state == "running"]
+        events = [*(["start"] * gate.can_start()), *(["finish", "finish", "reject"] if running else []), "take"]
+        event = data.draw(st.sampled_from(events), "event")
+        if event == "start":
+            gate.start(number)
+            defined.states.append([number, "running"])
+        elif event == "take":
+            taken = defined.take()
+            assert gate.take() == taken
+            if taken is not None:
+                gate.advance()
+        else:
+            group = data.draw(st.sampled_from(running), "group")
+            getattr(gate, event)(group)
+            if event == "finish":
+                next(state for state in defined.states if state[0] == group)[1] = "finished"
+            else:
+                defined.states = [state for state in defined.states if state[0] != group]
+    rest = [group for group, state in defined.states if state == "finished"]
+    assert gate.take_rest() == rest[:batch]
+
+
 def test_the_window_bound_is_reached() -> None:
     """η + ⌈(W−1)/G⌉ is not merely safe: a slow oldest group attains it."""
     gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="window", window=4)

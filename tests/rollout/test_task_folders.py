@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
+from agentrl.rollout.compose_file import environment_of_service
+from agentrl.rollout.compose_interpolation import interpolate
 from agentrl.rollout.folder_digest import folder_digest
-from agentrl.rollout.task_folders import read_task_folder, tasks_of_folder, unusable_task, variables
+from agentrl.rollout.task_folders import read_task_folder, tasks_of_folder, unusable_folder, variables
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import fingerprint, list_tasks, open_tasks
+from agentrl.sandboxes.task_image import TaskImage
 from agentrl.workflows import terminal_task
-from agentrl.workflows.task_verifier import image_source
+from agentrl.workflows.task_verifier import OpenTask, image_source
 
 FOLDERS = Path(__file__).parents[1] / "workflows" / "terminal_tasks"
 HARBOR = {
@@ -98,8 +102,103 @@ def test_the_one_service_of_a_compose_file_is_what_the_agent_works_in(tmp_path: 
         },
     )
     found, other = (read_task_folder(folder).settings.environment for folder in (older, harbor))
-    assert (found.workdir, found.env) == ("/srv", {"A": "1"})
-    assert (other.workdir, other.env, other.memory_mb) == ("/srv", {"A": "1", "C": "2"}, 1024)
+    assert (found.workdir, found.service_env) == ("/srv", {"A": "1"})
+    assert (other.workdir, other.service_env, other.env, other.memory_mb) == ("/srv", {"A": "1"}, {"C": "2"}, 1024)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SET_HERE", "here")
+    monkeypatch.setenv("EMPTY_HERE", "")
+    monkeypatch.delenv("NOT_SET_HERE", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("plain", "plain"),
+        ("$$", "$"),
+        ("a$$b$$$$c", "a$b$$c"),
+        ("$${SET_HERE} $$SET_HERE $$$SET_HERE", "${SET_HERE} $SET_HERE $here"),
+        ("$SET_HERE.x ${SET_HERE}x", "here.x herex"),
+        ("[$NOT_SET_HERE][${NOT_SET_HERE}][${EMPTY_HERE}]", "[][][]"),
+        ("${SET_HERE:-y} ${SET_HERE-y} ${SET_HERE:?y} ${SET_HERE?y}", "here here here here"),
+        ("[${EMPTY_HERE:-y}][${EMPTY_HERE-y}][${EMPTY_HERE?y}]", "[y][][]"),
+        ("[${NOT_SET_HERE:-y}][${NOT_SET_HERE-y}][${NOT_SET_HERE:-}][${NOT_SET_HERE-}]", "[y][y][][]"),
+        ("[${SET_HERE:+y}][${SET_HERE+y}][${EMPTY_HERE:+y}][${EMPTY_HERE+y}][${NOT_SET_HERE+y}]", "[y][y][][y][]"),
+        ("${NOT_SET_HERE:-a-b:c?d+e}", "a-b:c?d+e"),
+        ("${NOT_SET_HERE:-${EMPTY_HERE:-${SET_HERE}/x}}y}", "here/xy}"),
+        ("${NOT_SET_HERE:-$SET_HERE $$}", "here $"),
+        ("${NOT_SET_HERE:-{a}", "{a"),
+        ("${NOT_SET_HERE:-two\nlines}", "two\nlines"),
+    ],
+)
+def test_variables_of_a_compose_file_are_filled_in_as_docker_compose_does(
+    machine: None, tmp_path: Path, text: str, value: str
+) -> None:
+    written = json.dumps({"services": {"main": {"environment": {"A": text}, "working_dir": f"/{text}"}}})
+    assert interpolate(text, os.environ.get) == value
+    found = environment_of_service(compose_of(tmp_path, written))
+    assert (found["service_env"], found["workdir"]) == ({"A": value}, f"/{value}")
+    as_list = json.dumps({"services": {"main": {"environment": [f"A={text}"]}}})
+    assert environment_of_service(compose_of(tmp_path, as_list))["service_env"] == {"A": value}
+    harbor = folder_of(tmp_path / "harbor", {**HARBOR, "environment/docker-compose.yaml": as_list})
+    older = folder_of(tmp_path / "older", {**OLDER, "docker-compose.yaml": as_list})
+    for folder in (harbor, older):
+        assert read_task_folder(folder).settings.environment.service_env == {"A": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("5 $ a", r"'\$ a' begins no variable, such as \$NAME, .*; a dollar sign itself is \$\$"),
+        ("$", "begins no variable"),
+        ("$1", "begins no variable"),
+        ("${", "begins no variable"),
+        ("${SET_HERE", "begins no variable"),
+        ("${SET HERE}", "begins no variable"),
+        ("${SET_HERE:y}", "begins no variable"),
+        ("${}", "begins no variable"),
+        ("${NOT_SET_HERE:-$}", "begins no variable"),
+        ("${NOT_SET_HERE?a key of $SET_HERE}", "the variable NOT_SET_HERE must be set, a key of here; set it"),
+        ("${EMPTY_HERE:?}", "the variable EMPTY_HERE must be set; set it"),
+    ],
+)
+def test_what_docker_compose_does_not_fill_in_is_refused(
+    machine: None, tmp_path: Path, text: str, complaint: str
+) -> None:
+    for service in ({"environment": {"A": text}}, {"environment": [f"A={text}"]}):
+        written = json.dumps({"services": {"main": service}})
+        with pytest.raises(TaskFileError, match=rf"docker-compose.yaml, services\.main\.environment\.A: .*{complaint}"):
+            environment_of_service(compose_of(tmp_path, written))
+
+
+def test_a_variable_that_a_compose_file_passes_on_is_there_where_it_is_set(machine: None, tmp_path: Path) -> None:
+    for given in (
+        ["SET_HERE", "EMPTY_HERE", "NOT_SET_HERE"],
+        dict.fromkeys(("SET_HERE", "EMPTY_HERE", "NOT_SET_HERE")),
+    ):
+        compose = compose_of(tmp_path, json.dumps({"services": {"main": {"environment": given}}}))
+        assert environment_of_service(compose) == {"service_env": {"SET_HERE": "here", "EMPTY_HERE": ""}}
+    compose.with_name(".env").write_text("# NOT_SET=1\nexport NOT_SET_HERE=there\nSET_HERE=there\n")
+    with pytest.raises(TaskFileError, match=r"the variable NOT_SET_HERE is set in .*\.env, which is not read here"):
+        environment_of_service(compose)
+
+
+def test_a_programs_variables_are_the_images_the_compose_files_and_the_tasks(machine: None, tmp_path: Path) -> None:
+    compose = json.dumps({"services": {"main": {"environment": {"A": "$${SET_HERE}", "B": "$SET_HERE", "C": "1"}}}})
+    settings = "[environment.env]\nC = '${SET_HERE}'\n[verifier.env]\nD = '2'\n"
+    folder = folder_of(tmp_path, {**HARBOR, "environment/docker-compose.yaml": compose, "task.toml": settings})
+    image = TaskImage("i", "/app", ("/app",), {"B": "the image's", "E": "3"}, b"")
+    task = OpenTask(read_task_folder(folder), image)
+    shown = {"A": "${SET_HERE}", "B": "here", "C": "here", "E": "3"}
+    assert shown.items() <= task.environment({}).items()
+    assert {**shown, "D": "2"}.items() <= task.verifier_environment.items()
+
+
+def compose_of(tmp_path: Path, written: str) -> Path:
+    (tmp_path / "docker-compose.yaml").write_text(written)
+    return tmp_path / "docker-compose.yaml"
 
 
 @pytest.mark.parametrize(
@@ -281,7 +380,7 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> No
     said = str(refused.value)
     assert "7 of 8 task folders cannot be used: mend them, take them out, or use those that `agentrl vet" in said
     assert said.count("the instruction is empty") == 5
-    names = [task["name"] for task in tasks_of_folder(str(tmp_path), unusable_task)]
+    names = [task["name"] for task in tasks_of_folder(str(tmp_path), unusable_folder)]
     assert names == [f"task-{number}" for number in range(8)]
 
 

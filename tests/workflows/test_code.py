@@ -76,7 +76,7 @@ async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: Backe
     assert "add(2, 2)" not in asked[0]
     without = await outcome_of(code.run, script, {"tests": TASK["tests"]})
     assert without.status == "failed"
-    assert "no prompt" in str(without.error)
+    assert "there is no prompt" in str(without.error)
 
 
 async def test_a_test_that_cannot_be_graded_is_seen(bubblewrap: BackendName) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, TaskFileError
+from agentrl.errors import ConfigError, TaskFileError, error_line
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
@@ -107,6 +107,36 @@ async def test_an_answer_is_read_from_the_file_that_the_row_names(bubblewrap: Ba
         says = f"printf '%s' '{text}' > $HOME/answer.txt; pwd; ls $HOME"
         done = await outcome_of(says, task(harness=row), bubblewrap)
         assert (done.error, done.metrics["answered"]) == (None, answered)
+
+
+@pytest.mark.parametrize("solution", [True, False])
+async def test_a_test_that_has_to_pass_and_is_nowhere_is_an_error_of_the_task_and_no_reward(
+    bubblewrap: BackendName, solution: bool
+) -> None:
+    patch = "--- a/calc.py\n+++ b/calc.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
+    asked = task(
+        tests={"files": {"test_calc.py": HIDDEN}, "must_pass": ["test_calc.py::test_small", "test_calc.py::test_smal"]},
+        name="calc-7",
+        **({"solution": patch} if solution else {}),
+    )
+    async with runner(lambda _: write("calc.py", RIGHT), bubblewrap) as run:
+        done = await run.run(asked, 0)
+    assert done.status == "failed"
+    told = error_line(done.error or "")
+    assert "the task 'calc-7': tests.must_pass names 'test_calc.py::test_smal', and pytest finds no such test" in told
+    assert ("with its solution" in told) == solution
+
+
+async def test_a_test_that_vanishes_by_what_an_agent_does_is_not_passed_and_no_error(bubblewrap: BackendName) -> None:
+    """Its file cannot be read, or it is there with the code that the task asks for alone."""
+    tests = "import calc\n\nif hasattr(calc, 'double'):\n    def test_double(): assert calc.double(2) == 4\n"
+    patch = "--- a/calc.py\n+++ b/calc.py\n@@ -2 +2,4 @@\n     return a - b\n+\n+def double(a):\n+    return 2 * a\n"
+    asked = task(tests={"files": {"test_calc.py": tests}, "must_pass": ["test_calc.py::test_double"]}, solution=patch)
+    right = "def double(a):\n    return a + a\n"
+    for left, reward in ((right, 1.0), (WRONG, 0.0), ("raise ImportError", 0.0), ("import os; os._exit(0)", 0.0)):
+        async with runner(lambda _, left=left: write("calc.py", left), bubblewrap) as run:  # type: ignore[misc]
+            done = await run.run(asked, 0)
+        assert (done.error, done.reward) == (None, reward), left
 
 
 async def test_a_command_grades_in_place_of_pytest(bubblewrap: BackendName) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,8 +15,9 @@ import pytest
 
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.errors import EpisodeError, TaskFileError
+from agentrl.errors import EpisodeError, TaskFileError, error_line
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
+from agentrl.reporting.failure_text import users_part
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
@@ -30,6 +32,7 @@ from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
+IO = {"kind": "io", "stdin": "1 2", "stdout": "3"}
 NAMES = ("tool_loop", "chat", "gym", "self_correct", "debate", "self_play", "judge", "black_box", "verifiers_env")
 
 
@@ -89,6 +92,37 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         ("gym", {"env": "Taxi-v4", "make": "slippery"}, "the field 'make'"),
         ("user_simulation", {"env": "agentrl/Shop-v0", "user": "hello"}, "the field 'user"),
         ("python_tool", {"prompt": "2 + 3", "answer": 5}, "the field 'question' is missing"),
+        ("self_play", {"game": "Nim"}, "game = 'Nim' names no class; write FILE_OR_MODULE:CLASS"),
+        ("self_play", {"game": "nowhere.py:Chess"}, "game = 'nowhere.py:Chess' cannot be loaded"),
+        ("self_play", {"game": "agentrl.workflows.self_play:Chess"}, "has no attribute 'Chess'"),
+        ("self_play", {"game": "agentrl.workflows.chat:ChatTask"}, "it needs the methods prompt and play"),
+        ("self_play", {"options": {"stnes": 3}}, r"options = {'stnes': 3} are not what .*:Nim takes, \(stones"),
+        ("self_play", {"options": 3}, "the field 'options': input should be a valid dictionary, not 3"),
+        ("code", {"prompt": "Add.", "answer": 5}, "no tests: a task has `tests`, or"),
+        ("code", {"prompt": "Add.", "tests": []}, "there are no tests"),
+        ("code", {"tests": [IO]}, "there is no prompt"),
+        ("code", {"prompt": 5, "tests": [IO]}, "prompt = 5 must be text"),
+        ("code", {"prompt": "Add.", "tests": [{"kind": "oi"}]}, "'oi'"),
+        ("code", {"prompt": "Add.", "tests": [IO], "language": "rust"}, "language = 'rust' must be one of python, cpp"),
+        ("code", {"prompt": "Add.", "tests": [IO], "partial": "yes"}, "partial"),
+        (
+            "code",
+            {"prompt": "Add.", "tests": [{"kind": "assert", "code": "import runpy\nrunpy.run_path('solution.py')"}]},
+            r"its tests need the candidate's file \(runpy.run_path\), .*agentrl vet",
+        ),
+        ("code_repair", {"prompt": "Add.", "tests": [IO]}, "there are no public_tests to show"),
+        (
+            "code_repair",
+            {"prompt": "Add.", "tests": [IO], "public_tests": [IO], "attempts": 0},
+            "the field 'attempts': input should be greater than or equal to 1, not 0",
+        ),
+        ("code_repair", {"prompt": "Add.", "public_tests": [IO]}, "no tests: a task has `tests`"),
+        ("verifiers_env", {"enviroment": "vf-gcd", "row": 1}, "the field 'environment' is missing"),
+        ("verifiers_env", {"environment": "vf-gcd", "row": -1}, "the field 'row'"),
+        ("verifiers_env", {"environment": "vf-gcd", "row": "one"}, "the field 'row'"),
+        ("verifiers_env", {"environment": "vf-gcd", "split": "test"}, "the field 'split': input should be 'train' or"),
+        ("verifiers_env", {"environment": "vf-gcd", "args": [1]}, "the field 'args'"),
+        ("verifiers_env", {"environment": "vf-gcd", "sampling": "greedy"}, "the field 'sampling'"),
     ],
 )
 def test_a_line_that_a_workflow_cannot_play_is_refused_when_it_is_read(
@@ -287,30 +321,71 @@ print(reply if task.get("stream") else json.loads(reply)["choices"][0]["message"
 print(os.environ["OPENAI_API_KEY"], file=sys.stderr)
 """
 BOXED = {"command": [sys.executable, "agent.py"], "files": {"agent.py": AGENT}, "prompt": "Capital?", "answer": "Paris"}
+ENDED_WELL = {"exit_code": 0.0, "program_failed": 0.0}
 IN_A_SANDBOX = {**BOXED, "command": ["python3", "agent.py"], "sandbox": True}
 
 
 async def test_any_program_is_an_agent() -> None:
     outcome = await outcome_of(black_box.run, lambda _: "Paris", BOXED)
-    assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, {"exit_code": 0.0})
+    assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, ENDED_WELL)
 
 
 async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName) -> None:
     outcome = await outcome_of(black_box.run, lambda _: "Paris", IN_A_SANDBOX, backend)
-    assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, {"exit_code": 0.0})
+    assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, ENDED_WELL)
 
 
 @pytest.mark.parametrize("sandbox", [False, True])
 @pytest.mark.parametrize(
-    ("program", "timeout_s", "code"),
-    [("raise SystemExit(3)", 60, 3.0), ("import time; time.sleep(60)", 1.5, -1.0)],
+    ("ends", "timeout_s", "code", "complaint"),
+    [
+        (
+            "raise LookupError('no such tool')",
+            60,
+            1.0,
+            r"exit code 1: LookupError: no such tool\. The end of its standard error: 'Traceback",
+        ),
+        (
+            "print('out of cheese', file=sys.stderr); raise SystemExit(3)",
+            60,
+            3.0,
+            r"exit code 3: out of cheese\. The end of its standard error: '",
+        ),
+        (
+            "sys.stderr.write('x' * 10**6 + 'at last'); sys.exit(4)",
+            60,
+            4.0,
+            r"exit code 4: .*x{500}at last'$",
+        ),
+        ("os.kill(os.getpid(), 9)", 60, -9.0, r"exit code (-9|137)"),
+        (
+            "print('waits', file=sys.stderr, flush=True); import time; time.sleep(60)",
+            3,
+            -1.0,
+            r"was stopped: timeout_s = 3 s .*: waits\. The end",
+        ),
+    ],
 )
-async def test_a_program_that_fails_or_hangs_earns_nothing(
-    bubblewrap: BackendName, sandbox: bool, program: str, timeout_s: float, code: float
+async def test_a_program_that_fails_or_hangs_after_a_call_is_a_failure_that_tells_what_it_said(
+    bubblewrap: BackendName, sandbox: bool, ends: str, timeout_s: float, code: float, complaint: str
 ) -> None:
-    task = {"command": ["python3", "-c", program], "answer": "", "sandbox": sandbox, "timeout_s": timeout_s}
-    outcome = await outcome_of(black_box.run, lambda _: "Paris", task)
-    assert (outcome.error, outcome.reward, outcome.metrics["exit_code"]) == (None, 0.0, code)
+    """And no reward of 0: nothing that the policy did was judged."""
+    agent = f"{AGENT.replace('print(os.environ', '(os.environ').replace(', file=sys.stderr)', ')')}\n{ends}\n"
+    task = {**(IN_A_SANDBOX if sandbox else BOXED), "files": {"agent.py": agent}, "timeout_s": timeout_s}
+    asked: list[Any] = []
+
+    def script(messages: list[dict[str, Any]]) -> str:
+        asked.append(messages)
+        return "Paris"
+
+    outcome = await outcome_of(black_box.run, script, task)
+    assert len(asked) == 1
+    assert outcome.status == "failed"
+    assert re.search(complaint, (outcome.error or "").strip(), re.DOTALL), outcome.error
+    assert outcome.metrics["program_failed"] == 1.0
+    assert outcome.metrics["exit_code"] in (code, 128 - code if code < -1 else code)
+    for told in (error_line(outcome.error or ""), users_part(outcome.error or "").splitlines()[-1]):
+        assert re.search(r"Error: the program \[.* (ended with|was stopped).*The end of its standard error: ", told)
 
 
 async def test_what_a_program_leaves_running_is_stopped(tmp_path: Path) -> None:
@@ -403,7 +478,7 @@ async def test_every_workflow_on_the_real_engine(
             outcome = await really(
                 black_box.run, {**boxed, "answer": "data: [DONE]", "scorer": "contains"}, engine, sandboxes
             )
-            assert outcome.metrics == {"exit_code": 0.0}
+            assert outcome.metrics == ENDED_WELL
             assert outcome.reward == float("stream" in boxed)
 
 

@@ -238,6 +238,14 @@ def test_the_agent_may_be_named(source: str) -> None:
         ({"FAIL_TO_PASS": ["test_x (module.Case)"]}, "is no id of pytest"),
         ({"FAIL_TO_PASS": ["../x.py::test"]}, "is no id of pytest"),
         ({"FAIL_TO_PASS": ["tests/test_none.py::test"]}, "row 0 .*tests/test_none.py"),
+        (
+            {"FAIL_TO_PASS": ["tests/test_slugs.py::test_nowhere"]},
+            "row 0 .*the test 'tests/test_slugs.py::test_nowhere' is nowhere: .* has the name 'test_nowhere'",
+        ),
+        (
+            {"PASS_TO_PASS": ["tests/test_slugs.py::TestSlugs::test_lower"]},
+            "row 0 .*'tests/test_slugs.py::TestSlugs::test_lower' is nowhere: .* has the name 'TestSlugs'",
+        ),
         ({"problem_statement": ""}, "row 0 .*: problem_statement: "),
         ({"instance_id": None}, "row 0 .*: instance_id: "),
         ({"FAIL_TO_PASS": ["tests/\0.py::test"]}, "row 0 .*null byte"),
@@ -256,6 +264,51 @@ def test_a_row_that_cannot_be_used_is_named_before_a_run(
     file.write_text(json.dumps({**rows[0], **change}) + "\n")
     with pytest.raises(TaskFileError, match=message):
         list_tasks(f"swe:{file}")
+
+
+def test_a_test_that_is_inherited_or_made_by_a_decorator_is_taken_for_one(rows: list[dict[str, Any]]) -> None:
+    """Of what a file does not say itself, pytest knows more than can be read."""
+    adds = NEW_FILE.format(mode=100644, path="b/tests/test_more.py").partition("@@")[0]
+    lines = [
+        "from parameterized import parameterized",
+        "from tests.test_slugs import *",
+        "@parameterized.expand([(1, 'one')])",
+        "def test_each_one(): pass",
+    ]
+    adds += f"@@ -0,0 +1,{len(lines)} @@\n" + "".join(f"+{line}\n" for line in lines)
+    for name in ("test_lower", "test_each_one_0_one", "test_each_one[a::b]", "test_more.doc"):
+        row = {**rows[0], "test_patch": adds, "FAIL_TO_PASS": [f"tests/test_more.py::{name}"], "PASS_TO_PASS": []}
+        [task] = swe_rows.tasks_of_rows([row])
+        assert task["tests"]["must_pass"] == row["FAIL_TO_PASS"]
+
+
+def test_all_rows_that_cannot_be_used_are_one_error_and_vet_reports_each(
+    rows: list[dict[str, Any]], tmp_path: Path, bubblewrap: BackendName, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes: list[dict[str, Any]] = [
+        {"repo": "made/other"},
+        {"base_commit": "0" * 40},
+        {"FAIL_TO_PASS": ["tests/test_slugs.py::test_nowhere"]},
+    ]
+    bad = [{**rows[0], **change, "instance_id": f"bad-{index}"} for index, change in enumerate(changes)]
+    file, report, kept = (tmp_path / name for name in ("rows.jsonl", "report.json", "tasks.jsonl"))
+    file.write_text("".join(json.dumps(row) + "\n" for row in (bad[0], rows[1], *bad[1:])))
+    with pytest.raises(TaskFileError, match=r"3 of 4 rows cannot be used.*agentrl vet swe:.* --output") as refused:
+        list_tasks(f"swe:{file}@codex", task_type=task_type_of(harness.run))
+    for told in ("row 0 (bad-0): the repository made/other", "row 2 (bad-1): ", "row 3 (bad-2): the test "):
+        assert told in str(refused.value)
+    given = ["vet", f"swe:{file}", "--runs", "1", "--report", str(report), "--output", str(kept)]
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[data.columns]\nprompt = "prompt"\nharness = "harness"\nsolution = "solution"\n')
+    given += ["--config", str(keys)]
+    assert main([*given, "--sandbox.backend", str(bubblewrap)]) == 1, capsys.readouterr()
+    faults = {task["name"]: task["faults"] for task in json.loads(report.read_text())["refused_tasks"]}
+    assert {name: [fault["kind"] for fault in found] for name, found in faults.items()} == {
+        f"bad-{index}": ["unreadable"] for index in range(3)
+    }
+    assert "test_nowhere" in faults["bad-2"][0]["detail"]
+    [task] = list_tasks(str(kept), task_type=task_type_of(harness.run))
+    assert task["name"] == "made__coins-2"
 
 
 def test_a_folder_in_another_repository_is_not_taken_for_the_rows(

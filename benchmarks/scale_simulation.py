@@ -1,0 +1,360 @@
+"""Where a run stops to grow: a simulation of it, fitted to real runs, validated against them, and then made larger.
+
+    python benchmarks/scale_simulation.py --measure     real runs on this machine (15 minutes; nothing else should run), to scale_traces.json
+    python benchmarks/scale_simulation.py               predicted against measured; then 1 to 10,000 servers, and the plot
+
+The runs are `long_tail_workflow.py` with the nano model: costs come from the CPU seconds of their processes, by least squares over what
+these did, and from an engine server asked alone. Throughput and staleness are not fitted: they are what is predicted.
+`cluster_model.py` is the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import anyio
+import long_tail_workflow as workflow
+import numpy as np
+from cluster_model import Costs, Setup, Simulation, Turn
+
+from agentrl.config import EngineConfig
+from agentrl.engine.launch import open_engine
+from agentrl.engine.protocol import Sampling
+from agentrl.envs.calculator_env import distinct_tasks
+from agentrl.models import NANO
+from agentrl.rollout.gate import Order
+
+TRACES = Path(__file__).with_name("scale_traces.json")
+PLOT = Path(__file__).parent.parent / "docs" / "pictures" / "scale.svg"
+SKIPPED = 3
+"""Steps that are not looked at: they fill the pipeline, of η + 1 batches."""
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def _setup(
+    batch_size: int,
+    max_staleness: int,
+    order: Order,
+    max_concurrent: int,
+    servers: int = 1,
+    workers: int = 0,
+    window: int | None = None,
+) -> Setup:
+    return Setup(
+        batch_size=batch_size,
+        group_size=8,
+        max_staleness=max_staleness,
+        order=order,
+        window=window,
+        max_concurrent=max_concurrent,
+        servers=servers,
+        workers=workers,
+        steps=SKIPPED + max(12, 1280 // batch_size),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+SETUPS = (
+    _setup(64, 0, "fifo", 64),
+    _setup(64, 2, "window", 64, window=16),
+    _setup(64, 1, "fifo", 64),
+    _setup(32, 4, "greedy", 32),
+    _setup(64, 2, "window", 128, window=16),
+    _setup(128, 2, "window", 96, window=16),
+    _setup(64, 2, "window", 64, servers=2, window=16),
+    _setup(64, 2, "window", 64, workers=2, window=16),
+)
+
+
+# ---------------------------------------------------------------- real runs
+
+
+def _kind(pid: int) -> str | None:
+    """Return what a process of a run is; None: something else."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    kinds = {"agentrl.engine.embedded": "server", "agentrl.trainer": "trainer", "worker_process": "worker"}
+    return next((kind for name, kind in kinds.items() if name in command), None)
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def _children(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            yield from (int(child) for child in task.read_text().split())
+        except OSError:
+            continue
+
+
+def _cpu_by_kind(main: int) -> dict[str, float]:
+    sums = {"main": _cpu_s(main)}
+    for child in _children(main):
+        if (kind := _kind(child)) is not None:
+            sums[kind] = sums.get(kind, 0.0) + _cpu_s(child)
+    return sums
+
+
+def measured_run(directory: Path, setup: Setup) -> dict[str, Any]:
+    """Train once, as a user starts it, and return what it did: its steps, its episodes, CPU seconds by process."""
+    run_dir = directory / f"run-{time.time_ns()}"
+    settings: dict[str, Any] = {
+        "tasks": directory / "train.jsonl",
+        "model.path": NANO,
+        "run_dir": run_dir,
+        "steps": setup.steps,
+        "rollout.batch_size": setup.batch_size,
+        "rollout.group_size": setup.group_size,
+        "rollout.max_concurrent": setup.max_concurrent,
+        "rollout.max_staleness": setup.max_staleness,
+        "rollout.order": setup.order,
+        "rollout.max_tokens": 64,
+        "rollout.drop_uniform_groups": "false",
+        "rollout.workers": setup.workers,
+        "engine.servers": setup.servers,
+        "trainer.optimizer.lr": 1e-6,
+        "trainer.minibatches": 2,
+        "trainer.checkpoint.every": 1000,
+    }
+    if setup.window:
+        settings["rollout.window"] = setup.window
+    command = [
+        sys.executable,
+        "-m",
+        "agentrl",
+        "train",
+        workflow.__file__,
+        *(f"--{k}={v}" for k, v in settings.items()),
+    ]
+    states: list[tuple[float, dict[str, float]]] = []
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        metrics = run_dir / "metrics.jsonl"
+        lines = 0
+        while process.poll() is None:
+            time.sleep(0.05)
+            if metrics.exists() and (found := metrics.read_bytes().count(b"\n")) > lines:
+                lines = found
+                states.append((time.time(), _cpu_by_kind(process.pid)))
+    if process.returncode:
+        raise SystemExit(f"the run {' '.join(command)} failed")
+    (began, before), (ended, after) = states[SKIPPED - 1], states[-1]
+    steps = [json.loads(line) for line in metrics.read_text().splitlines()]
+    episodes = _episodes(run_dir / "store.sqlite")
+    inside = [e for e in episodes if began < e["ended"] <= ended]
+    return {
+        "setup": asdict(setup),
+        "steps": [
+            {
+                name: row[name]
+                for name in ("step_s", "wait_s", "train_s", "pause_s", "staleness_mean", "episodes", "trained_tokens")
+                if name in row
+            }
+            for row in steps
+        ],
+        "cpu_s": {kind: after[kind] - before.get(kind, 0.0) for kind in after},
+        "wall_s": ended - began,
+        "did": {
+            "steps": len(states) - SKIPPED,
+            "episodes": len(inside),
+            "calls": sum(len(e["turns"]) for e in inside),
+            "output_tokens": sum(turn[1] for e in inside for turn in e["turns"]),
+        },
+        "episodes": [{"seed": e["seed"], "turns": e["turns"], "duration_s": e["duration_s"]} for e in episodes],
+    }
+
+
+def _episodes(store: Path) -> list[dict[str, Any]]:
+    from agentrl.rollout.stored_form import record_of
+
+    with sqlite3.connect(store) as db:
+        rows = db.execute(
+            "SELECT id, seed, record, prompt_ids, started_at, duration_s FROM episodes WHERE status = 'finished'"
+        ).fetchall()
+        names = "request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs"
+        found = []
+        for number, seed, record, prompt_ids, started_at, duration_s in rows:
+            calls = db.execute(f"SELECT {names} FROM calls WHERE episode = ? ORDER BY turn", (number,)).fetchall()
+            turns = [
+                (len(turn.prompt_ids), len(turn.output_ids)) for turn in record_of(record, prompt_ids, calls).turns
+            ]
+            found.append({"seed": seed, "turns": turns, "ended": started_at + duration_s, "duration_s": duration_s})
+    return found
+
+
+async def _server_costs(directory: Path) -> dict[str, float]:
+    """Return (step_s, reply_step_s, prompt_token_s) of an embedded server that is asked alone."""
+    config = EngineConfig(kind="embedded")
+    async with open_engine(NANO, config, log=directory / "engine.log") as engine:
+        server = next(child for child in _children(os.getpid()) if _kind(child) == "server")
+
+        async def cost_s(replies: int, prompt: int, tokens: int) -> float:
+            before = _cpu_s(server)
+            async with anyio.create_task_group() as group:
+                for number in range(replies):
+                    ids = [5 + (number * 31 + k * 7 + prompt) % 400 for k in range(prompt)]
+                    sampling = Sampling(max_new_tokens=tokens, temperature=1.6, logit_bias=[(2, -100.0)])
+                    group.start_soon(engine.generate, ids, sampling, f"{number}-{prompt}-{tokens}")
+            return _cpu_s(server) - before
+
+        await cost_s(8, 16, 16)
+        rows, seconds = [], []
+        for replies in (1, 4, 16, 48):
+            for prompt, tokens in ((16, 64), (16, 192), (256, 64)):
+                rounds = max(1, 16 // replies)
+                spent = sum([await cost_s(replies, prompt + k % 2, tokens) for k in range(rounds)])
+                rows.append([tokens * rounds, tokens * replies * rounds, prompt * replies * rounds])
+                seconds.append(spent)
+    step_s, reply_step_s, prompt_token_s = _fit(rows, seconds)
+    return {"step_s": step_s, "reply_step_s": reply_step_s, "prompt_token_s": prompt_token_s}
+
+
+def measure() -> None:
+    """Run everything, and write the traces."""
+    with tempfile.TemporaryDirectory(prefix="agentrl-bench-") as name:
+        directory = Path(name)
+        (directory / "train.jsonl").write_text(
+            "".join(json.dumps(task) + "\n" for task in distinct_tasks(2000, seed=1_000_000))
+        )
+        server = anyio.run(_server_costs, directory)
+        print(f"an engine server alone: {server}", flush=True)
+        runs = []
+        for setup in SETUPS:
+            run = measured_run(directory, setup)
+            runs.append(run)
+            print(f"{_name(setup)}: {run['wall_s']:.0f} s, CPU {run['cpu_s']}", flush=True)
+    library = [e for run in runs[:2] for e in run["episodes"]]
+    TRACES.write_text(
+        json.dumps(
+            {
+                "server": server,
+                "runs": [
+                    {**run, "episodes": []} | {"durations_s": [round(e["duration_s"], 3) for e in run["episodes"]]}
+                    for run in runs
+                ],
+                "library": library,
+            }
+        )
+        + "\n"
+    )
+
+
+# ---------------------------------------------------------------- fit, and prediction
+
+
+def _fit(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Return costs x ≥ 0 with rows · x ≈ seconds, by least squares of the relative errors; a cost that comes out negative is 0."""
+    matrix, target = np.array(rows, float), np.array(seconds, float)
+    weights = 1 / np.maximum(target, 1e-6)
+    kept = list(range(matrix.shape[1]))
+    while True:
+        found = np.linalg.lstsq(matrix[:, kept] * weights[:, None], target * weights, rcond=None)[0]
+        if (found >= 0).all():
+            break
+        del kept[int(found.argmin())]
+    costs = [0.0] * matrix.shape[1]
+    for index, value in zip(kept, found, strict=True):
+        costs[index] = float(value)
+    return costs
+
+
+def fitted(traces: dict[str, Any]) -> Costs:
+    """Return the costs of this machine's processes, from all runs."""
+    alone = [run for run in traces["runs"] if not run["setup"]["workers"]]
+    apart = [run for run in traces["runs"] if run["setup"]["workers"]]
+
+    def a_call_s(runs: Sequence[dict[str, Any]], kind: str) -> float:
+        return sum(run["cpu_s"][kind] for run in runs) / sum(run["did"]["calls"] for run in runs)
+
+    # Every episode here is much like the others, so what a call, an episode and a token cost cannot be told apart: all is a call's.
+    main_s = a_call_s(apart, "main")
+    train_step_s, train_token_s = _fit(
+        [[run["did"][name] for name in ("steps", "output_tokens")] for run in traces["runs"]],
+        [run["cpu_s"]["trainer"] for run in traces["runs"]],
+    )
+    return Costs(
+        main_episode_s=0.0,
+        main_call_s=main_s,
+        worker_call_s=max(a_call_s(alone, "main") - main_s, 0.0),
+        worker_token_s=0.0,
+        train_step_s=train_step_s,
+        train_token_s=train_token_s,
+        pause_s=statistics.fmean(step["pause_s"] for run in traces["runs"] for step in run["steps"]),
+        **traces["server"],
+    )
+
+
+def workload(traces: dict[str, Any]) -> Callable[[random.Random], list[Turn]]:
+    """Return what draws episodes of the library: tokens as recorded, and the waits that the workflow drew from their seed."""
+    library = []
+    for episode in traces["library"]:
+        rng = random.Random(episode["seed"])
+        rng.paretovariate(1.2)
+        waits = [0.0] + [
+            min(workflow.LONGEST_TOOL_S, workflow.MEDIAN_TOOL_S * rng.lognormvariate(0, workflow.TOOL_SIGMA))
+            for _ in episode["turns"][1:]
+        ]
+        library.append(
+            [Turn(prompt, output, wait) for (prompt, output), wait in zip(episode["turns"], waits, strict=True)]
+        )
+    return lambda rng: library[rng.randrange(len(library))]
+
+
+def _name(setup: Setup) -> str:
+    window = f", W = {setup.window}" if setup.window else ""
+    return f"B = {setup.batch_size}, η = {setup.max_staleness}, {setup.order}{window}, {setup.max_concurrent} slots, {setup.servers} servers, {setup.workers} workers"
+
+
+def validate(traces: dict[str, Any], costs: Costs) -> None:
+    """Print what the model predicts of each run beside what was measured."""
+    draw = workload(traces)
+    print("predicted / measured\tepisodes/s\tstaleness")
+    for run in traces["runs"]:
+        setup = Setup(**run["setup"])
+        steps = run["steps"][SKIPPED:]
+        measured = sum(s["episodes"] for s in steps) / sum(s["step_s"] for s in steps)
+        stale = statistics.fmean(s["staleness_mean"] for s in steps)
+        results = [Simulation(setup, costs, draw, seed).run() for seed in range(5)]
+        rate = statistics.fmean(r.episodes_per_s(SKIPPED) for r in results)
+        age = statistics.fmean(r.mean_staleness(SKIPPED) for r in results)
+        busy = {kind: round(statistics.fmean(r.busy[kind] for r in results), 2) for kind in results[0].busy}
+        print(
+            f"{_name(setup)}\t{rate:.2f} / {measured:.2f} ({rate / measured - 1:+.0%})\t{age:.2f} / {stale:.2f}\t{busy}"
+        )
+
+
+def main() -> None:
+    """Measure, or predict."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="run the real runs, and write scale_traces.json")
+    args = parser.parse_args()
+    if args.measure:
+        measure()
+    traces = json.loads(TRACES.read_text())
+    costs = fitted(traces)
+    print(costs)
+    validate(traces, costs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""What tasks need and is not there is one error before a run, and none of it is found by episodes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.to_thread import run_sync as in_thread
+
+import agentrl
+from agentrl.cli.main import main
+from agentrl.config import RunConfig
+from agentrl.errors import TaskFileError
+from agentrl.models import NANO
+from agentrl.rollout.check_tasks import SHOWN
+from agentrl.rollout.tasks import list_tasks
+from agentrl.sandboxes import BackendName
+from agentrl.sandboxes.readiness import missing_images
+from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from agentrl.testing import ScriptedModel
+from tests.workflows.test_harness import task as harness_task
+from tests.workflows.test_swe_rows import git
+from tests.workflows.test_terminal_task import GREETING
+from tests.workflows.test_verifiers import HUB
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+ROOT = Path(__file__).parents[2]
+NOWHERE = "agentrl.invalid/not-there:1"
+GIVEN = {"files": {"a.py": ""}}
+
+
+async def refused(workflow: str, tasks: Sequence[dict[str, Any]], backend: str = "auto") -> str:
+    """Return the error with which an evaluation is refused, whose model is never asked."""
+    asked: list[Any] = []
+    config = RunConfig.model_validate({"model": {"path": "m"}, "sandbox": {"backend": backend}})
+    async with ScriptedModel(lambda request: asked.append(request) or "").serve() as url:
+        with pytest.raises(TaskFileError) as refusal:
+            await agentrl.evaluate(config, workflow=ROOT / "workflows" / f"{workflow}.py", tasks=tasks, base_url=url)
+    assert asked == []
+    return str(refusal.value)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (tmp_path / "repository").mkdir()
+    git(tmp_path / "repository", "init", "-q")
+    git(tmp_path / "repository", "commit", "-q", "--allow-empty", "-m", "start")
+    return tmp_path / "repository"
+
+
+async def test_a_repository_that_is_not_there_is_found_before_a_run(
+    tmp_path: Path, repository: Path, bubblewrap: BackendName
+) -> None:
+    there = harness_task(repository={"git": str(repository)})
+    gone, old = {"git": str(repository), "commit": "0" * 40}, {"git": str(tmp_path / "git")}
+    for named, told in (
+        ("no/such/folder", r"repository = 'no/such/folder': there is no such folder in "),
+        (gone, f"repository.git = '{repository}' has no commit '{'0' * 40}'; fetch it there"),
+        (old, f"repository.git = '{tmp_path / 'git'}': "),
+    ):
+        assert told in await refused("harness", [there, harness_task(repository=named)], bubblewrap)
+    several = [harness_task(repository=f"no/folder{index}") for index in range(SHOWN + 2)]
+    told = await refused("harness", [there, *several], bubblewrap)
+    assert f"{SHOWN + 2} things that the tasks need are missing. The first {SHOWN}:\n- repository" in told
+    assert told.count("\n- ") == SHOWN
+
+
+async def test_git_that_is_not_there_is_found_before_a_run(
+    tmp_path: Path, repository: Path, bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "bwrap").symlink_to(str(shutil.which("bwrap")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    tasks = [harness_task(repository={"git": str(repository)}), harness_task()]
+    assert "git is not installed on this machine" in await refused("harness", tasks, bubblewrap)
+    with pytest.raises(TaskFileError, match=r"git is not installed on this machine, .*install it"):
+        await in_thread(list_tasks, f"swe:python:{__name__}:rows")
+
+
+def rows() -> list[dict[str, Any]]:
+    return [{"instance_id": f"row-{index}"} for index in range(3)]
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "UNSAFE_no_isolation"])
+async def test_a_backend_that_runs_no_images_is_refused_before_a_run_whose_tasks_need_one(backend: str) -> None:
+    told = await refused("harness", [harness_task(name="calc", image=NOWHERE)], backend)
+    assert (
+        f"`sandbox.backend` = '{backend}' runs no images, and 1 are named, such as '{NOWHERE}' by the task calc" in told
+    )
+    folders = await in_thread(list_tasks, f"harbor:{GREETING}")
+    for other in (backend, "podman", "kubernetes"):
+        told = await refused("terminal_task", folders, other)
+        assert f"`sandbox.backend` = '{other}' runs no images that a Docker engine builds" in told
+        assert "use docker" in told
+
+
+@pytest.mark.parametrize("backend", ["auto", "docker"])
+async def test_a_docker_engine_that_is_not_there_is_found_before_a_run(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    remedy = "start one, or set DOCKER_HOST"
+    folders = await in_thread(list_tasks, f"harbor:{GREETING}")
+    for workflow, tasks in (("terminal_task", folders), ("harness", [harness_task(image=NOWHERE)])):
+        told = await refused(workflow, tasks, backend)
+        assert "the images of the tasks run on a Docker engine, and there is none: no Docker engine answers" in told
+        assert remedy in told
+    if backend == "docker":
+        assert remedy in await refused("harness", [harness_task()], backend)
+
+
+async def test_an_image_that_is_nowhere_is_found_before_a_run(docker: BackendName, tmp_path: Path) -> None:
+    tasks = [harness_task(name="here"), harness_task(name="there", image=NOWHERE), harness_task(image=NOWHERE)]
+    told = await refused("harness", tasks, docker)
+    assert f"the image '{NOWHERE}', which the task there names, is neither on the Docker engine nor to be had" in told
+    assert await missing_images({DEFAULT_IMAGE: "here"}) == []
+    folder = tmp_path / "greeting"
+    await in_thread(shutil.copytree, GREETING, folder)
+    await in_thread((folder / "environment" / "Dockerfile").unlink)
+    settings = await in_thread((folder / "task.toml").read_text)
+    named = settings.replace("[environment]", f'[environment]\ndocker_image = "{NOWHERE}"')
+    assert named != settings
+    await in_thread((folder / "task.toml").write_text, named)
+    folders = await in_thread(list_tasks, f"harbor:{folder}")
+    assert f"the image '{NOWHERE}', which the task greeting names" in await refused("terminal_task", folders)
+    await in_thread((folder / "instruction.md").write_text, "Another.")
+    assert "greeting has changed since its tasks were read" in await refused("terminal_task", folders)
+    await in_thread(shutil.rmtree, folder)
+    assert str(folder) in await refused("terminal_task", folders)
+
+
+async def test_a_verifiers_environment_and_a_row_that_are_not_there_are_found_before_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(HUB))
+    tasks = [{"environment": "vf-capitals", "row": row} for row in (1, 2)]
+    assert "row = 2: the verifiers environment 'vf-capitals' has 2 rows to train on" in await refused(
+        "verifiers_env", tasks
+    )
+    tasks[0]["environment"] = "vf-nowhere"
+    told = await refused("verifiers_env", tasks)
+    assert (
+        "2 things that the tasks need are missing.\n- the verifiers environment 'vf-nowhere' cannot be loaded" in told
+    )
+
+
+def test_a_training_run_is_refused_before_it_has_a_directory(
+    tmp_path: Path, bubblewrap: BackendName, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, held_out = tmp_path / "tasks.jsonl", tmp_path / "held_out.jsonl"
+    file.write_text(json.dumps(harness_task()) + "\n")
+    held_out.write_text(json.dumps(harness_task(repository="no/such/folder")) + "\n")
+    given = ["train", str(ROOT / "workflows" / "harness.py"), "--tasks", str(file), "--eval.tasks", str(held_out)]
+    given += ["--model", str(NANO), "--run-dir", str(tmp_path / "run"), "--sandbox.backend", str(bubblewrap)]
+    assert main(given) == 2
+    assert "repository = 'no/such/folder': there is no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
