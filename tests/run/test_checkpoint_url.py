@@ -24,7 +24,7 @@ from agentrl.errors import CheckpointError, ConfigError, TrainerError
 from agentrl.rollout.manifest import MANIFEST, check_files
 from agentrl.rollout.store import Store
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
-from agentrl.run.run_directory import checkpoint_directory
+from agentrl.run.run_directory import checkpoint_directory, whole_checkpoints
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from tests.components import missing
 from tests.recorded_run import TrainerOfRun, batch, record_run, running
@@ -153,10 +153,12 @@ async def test_what_is_kept_is_at_the_url_and_comes_back_from_it(tmp_path: Path,
     run_dir, said = tmp_path / "run", list[str]()
     await in_thread(record, run_dir)
     async with run_at_url(run_dir, said) as (trainer, url):
-        await checkpoint(trainer, 1, 2)
-        assert await in_thread(url.names) == {"step-000002": True}
-        await checkpoint(trainer, 3)
-        assert await in_thread(url.names) == {"step-000003": True}, "the other is not kept any more"
+        for step in (1, 2, 3):
+            await checkpoint(trainer, step)
+        kept = await in_thread(url.names)
+        assert kept == {path.name: True for path in await in_thread(whole_checkpoints, run_dir)}
+        assert "step-000003" in kept
+        assert len(kept) == 2, "the newest, and the best"
     here = checkpoint_directory(run_dir, 3)
     assert await in_thread(lambda: list(url.wrong(here))) == []
     whole = await in_thread(lambda: (here / "model.safetensors").read_bytes())
@@ -165,7 +167,9 @@ async def test_what_is_kept_is_at_the_url_and_comes_back_from_it(tmp_path: Path,
         assert trainer.weights.version == 3
         assert await in_thread(lambda: (here / "model.safetensors").read_bytes()) == whole
         assert "it was fetched from s3://" in said[-1]
-        await in_thread(url._files.pipe_file, f"{url._root}/step-000003/model.safetensors", whole[:-1] + b"?")
+        await in_thread(
+            url._files.pipe_file, f"{url._root}/step-000003/model.safetensors", whole[:-1] + bytes([whole[-1] ^ 1])
+        )
     assert ["another model.safetensors" in text for text in await in_thread(lambda: list(url.wrong(here)))] == [True]
     # Damaged in both places: its batches are trained again.
     await in_thread((here / "model.safetensors").unlink)
@@ -198,7 +202,7 @@ async def test_a_checkpoint_that_is_not_whole_at_the_url_does_not_count(
     async with run_at_url(run_dir, said) as (trainer, url):
         assert await in_thread(url.names) == {"step-000001": True}, "what is left of the other is deleted"
         await checkpoint(trainer, 2)
-        assert await in_thread(url.names) == {"step-000002": True}
+        assert (await in_thread(url.names))["step-000002"]
     assert (await in_thread(audit, run_dir)).violations == []
 
 
@@ -207,13 +211,16 @@ async def test_a_store_that_cannot_delete_costs_room_until_the_next_start(tmp_pa
     await in_thread(record, run_dir)
     async with run_at_url(run_dir, said) as (trainer, url):
         await checkpoint(trainer, 1)
-        through.deleting = True
         await checkpoint(trainer, 2)
+        through.deleting = True
+        await checkpoint(trainer, 3)
         assert through.faults
-        assert list(await in_thread(url.names)) == ["step-000001", "step-000002"]
+        assert len(await in_thread(url.names)) == 3
         through.deleting = False
     async with run_at_url(run_dir, said) as (_, url):
-        assert await in_thread(url.names) == {"step-000002": True}
+        kept = await in_thread(whole_checkpoints, run_dir)
+        assert await in_thread(url.names) == {path.name: True for path in kept}
+        assert len(kept) == 2
 
 
 def test_a_url_that_nothing_speaks_to_is_refused_before_anything_runs() -> None:

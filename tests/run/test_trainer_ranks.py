@@ -178,7 +178,8 @@ async def test_a_checkpoint_that_arrives_damaged_is_fetched_again_and_is_none_if
         arrived.append(directory)
         if len(arrived) != 2:
             file = directory / ("model.safetensors" if len(arrived) == 1 else MANIFEST)
-            file.write_bytes(file.read_bytes()[:-2] + b"??")
+            content = file.read_bytes()
+            file.write_bytes(content[:-2] + bytes([content[-2] ^ 1, content[-1]]))
 
     async with running(run_dir, machines, said) as trainer:
         machines.now[0].on_fetch = damage

@@ -163,7 +163,7 @@ class Ranks:
 
 
 def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
-    """Join the ranks among which this process was started, by `rank_environment`; there is one, if it was started otherwise.
+    """Join the ranks among which this process was started, as environment variables say; there is one, if it was started otherwise.
 
     Args:
         timeout_s: How long a collective may take.
