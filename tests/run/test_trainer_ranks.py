@@ -12,6 +12,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.host import Host
 from agentrl.errors import TrainerError
 from agentrl.rollout.manifest import MANIFEST, check_files
@@ -128,6 +129,13 @@ KILLED: dict[str, Callable[[Machines], None]] = {
 }
 
 
+async def kill_when_given(work_dir: Path, kill: Callable[[], None]) -> None:
+    """Kill once the episodes of a step are there for the ranks."""
+    while not await in_thread(lambda: list(work_dir.glob("batch-*"))):
+        await anyio.sleep(0.01)
+    kill()
+
+
 @pytest.mark.parametrize(
     ("during", "killed"),
     [("a step", "rank 1"), ("a step", "both machines"), ("a save", "rank 0"), ("a fetch", "the machine of rank 0")],
@@ -149,13 +157,10 @@ async def test_what_dies_costs_time_and_nothing_else(
         await trainer.commit()
         if during == "a fetch":
             machines.now[0].on_fetch = lambda arrived: kill()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(trainer.step, batch(2))
+        async with background_tasks() as tasks:
             if during == "a step":
-                log = run_dir / "trainer"
-                while not await in_thread(lambda: list(log.glob("batch-*"))):  # which it has been given by then
-                    await anyio.sleep(0.01)
-                kill()
+                tasks.start_soon(kill_when_given, run_dir / "trainer", kill)
+            await trainer.step(batch(2))
         await trainer.checkpoint()
         if during == "a save":
             kill()
