@@ -86,7 +86,7 @@ class WeightGroup:
             RuntimeError: They have not joined within `timeout_s`.
         """
         timeout = timedelta(seconds=timeout_s)
-        # Not by torch's rendezvous: under torch elastic that takes the store of the trainer's ranks for this one.
+        # A store of its own, beside the one in which the trainer's ranks meet.
         store = dist.TCPStore(address, port, world_size, is_master=True, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
         # A group of its own, beside the one of the trainer's ranks: `init_process_group` makes only the default one.
         self._group, _ = c10d._new_process_group_helper(
