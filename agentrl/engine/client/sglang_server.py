@@ -31,6 +31,7 @@ from agentrl.engine.client.server_errors import (
     says_out_of_memory,
     shortage,
 )
+from agentrl.engine.client.server_events import events, from_json
 from agentrl.engine.client.server_facts import ModelInfo, ServerAbilities, ServerInfo, facts_of, served_version
 from agentrl.engine.protocol import Sampling
 from agentrl.engine.soundness import Expected
@@ -296,8 +297,8 @@ class SGLangServer:
                 if response.status != 200:
                     refusal = _refusal(self.url, "/generate", response.status, await response.read())
                     raise BadReplyError(refusal, reply.so_far()) if response.status >= 500 else EngineError(refusal)
-                async for event in _events(response.content):
-                    reply.grow(_from_json(event, self.url, reply))
+                async for event in events(response.content):
+                    reply.grow(from_json(event, self.url, reply))
                     if on_ids is not None:
                         on_ids(reply.checked_ids)
         except _FAILURES as error:
@@ -377,26 +378,6 @@ def place_of(server: SGLangServer) -> Place:
     if server.leaving:
         return "leaving"
     return "serving" if server.serving else "down"
-
-
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the JSON of server-sent events, however long."""
-    pieces: list[bytes] = []
-    async for data in content.iter_any():
-        *complete, rest = data.split(b"\n\n")
-        for end in complete:
-            event = b"".join([*pieces, end])
-            pieces = []
-            if event.startswith(b"data: ") and event != b"data: [DONE]":
-                yield event[6:]
-        pieces.append(rest)
-
-
-def _from_json(event: bytes, url: str, reply: GrowingReply) -> Any:
-    try:
-        return pydantic_core.from_json(event)
-    except ValueError as error:
-        raise BadReplyError(f"{url} sent {event[:200]!r}, which is not JSON", reply.so_far()) from error
 
 
 _JSON = {"Content-Type": "application/json"}
