@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,24 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
             store.close_group(group)
 
 
+def trainer_on(run_dir: Path, weights_dir: Path, groups: list[int]) -> tuple[Any, Callable[[], Any]]:
+    """Return the trainer's process, and what makes it take a step on groups of a run."""
+    from agentrl.trainer.command_loop import TrainerProcess
+
+    try:
+        from agentrl.rollout.batch_file import write_batch
+    except ImportError:  # a checkout of before a step got its episodes in a file
+        process = TrainerProcess(run_dir, weights_dir)  # type: ignore[arg-type]
+        return process, lambda: process.step(groups)  # type: ignore[call-arg]
+    from agentrl.run.run_directory import read_config
+
+    episodes = write_batch(run_dir / "store.sqlite", groups, run_dir / "batch")
+    process = TrainerProcess(read_config(run_dir), weights_dir)
+    return process, lambda: process.step(groups, str(episodes))
+
+
 def measure(groups: int, group_size: int, turns: int, repeats: int) -> dict[str, Any]:
     """Return the CPU seconds of each repeat, after one that warms up."""
-    from agentrl.trainer.command_loop import TrainerProcess
 
     def reached(*args: Any) -> None:
         raise FirstForwardError
@@ -85,7 +101,7 @@ def measure(groups: int, group_size: int, turns: int, repeats: int) -> dict[str,
     with tempfile.TemporaryDirectory(prefix="agentrl-first-forward-") as folder:
         run_dir = Path(folder) / "run"
         record_batch(run_dir, groups, group_size, turns)
-        process = TrainerProcess(run_dir, Path(folder) / "weights")
+        process, step = trainer_on(run_dir, Path(folder) / "weights", list(range(groups)))
         process.load(None)
         held = getattr(
             process, "_policies", None
@@ -96,7 +112,7 @@ def measure(groups: int, group_size: int, turns: int, repeats: int) -> dict[str,
         for _ in range(repeats + 1):
             started = time.process_time()
             try:
-                process.step(list(range(groups)))
+                step()
             except FirstForwardError:
                 seconds.append(time.process_time() - started)
             process._broken = None  # a step that ended in its middle, as it was meant to

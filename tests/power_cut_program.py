@@ -26,7 +26,7 @@ from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store, note_lines, write_noted
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
-from agentrl.trainer.command_loop import TrainerProcess
+from tests.recorded_run import TrainerOfRun
 from tests.rollout.test_store import kept_choice, outcome
 
 TASKS = "7 tasks 0123, in order, in groups of 2"
@@ -52,13 +52,13 @@ class InProcess:
     saving = False
 
     def __init__(self, run_dir: Path, weights: Path) -> None:
-        self._process = TrainerProcess(run_dir, weights)
+        self._process = TrainerOfRun(run_dir, weights)
 
     async def load(self, checkpoint: Path | None) -> Weights:
         return self._weights(self._process.load(None if checkpoint is None else str(checkpoint)))
 
     async def step(self, groups: list[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
-        reply = self._process.step(groups, after)
+        reply = self._process.step_on(groups, after)
         return self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
     async def save(self, directory: Path, step: int, chain: str, since: str) -> None:

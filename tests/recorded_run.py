@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import random
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,16 +15,19 @@ import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.concurrency.child_process import ChildProcess
+from agentrl.concurrency.host import ThisMachine
 from agentrl.config import RunConfig, load_config
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
+from agentrl.rollout.batch_file import write_batch
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
-from agentrl.run.run_directory import write_config
-from agentrl.run.trainer_client import TrainerClient
+from agentrl.run.run_directory import read_config, write_config
+from agentrl.run.trainer_client import Hosts, TrainerClient, open_trainer
+from agentrl.run.trainer_ranks import TrainerRanks
 from agentrl.run.trainer_supervisor import TrainerSupervisor
-from agentrl.trainer.command_loop import Commands
+from agentrl.trainer.command_loop import Commands, TrainerProcess
 from agentrl.trainer.model.ranks import Ranks
 
 GROUPS_A_BATCH, GROUP_SIZE = 2, 3
@@ -78,11 +82,41 @@ def record_run(
     return config
 
 
+class TrainerOfRun(TrainerProcess):
+    """The trainer process without its process, on the episodes of a run."""
+
+    def __init__(self, run_dir: Path, weights_dir: Path) -> None:
+        super().__init__(read_config(run_dir), weights_dir)
+        self._store_file = run_dir / "store.sqlite"
+
+    def step_on(self, groups: list[int], after: str | None = None) -> dict[str, Any]:
+        """Train on some groups of the run."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self.step(groups, str(write_batch(self._store_file, groups, Path(folder))), after)
+
+
+@asynccontextmanager
+async def trainer_of(
+    run_dir: Path, hosts: Hosts | None = None, lock: int | None = None
+) -> AsyncIterator[TrainerClient]:
+    """The trainer of a run as a process, or several."""
+    async with open_trainer(
+        run_dir / "store.sqlite",
+        await in_thread(read_config, run_dir),
+        run_dir.parent / "weights",
+        run_dir / "trainer",
+        log=run_dir / "trainer.log",
+        lock=lock,
+        hosts=hosts,
+    ) as trainer:
+        yield trainer
+
+
 class ThreadTrainer(ChildProcess):
     """The trainer process as a thread of this one, which saves its start: it takes lines, and answers them one by one."""
 
     def __init__(self, run_dir: Path, config: RunConfig) -> None:
-        self._commands = Commands(run_dir, run_dir / "weights", config, Ranks())
+        self._commands = Commands(config, run_dir / "weights", Ranks())
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run)
@@ -110,11 +144,11 @@ async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> A
     config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
 
     @asynccontextmanager
-    async def process() -> AsyncIterator[ChildProcess]:
+    async def ranks() -> AsyncIterator[TrainerRanks]:
         child = ThreadTrainer(run_dir, config)
         child.thread.start()
         try:
-            yield child
+            yield TrainerRanks([ThisMachine()], [child])
         finally:
             child.end()
             with anyio.CancelScope(shield=True):
@@ -122,7 +156,7 @@ async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> A
 
     with await in_thread(Store, run_dir / "store.sqlite") as store:
         await in_thread(store.begin_restart, "tasks", config.model_dump_json())
-        client = TrainerClient(process, 60)
+        client = TrainerClient(ranks, 60, run_dir / "store.sqlite", run_dir / "trainer")
         await client.start()
         try:
             trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=say)

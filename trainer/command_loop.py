@@ -1,10 +1,12 @@
-"""The trainer process: `python -m agentrl.trainer RUN_DIR WEIGHTS_DIR [CONFIG]`, started by `agentrl train`.
+"""The trainer process: `python -m agentrl.trainer CONFIG WEIGHTS_DIR`, started by `agentrl train`.
 
 It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
-standard input closes. Episodes it reads from the run's store, weights it publishes into WEIGHTS_DIR.
+standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.rollout.batch_file`), and
+weights are published into WEIGHTS_DIR: of the run's directory it needs nothing, which may be on another machine.
 
     {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH, "chain": HEX}
-    {"op": "step", "groups": [ids], "after": HEX}  -> {"version": 1, "weights": PATH, "chain": HEX, "trained": {...}, "metrics": {...},
+    {"op": "step", "groups": [ids], "episodes": PATH, "after": HEX}
+                                                   -> {"version": 1, "weights": PATH, "chain": HEX, "trained": {...}, "metrics": {...},
                                                        "saving": false}
     {"op": "save", "directory": PATH, "step": 1, "chain": HEX, "since": HEX}
                                                    -> {}, while it is written
@@ -39,11 +41,10 @@ import torch
 from safetensors import SafetensorError
 
 from agentrl.config import RunConfig
-from agentrl.errors import AgentRLError, TrainerStateError
+from agentrl.errors import AgentRLError, ConfigError, TrainerStateError, one_line
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import FinishedEpisode
 from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
-from agentrl.run.run_directory import read_config
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
 from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
 from agentrl.trainer.packing import TrainingSequence
@@ -70,29 +71,24 @@ PUBLISHED_VERSIONS_KEPT = 8
 class TrainerProcess:
     """The commands of the trainer process, one method each. Every rank carries out every command."""
 
-    def __init__(
-        self, run_dir: Path, weights_dir: Path, ranks: Ranks | None = None, config: RunConfig | None = None
-    ) -> None:
-        """Read the run's configuration, open its store, and make the policy.
+    def __init__(self, config: RunConfig, weights_dir: Path, ranks: Ranks | None = None) -> None:
+        """Make the policy.
 
         Args:
-            run_dir: The run.
+            config: The run's configuration.
             weights_dir: Where weights are published.
             ranks: The trainer's ranks; one by default.
-            config: The configuration; the run's by default.
 
         Raises:
             ConfigError: The model cannot be trained.
-            StoreError: The run has no store.
         """
-        self._config = config or read_config(run_dir)
+        self._config = config
         self._weights_dir = weights_dir
         self._published: dict[int, Path] = {}
         self._weight_group: WeightGroup | None = None
         self._buckets: list[Bucket] = []
         torch.set_num_threads(self._config.trainer.threads)
         torch.manual_seed(self._config.seed)
-        self._store = Store(run_dir / "store.sqlite", must_exist=True)
         self._ranks = ranks or Ranks()
         self._policies = Policies(Path(self._config.model.path), self._config.trainer, self._ranks)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -158,11 +154,12 @@ class TrainerProcess:
             self._adopt_published()
             return self._publish()
 
-    def step(self, groups: list[int], after: str | None = None) -> dict[str, Any]:
+    def step(self, groups: list[int], episodes: str, after: str | None = None) -> dict[str, Any]:
         """Train on some groups and publish the new weights.
 
         Args:
             groups: Their ids.
+            episodes: The file that holds their episodes.
             after: The chain that the policy must have; None for any.
 
         Returns:
@@ -170,21 +167,23 @@ class TrainerProcess:
 
         Raises:
             TrainerStateError: A step has failed in its middle, or the policy is of another chain. Nothing was done.
+            StoreError: The file cannot be read. Nothing was done.
         """
         started = time.perf_counter()
         self._check(after)
-        episodes = self._store.episodes(groups)
+        with Store(Path(episodes), read_only=True) as store:
+            batch, restart = store.episodes(groups), store.restart
         config = self._config.trainer
-        metrics = altered_sampling([episode.record for episode in episodes])
-        by_episode = training_sequences(episodes, config)  # [episode][path]
+        metrics = altered_sampling([episode.record for episode in batch])
+        by_episode = training_sequences(batch, config)  # [episode][path]
         sequences = [s for own in by_episode for s in own]
-        origins, group_sizes = _origins(episodes, by_episode)
+        origins, group_sizes = _origins(batch, by_episode)
         # Weights of an earlier start are gone, and their versions may have been given to others since. A reply of an altered sampling has
         # logprobs of its own.
         current = [
             s
-            for episode, own in zip(episodes, by_episode, strict=True)
-            if episode.restart == self._store.restart and not episode.replayed_tokens
+            for episode, own in zip(batch, by_episode, strict=True)
+            if episode.restart == restart and not episode.replayed_tokens
             if not any(turn.trained and turn.alterations for turn in episode.record.turns)
             for s in own
         ]
@@ -202,7 +201,7 @@ class TrainerProcess:
                 metrics |= {of_role(role, f"logprob_mismatch_{name}"): value for name, value in vars(compared).items()}
             results = self._policies.step(sequences)
             result = together(results)
-            metrics |= step_metrics(result, sequences, config) | metrics_by_role(results, sequences, episodes, config)
+            metrics |= step_metrics(result, sequences, config) | metrics_by_role(results, sequences, batch, config)
             trained = trained_step(
                 self.chain,
                 self._policies.version,
@@ -315,8 +314,15 @@ def _origins(
 
 
 def configuration(path: Path) -> RunConfig:
-    """Return the configuration in a file."""
-    return RunConfig.model_validate_json(path.read_text())
+    """Return the configuration in a file.
+
+    Raises:
+        ConfigError: It holds none.
+    """
+    try:
+        return RunConfig.model_validate_json(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} holds no configuration of a run: {one_line(error)}") from error
 
 
 class Commands:
@@ -325,16 +331,15 @@ class Commands:
     The trainer is made with the first command, so that what goes wrong in that is answered too.
     """
 
-    def __init__(self, run_dir: Path, weights_dir: Path, config: RunConfig, ranks: Ranks) -> None:
+    def __init__(self, config: RunConfig, weights_dir: Path, ranks: Ranks) -> None:
         """Keep what the trainer is made of.
 
         Args:
-            run_dir: The run.
+            config: The run's configuration.
             weights_dir: Where weights are published.
-            config: The configuration.
             ranks: The trainer's ranks.
         """
-        self._make = lambda: TrainerProcess(run_dir, weights_dir, ranks, config)
+        self._make = lambda: TrainerProcess(config, weights_dir, ranks)
         self._process: TrainerProcess | None = None
         self.ranks = ranks
 
@@ -354,7 +359,7 @@ class Commands:
             reply = getattr(self._process, operation)(**command)
         except Exception as error:
             traceback.print_exc()
-            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
+            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and whoever started it ends the others.
             if self.ranks.rank and not isinstance(error, FloatingPointError | RankZeroError):
                 sys.exit(1)
             # Where rank 0 fails alone, the others are elsewhere in the command than it is.
@@ -369,21 +374,19 @@ class Commands:
 
 def main() -> None:
     """Answer commands until standard input closes."""
-    if len(sys.argv) not in (3, 4):
-        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer RUN_DIR WEIGHTS_DIR")
-    run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    if len(sys.argv) != 3:
+        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer CONFIG WEIGHTS_DIR")
     try:
-        config = configuration(Path(sys.argv[3])) if len(sys.argv) > 3 else read_config(run_dir)
+        config = configuration(Path(sys.argv[1]))
+        # Whatever a library prints must not mix with the answers.
+        answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     except AgentRLError as error:
         sys.exit(f"agentrl: {error}")
-    # Whatever a library prints must not mix with the answers.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    commands = Commands(
-        run_dir, weights_dir, config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
-    )
-    ranks = commands.ranks
-    while line := ranks.broadcast_object(sys.stdin.readline() if ranks.rank == 0 else ""):
+    commands = Commands(config, Path(sys.argv[2]), ranks)
+    # Every rank is told every command: waiting for the next one is then no collective, which would have a time limit.
+    while line := sys.stdin.readline():
         reply = commands.answer(line)
         if ranks.rank == 0:
             answers.write(reply + "\n")

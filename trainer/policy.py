@@ -315,7 +315,7 @@ class Policy:
         parameters = trained_parameters(self.model).values()
         own = [parameter.detach().clone() for parameter in parameters]
         try:
-            read_published(self.model, directory)
+            read_published(self.model, directory, self.ranks)
             yield
         finally:
             for parameter, tensor in zip(parameters, own, strict=True):

@@ -92,14 +92,14 @@ def reading_uri(path: Path) -> str:
     return f"{path.resolve().as_uri()}?mode=ro{unchanging}"
 
 
-def check_version(db: sqlite3.Connection, path: Path, version: int) -> None:
-    """Check that this is a store of that version of the schema.
+def check_version(db: sqlite3.Connection, path: Path, version: int, schema: str = "main") -> None:
+    """Check that this is a store of that version of the schema. `schema`: what the connection calls the file at `path`.
 
     Raises:
         StoreError: It is not.
     """
     with reporting(path):
-        (found,) = db.execute("PRAGMA user_version").fetchone()
+        (found,) = db.execute(f"PRAGMA {schema}.user_version").fetchone()
         if found == 0:
             raise StoreError(f"{path} is empty: what was in it is lost. {RESTORE}.")
         if found != version:

@@ -97,11 +97,12 @@ async def _retrain(
     """Return the checkpoint after the batches, and their steps; up to the first that differs."""
     await in_thread(folder.mkdir)
     trainer = config.trainer.model_copy(update={"mismatch_sequences": 0})
-    changed = folder / "config.json"
-    await in_thread(changed.write_text, config.model_copy(update={"trainer": trainer}).model_dump_json())
-    timeout_s, log = trainer.step_timeout_s, folder / "trainer.log"
     async with open_trainer(
-        run_dir, folder / "weights", timeout_s, None, trainer.ranks, config=changed, log=log
+        run_dir / "store.sqlite",
+        config.model_copy(update={"trainer": trainer}),
+        folder / "weights",
+        folder / "trainer",
+        log=folder / "trainer.log",
     ) as client:
         weights = await client.load(checkpoint)
         first, found = weights.chain, []

@@ -225,7 +225,14 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         if start.chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
         client = await stack.enter_async_context(
-            open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, start.lock, config.trainer.ranks)
+            open_trainer(
+                run_dir / "store.sqlite",
+                config,
+                weights_dir,
+                run_dir / "trainer",
+                log=run_dir / "trainer.log",
+                lock=start.lock,
+            )
         )
         trainer = TrainerSupervisor(client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say)
         weights = await trainer.load()

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.concurrency.child_process import ChildProcess, child_process
-from agentrl.errors import TrainerDiskError, TrainerError, TrainerLostError, TrainerStateError
+import anyio
+
+from agentrl.concurrency.host import Host, ThisMachine
+from agentrl.concurrency.threads import in_thread
+from agentrl.config import RunConfig
+from agentrl.errors import (
+    AgentRLError,
+    CheckpointError,
+    TrainerDiskError,
+    TrainerError,
+    TrainerLostError,
+    TrainerStateError,
+)
+from agentrl.machine.disk import make_directory, sync, sync_tree
+from agentrl.machine.whole import partial_path, write_whole
+from agentrl.rollout.batch_file import BATCH_FILE, write_batch
+from agentrl.rollout.manifest import check_files
 from agentrl.rollout.training_history import TrainedStep
+from agentrl.run.run_directory import config_text
+from agentrl.run.trainer_ranks import RankStart, TrainerRanks, open_ranks
+
+Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
+"""Opens the machines of the ranks, each as often as it has some, for the length of a context."""
+FETCH_TRIES = 3
+"""How often a checkpoint is fetched that arrives damaged."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +57,39 @@ class Weights:
 class TrainerClient:
     """The commands of `agentrl.trainer.command_loop`. Open it with `open_trainer`."""
 
-    def __init__(self, process: Callable[[], AbstractAsyncContextManager[ChildProcess]], timeout_s: float) -> None:
-        self._process = process
+    def __init__(
+        self,
+        ranks: Callable[[], AbstractAsyncContextManager[TrainerRanks]],
+        timeout_s: float,
+        store: Path,
+        work_dir: Path,
+    ) -> None:
+        """Keep what the trainer is started with.
+
+        Args:
+            ranks: Starts its processes.
+            timeout_s: Bound of every answer.
+            store: The file of the run's store.
+            work_dir: A directory of this machine for the files that the ranks are to read.
+        """
+        self._ranks = ranks
         self._timeout_s = timeout_s
+        self._store = store
+        self._work_dir = work_dir
         self._running = AsyncExitStack()
         self._unread = 0
         """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
+        self._batches = 0
+        """How many batches were written for the ranks: each has a directory of its own, so that none is taken for another."""
+        self._written: tuple[Path, Path] | None = None
+        """Where the checkpoint that is being written lies on rank 0's machine, and where it is to be here; None: there already."""
         self.saving = False
         """Whether a checkpoint was being written when the trainer last spoke."""
 
     async def start(self) -> None:
         """Start the process."""
-        self._unread, self.saving = 0, False
-        self._child = await self._running.enter_async_context(self._process())
+        self._unread, self.saving, self._written = 0, False, None
+        self._started = await self._running.enter_async_context(self._ranks())
 
     async def stop(self) -> None:
         """End the process."""
@@ -54,7 +103,10 @@ class TrainerClient:
 
     async def load(self, checkpoint: Path | None) -> Weights:
         """Start from a checkpoint, or from the model as it is."""
-        return _weights(await self._ask(op="load", checkpoint=None if checkpoint is None else str(checkpoint)))
+        if checkpoint is None:
+            return _weights(await self._ask(op="load", checkpoint=None))
+        async with self._brought(checkpoint, self._started.hosts[:1]) as (there,):
+            return _weights(await self._ask(op="load", checkpoint=str(there)))
 
     async def step(self, groups: Sequence[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
         """Train on some groups.
@@ -66,7 +118,16 @@ class TrainerClient:
         Returns:
             The new weights, what they were trained on, and the step's metrics.
         """
-        reply = await self._ask(op="step", groups=list(groups), after=after)
+        self._batches += 1
+        directory = self._work_dir / f"batch-{self._batches}"
+        try:
+            await in_thread(write_batch, self._store, groups, directory)
+            async with self._brought(directory, self._started.hosts) as there:
+                own = [{"episodes": str(path / BATCH_FILE)} for path in there]
+                reply = await self._ask(op="step", own=own, groups=list(groups), after=after)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
         self.saving = reply["saving"]
         return _weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
@@ -82,13 +143,75 @@ class TrainerClient:
         Raises:
             TrainerStateError: The trainer holds anything else.
         """
-        await self._ask(op="save", directory=str(directory), step=step, chain=chain, since=since)
-        self.saving = True
+        scratch = self._started.hosts[0].scratch
+        there = directory if scratch is None else scratch / "checkpoints" / directory.name
+        await self._ask(op="save", directory=str(there), step=step, chain=chain, since=since)
+        self.saving, self._written = True, None if scratch is None else (there, directory)
 
     async def saved(self) -> None:
-        """Wait until the checkpoint is written."""
+        """Wait until the checkpoint is written, and is here.
+
+        Raises:
+            TrainerError: What arrived here is not what was written, however often it was fetched.
+            TrainerLostError: Rank 0's machine is gone.
+        """
         await self._ask(op="saved")
+        if self._written is not None:
+            await self._fetch(*self._written)
+            self._written = None
         self.saving = False
+
+    async def _fetch(self, there: Path, directory: Path) -> None:
+        """Bring a checkpoint from rank 0's machine to where it belongs: it is there when all of its files are what was written.
+
+        What arrives damaged is fetched again.
+
+        Raises:
+            TrainerError: It is damaged every time.
+            TrainerLostError: The machine is gone.
+        """
+        host, partial = self._started.hosts[0], partial_path(directory)
+        await in_thread(make_directory, partial.parent)
+        for tries_left in reversed(range(FETCH_TRIES)):
+            await in_thread(lambda: shutil.rmtree(partial, ignore_errors=True))
+            with _of_host(host):
+                await host.fetch(there, partial)
+            try:
+                await in_thread(check_files, partial)
+                break
+            except CheckpointError as damaged:
+                if not tries_left:
+                    raise TrainerError(f"what was fetched from {host.name} is damaged: {damaged}") from damaged
+        await in_thread(_put_in_place, partial, directory)
+        with _of_host(host):
+            await host.remove(there)
+
+    @asynccontextmanager
+    async def _brought(self, directory: Path, hosts: Sequence[Host]) -> AsyncIterator[list[Path]]:
+        """Have a directory on some hosts for the length of the context.
+
+        Args:
+            directory: The directory, on this machine.
+            hosts: The hosts; one may be there several times.
+
+        Yields:
+            [host] where it is there.
+
+        Raises:
+            TrainerLostError: A host does not take it.
+        """
+        paths: dict[Host, Path] = {}
+        try:
+            for host in hosts:
+                if host not in paths:
+                    with _of_host(host):
+                        paths[host] = await host.bring(directory)
+            yield [paths[host] for host in hosts]
+        finally:
+            with anyio.CancelScope(shield=True):
+                for host, path in paths.items():
+                    with suppress(AgentRLError):  # a machine that is gone keeps nothing
+                        await host.remove(path)
 
     async def join_weight_group(
         self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float
@@ -122,19 +245,32 @@ class TrainerClient:
         """Broadcast one bucket."""
         await self._ask(op="send_bucket", index=index)
 
-    async def _ask(self, **command: Any) -> dict[str, Any]:
-        while self._unread:
-            await self._read()
-        self._unread += 1  # before it is sent: a cancellation may come when the trainer has it
-        await self._child.write_line(json.dumps(command))
-        reply: dict[str, Any] = json.loads(await self._read())
+    async def _ask(self, own: Sequence[Mapping[str, Any]] | None = None, **command: Any) -> dict[str, Any]:
+        """Return rank 0's answer to a command. `own`: what each rank is told beside it.
+
+        Raises:
+            TrainerLostError: A rank is gone; the others are killed.
+            TrainerError: The command failed.
+        """
+        lines = [json.dumps(command | one) for one in own or [{}] * len(self._started.hosts)]
+        try:
+            while self._unread:
+                await self._read()
+            self._unread += 1  # before it is sent: a cancellation may come when the trainer has it
+            await self._started.write_lines(lines)
+            reply: dict[str, Any] = json.loads(await self._read())
+            if reply.get("lost") and (gone := await self._started.lost()):
+                raise gone  # which is what rank 0 complains of
+        except TrainerLostError:
+            self._started.kill()
+            raise
         if "error" in reply:
             kind = TrainerStateError if reply["lost"] else TrainerDiskError if reply["disk"] else TrainerError
             raise kind(f"{command['op']} failed in the trainer: {reply['error']}")
         return reply
 
     async def _read(self) -> str:
-        line = await self._child.read_line(self._timeout_s)
+        line = await self._started.read_line(self._timeout_s)
         self._unread -= 1
         return line
 
@@ -143,40 +279,92 @@ def _weights(reply: dict[str, Any]) -> Weights:
     return Weights(reply["version"], Path(reply["weights"]), reply["chain"])
 
 
+@contextmanager
+def _of_host(host: Host) -> Iterator[None]:
+    """Say of an error of a host that the trainer is lost with it: it is started again, where there are hosts.
+
+    Raises:
+        TrainerLostError: Any error of agentrl within the context.
+    """
+    try:
+        yield
+    except AgentRLError as error:
+        raise TrainerLostError(f"the trainer's machine {host.name} failed: {error}") from error
+
+
+def _put_in_place(partial: Path, directory: Path) -> None:
+    """Give a checkpoint its name, once it is on the disk."""
+    sync_tree(partial)
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+    sync(directory.parent)
+
+
 @asynccontextmanager
 async def open_trainer(
-    run_dir: Path,
+    store: Path,
+    config: RunConfig,
     weights_dir: Path,
-    timeout_s: float,
-    lock: int | None,
-    ranks: int = 1,
+    work_dir: Path,
     *,
-    config: Path | None = None,
-    log: Path | None = None,
+    log: Path,
+    lock: int | None = None,
+    hosts: Hosts | None = None,
 ) -> AsyncIterator[TrainerClient]:
     """Yield a trainer for the length of the context.
 
     Args:
-        run_dir: The run's directory.
-        weights_dir: Where it publishes weights.
-        timeout_s: Bound of every answer.
-        lock: The descriptor that holds the run's directory, which the trainer holds on to; None: nothing holds it.
-        ranks: Processes that it consists of.
-        config: The configuration's file; None: the run's.
-        log: The file that it writes to; None: the run's.
+        store: The file of the run's store.
+        config: The configuration. Its ranks are as many as are started.
+        weights_dir: Where the trainer publishes weights, if rank 0 is on this machine.
+        work_dir: A directory of this machine for the files that the ranks are to read; emptied first, deleted in the end.
+        log: The file that rank 0 writes to; other ranks have files beside it.
+        lock: The descriptor that holds the run's directory, which the ranks on this machine hold on to; None: nothing holds it.
+        hosts: The machine of each rank, asked for whenever the trainer starts; this one by default.
     """
-    elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *elastic, "-m", "agentrl.trainer", str(run_dir), str(weights_dir)]
-    command += [str(config)] if config else []
-    fds = [] if lock is None else [lock]
-    written_to = log or run_dir / "trainer.log"
+    here = ThisMachine(() if lock is None else (lock,))
+    open_hosts = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
+    await in_thread(lambda: shutil.rmtree(work_dir, ignore_errors=True))
 
-    def process() -> AbstractAsyncContextManager[ChildProcess]:
-        return child_process("trainer", command, log=written_to, error=TrainerLostError, pass_fds=fds)
+    @asynccontextmanager
+    async def ranks() -> AsyncIterator[TrainerRanks]:
+        async with open_hosts() as machines:
+            configs = {
+                host: await _configuration(host, config, work_dir / f"config-{number}")
+                for number, host in enumerate(dict.fromkeys(machines))
+            }
+            starts = [
+                RankStart(
+                    host,
+                    configs[host],
+                    weights_dir if host.scratch is None else host.scratch / "weights",
+                    log if rank == 0 else log.with_stem(f"{log.stem}-{rank}"),
+                )
+                for rank, host in enumerate(machines)
+            ]
+            async with open_ranks(starts) as started:
+                yield started
 
-    client = TrainerClient(process, timeout_s)
+    client = TrainerClient(ranks, config.trainer.step_timeout_s, store, work_dir)
     try:
         await client.start()
         yield client
     finally:
         await client.stop()
+        with anyio.CancelScope(shield=True):
+            await in_thread(lambda: shutil.rmtree(work_dir, ignore_errors=True))
+
+
+async def _configuration(host: Host, config: RunConfig, directory: Path) -> Path:
+    """Return where the configuration is on a host, which has the model by then."""
+    with _of_host(host):
+        model = await host.bring(await in_thread(Path(config.model.path).absolute))
+    own = config.model_copy(update={"model": config.model.model_copy(update={"path": str(model)})})
+
+    def write() -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(directory / "config.json", config_text(own))
+
+    await in_thread(write)
+    with _of_host(host):
+        return await host.bring(directory) / "config.json"

@@ -32,12 +32,12 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
-from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.workflows.harnesses import HARNESSES
 from tests.conftest import start_server, stop_server
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.proxy.test_agents import CODEX, installed
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
+from tests.recorded_run import TrainerOfRun
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
 CONTEXT = 65_536
@@ -167,9 +167,9 @@ def step_on(run_dir: Path, model_path: Path, records: list[TokenRecord]) -> dict
         for index, record in enumerate(records):
             store.add(0, index, 0, Outcome(status="finished", reward=float(index == 0), record=record))
         store.close_group(0)
-    process = TrainerProcess(run_dir, run_dir / "weights")
+    process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)
-    metrics: dict[str, Any] = process.step([0])["metrics"]
+    metrics: dict[str, Any] = process.step_on([0])["metrics"]
     return metrics
 
 

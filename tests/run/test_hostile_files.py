@@ -21,6 +21,7 @@ from agentrl.models import NANO
 from agentrl.rollout.check_start import with_model
 from agentrl.trainer.model.checkpoint import read_published
 from agentrl.trainer.model.critic import Critic
+from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sft import newest_checkpoint
 
@@ -77,7 +78,7 @@ def test_no_loader_unpickles(plant: Callable[[Path], None], tmp_path: Path) -> N
         lambda: Policy(bare, TrainerConfig()),
         lambda: Critic(bare, TrainerConfig(advantage="gae")),
         lambda: BatchingEngine(bare),
-        lambda: read_published(policy.model, bare),
+        lambda: read_published(policy.model, bare, Ranks()),
     ]
 
     adapter = tmp_path / "adapter"
@@ -88,7 +89,7 @@ def test_no_loader_unpickles(plant: Callable[[Path], None], tmp_path: Path) -> N
     fake = tmp_path / "fake"  # pickles under the names of safetensors
     shutil.copytree(NANO, fake)
     plant(fake / "model.safetensors")
-    loaders += [lambda: Policy(fake, TrainerConfig()), lambda: read_published(policy.model, fake)]
+    loaders += [lambda: Policy(fake, TrainerConfig()), lambda: read_published(policy.model, fake, Ranks())]
 
     for load in loaders:
         with pytest.raises(Exception):  # noqa: B017, PT011 -- each library has errors of its own

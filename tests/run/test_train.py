@@ -28,9 +28,9 @@ from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.retrain import retrain
 from agentrl.run.training_loop import COUNTERS
-from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
+from tests.recorded_run import TrainerOfRun
 from tests.whole_audit import audit
 
 pytestmark = pytest.mark.timeout(300)
@@ -195,10 +195,10 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
 
 def assert_learns_from(run_dir: Path, weights: Path, settings: dict[str, Any]) -> None:
     """The trainer, on two groups of the run's own episodes a step and under other settings, takes two steps that say what they did, the second with what the first has changed."""
-    process = TrainerProcess(run_dir, weights)
+    process = TrainerOfRun(run_dir, weights)
     first = load_file(Path(process.load(None)["weights"]) / "model.safetensors")
     for step in range(2):
-        reply = process.step([2 * step, 2 * step + 1])
+        reply = process.step_on([2 * step, 2 * step + 1])
         metrics = reply["metrics"]
         assert reply["version"] == step + 1
         assert all(math.isfinite(value) for value in metrics.values()), metrics

@@ -17,7 +17,7 @@ from agentrl.models import NANO
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
 from agentrl.run.run_lock import lock_run
-from agentrl.run.trainer_client import open_trainer
+from tests.recorded_run import trainer_of
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,11 @@ pytestmark = pytest.mark.anyio
 def prepared(run_dir: Path) -> int:
     """A run directory with its configuration and an empty store; the lock on it."""
     run_dir.mkdir()
-    write_config(load_config((), {"trainer.ranks": "2"}, run_dir=str(run_dir), model={"path": str(NANO)}))
+    write_config(
+        load_config(
+            (), {"trainer.ranks": "2", "trainer.step_timeout_s": "60"}, run_dir=str(run_dir), model={"path": str(NANO)}
+        )
+    )
     with Store(run_dir / "store.sqlite"):
         return lock_run(run_dir)
 
@@ -39,7 +43,7 @@ def parameters_of(file: Path) -> int:
 async def test_who_is_cancelled_leaves_no_answer_for_the_next_and_two_ranks_send_whole_weights(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     lock = await in_thread(prepared, run_dir)
-    async with open_trainer(run_dir, tmp_path / "weights", 60, lock, ranks=2) as trainer:
+    async with trainer_of(run_dir, lock=lock) as trainer:
         with anyio.move_on_after(0.1) as scope:
             await trainer.load(None)
         assert scope.cancelled_caught

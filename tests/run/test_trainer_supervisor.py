@@ -24,10 +24,9 @@ from agentrl.rollout.manifest import read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.retrain import retrain
-from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.policies import Policies
 from agentrl.trainer.step_metrics import importance_weight_quantiles
-from tests.recorded_run import batch, record_run, running
+from tests.recorded_run import TrainerOfRun, batch, record_run, running
 from tests.whole_audit import audit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -43,9 +42,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedStep]:
     """Four steps that nothing disturbs."""
     run_dir = tmp_path_factory.mktemp("straight") / "run"
     record_run(run_dir)
-    process = TrainerProcess(run_dir, run_dir / "weights")
+    process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)
-    return [TrainedStep.from_json(process.step(batch(step))["trained"]) for step in range(1, 5)]
+    return [TrainedStep.from_json(process.step_on(batch(step))["trained"]) for step in range(1, 5)]
 
 
 def fails_after(call: int, kind: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,49 +75,49 @@ def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
 ) -> None:
     run_dir, weights = tmp_path / "run", tmp_path / "run" / "weights"
     record_run(run_dir)
-    process = TrainerProcess(run_dir, weights)
+    process = TrainerOfRun(run_dir, weights)
     began = process.load(None)["chain"]
-    process.step(batch(1))
+    process.step_on(batch(1))
     with monkeypatch.context() as patch:
         BOUNDARIES[boundary](patch, weights)
         with pytest.raises((torch.OutOfMemoryError, OSError)):
-            process.step(batch(2))
+            process.step_on(batch(2))
     assert not process.consistent
     for command in (
         lambda: process.save(str(tmp_path / "saved"), 1, straight[0].chain, began),
         lambda: process.save(str(tmp_path / "saved"), 2, process.chain, began),
-        lambda: process.step(batch(2)),
+        lambda: process.step_on(batch(2)),
         lambda: process.load(None),
     ):
         with pytest.raises(TrainerStateError, match="had failed in its middle"):
             command()
     assert not (tmp_path / "saved").exists()
     (weights / "v2.partial").unlink(missing_ok=True)
-    again = TrainerProcess(run_dir, weights)
+    again = TrainerOfRun(run_dir, weights)
     again.load(None)
-    assert [again.step(batch(step))["trained"] for step in (1, 2)] == [one.to_json() for one in straight[:2]]
+    assert [again.step_on(batch(step))["trained"] for step in (1, 2)] == [one.to_json() for one in straight[:2]]
 
 
 def test_a_checkpoint_is_of_the_step_that_the_run_means_or_is_not_made(
     tmp_path: Path, straight: list[TrainedStep]
 ) -> None:
     record_run(tmp_path / "run")
-    process = TrainerProcess(tmp_path / "run", tmp_path / "weights")
+    process = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
     began = process.load(None)["chain"]
     for step in (1, 2):
-        process.step(batch(step))
+        process.step_on(batch(step))
     for wrong in ((1, straight[0].chain, began), (1, straight[1].chain, began), (2, straight[1].chain, "unknown")):
         with pytest.raises(TrainerStateError):
             process.save(str(tmp_path / "saved"), *wrong)
     with pytest.raises(TrainerStateError, match="finished step 2, which the run did not learn of"):
-        process.step(batch(2), after=straight[0].chain)
+        process.step_on(batch(2), after=straight[0].chain)
     process.save(str(tmp_path / "saved"), 2, straight[1].chain, straight[0].chain)
     process.saved()
     manifest = read_manifest(tmp_path / "saved")
     assert (manifest.history, manifest.optimizer_steps) == ((straight[1],), 4)
-    resumed = TrainerProcess(tmp_path / "run", tmp_path / "weights")
+    resumed = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
     resumed.load(str(tmp_path / "saved"))
-    assert [resumed.step(batch(step))["trained"] for step in (3, 4)] == [one.to_json() for one in straight[2:]]
+    assert [resumed.step_on(batch(step))["trained"] for step in (3, 4)] == [one.to_json() for one in straight[2:]]
 
 
 async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(

@@ -15,18 +15,16 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import TrainerError, TrainerLostError
 from agentrl.record.trajectory import Trajectory
-from agentrl.run.trainer_client import open_trainer
 from agentrl.trainer import sequences as sequences_module
-from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.packing import TrainingSequence
-from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, batch, record_run
+from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, TrainerOfRun, batch, record_run, trainer_of
 
 pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_run(tmp_path / "run", steps=1)
-    process = TrainerProcess(tmp_path / "run", tmp_path / "weights")
+    process = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
     process.load(None)
     made: list[TrainingSequence] = []
 
@@ -36,7 +34,7 @@ def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pyte
 
     sequence_of = sequences_module._training_sequence
     monkeypatch.setattr(sequences_module, "_training_sequence", counted)
-    trained = process.step(batch(1))["trained"]
+    trained = process.step_on(batch(1))["trained"]
     assert len(made) == GROUPS_A_BATCH * GROUP_SIZE
     assert trained["groups"] == [(group, GROUP_SIZE) for group in batch(1)]
 
@@ -47,7 +45,7 @@ async def test_a_teacher_that_fails_on_rank_0_leaves_all_ranks_at_the_same_comma
     unreachable = {"ranks": 2, "teacher": {"url": "http://127.0.0.1:9"}, "step_timeout_s": 60}
     await in_thread(lambda: record_run(run_dir, steps=1, **unreachable))
     with anyio.fail_after(150):
-        async with open_trainer(run_dir, tmp_path / "weights", 120, None, 2) as trainer:
+        async with trainer_of(run_dir) as trainer:
             weights = await trainer.load(None)
             for _ in range(2):
                 with pytest.raises(TrainerError, match="gave no logprobs: ConnectError") as refused:
@@ -74,9 +72,9 @@ def test_a_step_leaves_out_replies_of_an_altered_sampling_unless_it_is_to_train_
     with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
         altered = "json_set(CAST(record AS TEXT), '$.alterations', json('[{\"top_k\": 5}]'))"
         db.execute(f"UPDATE episodes SET record = CAST({altered} AS BLOB) WHERE episode_index = 0")
-    process = TrainerProcess(run_dir, tmp_path / "weights")
+    process = TrainerOfRun(run_dir, tmp_path / "weights")
     process.load(None)
-    metrics = process.step(batch(1))["metrics"]
+    metrics = process.step_on(batch(1))["metrics"]
     assert metrics["altered_sampling_share"] == 1 / GROUP_SIZE
     trained = GROUPS_A_BATCH * (GROUP_SIZE if setting == "train" else GROUP_SIZE - 1)
     assert metrics["sequences"] == trained

@@ -26,12 +26,12 @@ from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
 from agentrl.sandboxes import BackendName
-from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.workflows import harness
 from agentrl.workflows.harnesses import HARNESSES, installed_agents
 from tests.components import missing
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.proxy.conformance.recording import Recorder
+from tests.recorded_run import TrainerOfRun
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 WRONG = "def add(a, b):\n    return a - b\n"
@@ -178,9 +178,9 @@ def step_on(run_dir: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         for index, outcome in enumerate(outcomes):
             store.add(0, index, 0, outcome)
         store.close_group(0)
-    process = TrainerProcess(run_dir, run_dir / "weights")
+    process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)
-    metrics: dict[str, Any] = process.step([0])["metrics"]
+    metrics: dict[str, Any] = process.step_on([0])["metrics"]
     return metrics
 
 

@@ -13,7 +13,7 @@ It is written to `NAME.partial` and renamed, so that it is there whole or not at
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
 from agentrl.engine.adapter_folders import ROLES, role_folders
@@ -36,6 +35,9 @@ from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.digest import digest
 from agentrl.trainer.model.lora import base_weights, is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors
+
+OPTIMIZER_STATE = ("exp_avg", "exp_avg_sq")
+"""What AdamW remembers of a parameter, beside the number of its steps."""
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -219,7 +221,7 @@ def read_checkpoint(directory: Path, states: States, ranks: Ranks) -> Manifest:
     """Load a checkpoint, made by any number of ranks. Nothing is loaded unless every file is what was written.
 
     Args:
-        directory: The checkpoint.
+        directory: The checkpoint, on rank 0's machine.
         states: The policies that it goes into.
         ranks: The trainer's ranks; all must call it together.
 
@@ -228,41 +230,47 @@ def read_checkpoint(directory: Path, states: States, ranks: Ranks) -> Manifest:
 
     Raises:
         CheckpointError: It is damaged, and this is rank 0.
-        RankZeroError: It is damaged, and this is another rank.
-        ConfigError: It does not fit the models and the configuration.
+        ConfigError: It does not fit the models and the configuration, and this is rank 0.
+        RankZeroError: One of these, and this is another rank.
     """
     manifest = ranks.from_rank_zero(partial(check_files, directory))
-    _check_roles(directory, [role for role in states if role])
+    ranks.from_rank_zero(partial(_check_kind, directory, states))
     for role, state in states.items():
-        _read_weights(state.model, directory, role)
         folder = _folder(directory, role)
-        _read_optimizer_state(state.model, state.optimizer, folder / "optimizer" / "state.safetensors")
+        adapter = directory / "adapter" if is_adapted(state.model) and not role else folder
+        read_published(state.model, adapter, ranks)
+        _read_optimizer_state(state.model, state.optimizer, folder / "optimizer" / "state.safetensors", ranks)
         if (critic := state.critic) is not None:
-            if not (folder / "critic").is_dir():
-                raise ConfigError(
-                    f'{directory} was trained without a critic, and `trainer.advantage.kind` = "gae" has one'
-                )
-            weights = load_file(folder / "critic" / "model.safetensors")
-            _copy_all(dict(critic.named_parameters()), weights, folder / "critic")
-            _read_optimizer_state(critic, critic.optimizer, folder / "critic" / "optimizer.safetensors")
+            file = folder / "critic" / "model.safetensors"
+            _read_all(dict(critic.named_parameters()), partial(load_file, file), file.parent, ranks)
+            _read_optimizer_state(critic, critic.optimizer, folder / "critic" / "optimizer.safetensors", ranks)
     if digest_of(states, ranks) != manifest.digest:
         raise CheckpointError(f"{directory} holds other weights, or another optimizer, than its manifest says")
     return manifest
 
 
-def _check_roles(directory: Path, roles: Collection[str]) -> None:
-    """Check that a checkpoint is of the same roles, if of any.
+def _check_kind(directory: Path, states: States) -> None:
+    """Check that a checkpoint is of the same roles, if of any, of an adapter, if one is trained, and of a critic, if there is one.
 
     Raises:
         ConfigError: It is not.
     """
-    held = list(role_folders(directory))
+    held, roles = list(role_folders(directory)), [role for role in states if role]
     if sorted(held) != sorted(roles):
         has = f"the roles {', '.join(held)}" if held else "no roles"
         raise ConfigError(
             f"{directory} has adapters of {has}, and `trainer.lora.roles` = "
             f"{list(roles)}; go on with the roles that the run began with, or begin a new one"
         )
+    for role, state in states.items():
+        has_adapter, adapted = (directory / "adapter").is_dir(), is_adapted(state.model)
+        if not role and has_adapter != adapted:
+            raise ConfigError(
+                f"{directory} was trained {'with' if has_adapter else 'without'} an adapter, and `trainer.lora` asks for "
+                f"{'one' if adapted else 'none'}; go on as the run began, or begin a new one with `model.path` = {directory}"
+            )
+        if state.critic is not None and not (_folder(directory, role) / "critic").is_dir():
+            raise ConfigError(f'{directory} was trained without a critic, and `trainer.advantage.kind` = "gae" has one')
 
 
 def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
@@ -315,67 +323,63 @@ def read_state(directory: Path) -> StateOnDisk:
     return StateOnDisk(digest(state_on_disk(directory), Ranks()), disagree or total)
 
 
-def _read_weights(model: nn.Module, directory: Path, role: str) -> None:
-    if role:
-        read_published(model, _folder(directory, role))
-        return
-    has, wants = (directory / "adapter").is_dir(), is_adapted(model)
-    if has != wants:
-        raise ConfigError(
-            f"{directory} was trained {'with' if has else 'without'} an adapter, and `trainer.lora` asks for "
-            f"{'one' if wants else 'none'}; go on as the run began, or begin a new one with `model.path` = {directory}"
-        )
-    read_published(model, directory / "adapter" if has else directory)
-
-
-def read_published(model: nn.Module, directory: Path) -> None:
+def read_published(model: nn.Module, directory: Path, ranks: Ranks) -> None:
     """Load what `write_weights` wrote.
 
     Args:
-        model: What the weights go into.
-        directory: Where they are.
+        model: What the weights go into. All ranks must call it together.
+        directory: Where they are, on rank 0's machine.
+        ranks: The trainer's ranks.
 
     Raises:
-        ConfigError: They are an adapter of another rank or other layers, or do not fit the model.
+        ConfigError: They are an adapter of another rank or other layers, or do not fit the model, and this is rank 0.
+        RankZeroError: The same, and this is another.
     """
-    adapted = is_adapted(model)
-    weights = read_adapter(directory) if adapted else load_file(directory / "model.safetensors")
-    parameters = trained_parameters(model)
-    shapes = {name: parameter.shape for name, parameter in parameters.items()}
-    if adapted and shapes != {name: tensor.shape for name, tensor in weights.items()}:
-        raise ConfigError(
-            f"{directory / ADAPTER_WEIGHTS} is of another `trainer.lora.rank`, or of other `trainer.lora.targets`"
-        )
-    _copy_all(parameters, weights, directory)
+    adapted, parameters = is_adapted(model), trained_parameters(model)
+
+    def read() -> Mapping[str, Tensor]:
+        weights = read_adapter(directory) if adapted else load_file(directory / "model.safetensors")
+        shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        if adapted and shapes != {name: tensor.shape for name, tensor in weights.items()}:
+            raise ConfigError(
+                f"{directory / ADAPTER_WEIGHTS} is of another `trainer.lora.rank`, or of other `trainer.lora.targets`"
+            )
+        return weights
+
+    _read_all(parameters, read, directory, ranks)
 
 
-def _read_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, file: Path) -> None:
+def _read_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, file: Path, ranks: Ranks) -> None:
     """Load what an optimizer remembered. How it goes on is as it was made: rates and decay come from the configuration."""
     optimizer.state.clear()
-    with safe_open(file, "pt") as saved:
-        names = set(saved.keys())
-        for name, parameter in trained_parameters(model).items():
-            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}.{key}" in names]
-            for key in keys:
-                tensor = saved.get_tensor(f"{name}.{key}")
-                if key != "step":  # a number, which stays on the CPU
-                    tensor, saved_tensor = torch.zeros_like(parameter), tensor
-                    _copy_into(tensor, saved_tensor)
-                optimizer.state[parameter][key] = tensor
-
-
-def _copy_all(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor], directory: Path) -> None:
+    tensors = ranks.on_rank_zero(partial(load_file, file))
+    parameters = trained_parameters(model)
+    keys = ranks.from_rank_zero(
+        lambda: {name: [k for k in OPTIMIZER_STATE if f"{name}.{k}" in tensors] for name in parameters}
+    )
+    steps = ranks.from_rank_zero(
+        lambda: {name: tensors[f"{name}.step"].clone() for name in parameters if f"{name}.step" in tensors}
+    )
     for name, parameter in parameters.items():
-        if name not in tensors or tensors[name].shape != parameter.shape:
-            raise ConfigError(f"{directory} does not fit the model: {name} is not in it, or of another shape")
+        for key in keys[name]:
+            optimizer.state[parameter][key] = torch.zeros_like(parameter)
+            ranks.copy_from_rank_zero(optimizer.state[parameter][key], tensors.get(f"{name}.{key}"))
+        if name in steps:  # a number, which stays on the CPU
+            optimizer.state[parameter]["step"] = steps[name]
+
+
+def _read_all(
+    parameters: Mapping[str, nn.Parameter], read: Callable[[], Mapping[str, Tensor]], directory: Path, ranks: Ranks
+) -> None:
+    """Fill parameters with the tensors of their names, which rank 0 reads. `directory`: what messages call them."""
+
+    def fitting() -> Mapping[str, Tensor]:
+        tensors = read()
+        for name, parameter in parameters.items():
+            if name not in tensors or tensors[name].shape != parameter.shape:
+                raise ConfigError(f"{directory} does not fit the model: {name} is not in it, or of another shape")
+        return tensors
+
+    tensors = ranks.on_rank_zero(fitting)
     for name, parameter in parameters.items():
-        _copy_into(parameter, tensors[name])
-
-
-@torch.no_grad()
-def _copy_into(parameter: Tensor, tensor: Tensor) -> None:
-    if isinstance(parameter, DTensor):
-        own = distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.to_local().copy_(own.to_local())  # every rank has read the tensor, and takes its own part
-    else:
-        parameter.copy_(tensor)
+        ranks.copy_from_rank_zero(parameter, tensors.get(name))

@@ -1,13 +1,14 @@
 """The trainer's ranks: one process, or several that share the model (FSDP2, `fully_shard`) and every minibatch.
 
 Every rank reads the same batch, makes the same packs and computes its share of them. A gradient is the sum over all packs, so
-the number of ranks changes no result but for rounding. Rank 0 alone talks to the main process.
+the number of ranks changes no result but for rounding. All are told each command; rank 0 alone answers, and has weights and
+checkpoints on its machine's disk: others receive their part of what it reads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.trainer.packing import Pack
@@ -70,6 +71,41 @@ class Ranks:
             self.broadcast_object(f"{type(error).__name__}: {error}")
             raise
         return self.broadcast_object((value,))[0]
+
+    def on_rank_zero(self, read: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """Read tensors on rank 0, where they stay; an error reaches all ranks, as in `from_rank_zero`.
+
+        Args:
+            read: What reads them.
+
+        Returns:
+            The tensors on rank 0, {} on the others.
+        """
+        found: list[Mapping[str, Tensor]] = []
+        self.from_rank_zero(lambda: found.append(read()))
+        return found[0] if found else {}
+
+    @torch.no_grad()
+    def copy_from_rank_zero(self, parameter: Tensor, tensor: Tensor | None) -> None:
+        """Fill a parameter, or what an optimizer remembers of one.
+
+        Args:
+            parameter: What is filled; of one that is spread over the ranks, this rank's part.
+            tensor: All of it on rank 0, None on the others.
+        """
+        if not dist.is_initialized():
+            assert tensor is not None
+            parameter.copy_(tensor)
+            return
+        device = parameter.device_mesh.device_type if isinstance(parameter, DTensor) else parameter.device
+        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        full = empty if tensor is None else empty.copy_(tensor)
+        if isinstance(parameter, DTensor):
+            own = distribute_tensor(full, parameter.device_mesh, parameter.placements)
+            parameter.to_local().copy_(own.to_local())
+        else:
+            dist.broadcast(full, src=0)
+            parameter.copy_(full)
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
         """Return numbers added up over the ranks."""
@@ -127,7 +163,7 @@ class Ranks:
 
 
 def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
-    """Join the ranks that torch elastic started this process among; there is one, if it did not.
+    """Join the ranks among which this process was started, by `rank_environment`; there is one, if it was started otherwise.
 
     Args:
         timeout_s: How long a collective may take.
@@ -137,7 +173,7 @@ def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
         This process among the ranks.
 
     Raises:
-        ConfigError: torch elastic's environment variables are not numbers.
+        ConfigError: The environment variables that say so are not numbers.
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if _number_from_environment("WORLD_SIZE", 1) == 1:

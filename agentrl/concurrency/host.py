@@ -1,0 +1,106 @@
+"""A machine on which a run starts processes: this one, or one that is reached otherwise."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+from agentrl.concurrency.child_process import child_process
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import AgentRLError
+
+
+class Child(Protocol):
+    """A running child that is talked to in lines."""
+
+    async def write_line(self, line: str) -> None:
+        """Send one line."""
+
+    async def read_line(self, timeout_s: float) -> str:
+        """Return the next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
+
+    async def wait(self) -> int:
+        """Wait until the process has ended; its exit status, negative for a signal."""
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+
+
+class Host(Protocol):
+    """A machine on which a run starts processes."""
+
+    name: str
+    address: str
+    """Where servers that are started there are reached."""
+    python: str
+    scratch: Path | None
+    """A directory there for what processes write; None on this machine, where they write in place."""
+
+    def child_process(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        error: type[AgentRLError],
+        env: Mapping[str, str] | None = None,
+    ) -> AbstractAsyncContextManager[Child]:
+        """Run a command there for the length of the context."""
+
+    async def free_port(self) -> int:
+        """Return a port that is free there."""
+
+    async def bring(self, directory: Path) -> Path:
+        """Have a directory of this machine there; return where it is."""
+
+    async def fetch(self, directory: Path, to: Path) -> None:
+        """Copy a directory from there into a new one here."""
+
+    async def remove(self, directory: Path) -> None:
+        """Delete what was brought or written there."""
+
+
+class ThisMachine:
+    """The machine that the main process runs on. `pass_fds`: descriptors that stay open in every process started."""
+
+    def __init__(self, pass_fds: Sequence[int] = ()) -> None:
+        self.name, self.address, self.python = "this machine", "127.0.0.1", sys.executable
+        self.scratch = None
+        self._pass_fds = list(pass_fds)
+
+    def child_process(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        error: type[AgentRLError],
+        env: Mapping[str, str] | None = None,
+    ) -> AbstractAsyncContextManager[Child]:
+        """Run a command for the length of the context."""
+        return child_process(name, command, log=log, error=error, env=env, pass_fds=self._pass_fds)
+
+    async def free_port(self) -> int:
+        """Return a port that is free."""
+
+        def find() -> int:
+            with socket.create_server((self.address, 0)) as server:
+                return int(server.getsockname()[1])
+
+        return await in_thread(find)
+
+    async def bring(self, directory: Path) -> Path:
+        """Return the directory: it is here."""
+        return directory
+
+    async def fetch(self, directory: Path, to: Path) -> None:
+        """Copy a directory into a new one."""
+        await in_thread(shutil.copytree, directory, to)
+
+    async def remove(self, directory: Path) -> None:
+        """Leave what was brought: it is the original."""

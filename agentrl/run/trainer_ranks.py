@@ -1,0 +1,133 @@
+"""The processes that a trainer consists of, each on its host: all are told every command, rank 0 answers, and none outlives another.
+
+main process ──command──► rank 0 ◄──collectives──► rank 1 ◄──► ...        (torch.distributed; rank 0's host has its store)
+▲  ◄──answer──────────┘                         │
+└──the end of its output: it died───────────────┘
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from agentrl.concurrency.background import background_tasks
+from agentrl.concurrency.host import Child, Host
+from agentrl.errors import AgentRLError, TrainerLostError
+
+GRACE_S = 5.0
+"""How long rank 0 has, once another rank ended, to say what they all saw."""
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """What one rank is started with."""
+
+    host: Host
+    config: Path
+    """The configuration's file, on that host."""
+    weights_dir: Path
+    """Where weights are published, on that host: by rank 0 alone."""
+    log: Path
+    """The file of this machine that it writes to."""
+
+
+class TrainerRanks:
+    """The running ranks of a trainer. Open them with `open_ranks`."""
+
+    def __init__(self, hosts: Sequence[Host], children: Sequence[Child]) -> None:
+        self.hosts = hosts
+        """The machine of each rank."""
+        self._children = children
+        self._lost: AgentRLError | None = None
+        """What became of a rank other than the first that ended."""
+
+    async def write_lines(self, lines: Sequence[str]) -> None:
+        """Send each rank its line."""
+        for child, line in zip(self._children, lines, strict=True):
+            await child.write_line(line)
+
+    async def read_line(self, timeout_s: float) -> str:
+        """Return rank 0's next line.
+
+        Args:
+            timeout_s: How long it may say nothing.
+
+        Raises:
+            TrainerLostError: A rank ended, and rank 0 did not answer within `GRACE_S`; or it said nothing for `timeout_s`.
+        """
+        first, *others = self._children
+        line: str | None = None
+        async with background_tasks() as watching:
+            with anyio.CancelScope() as scope:
+                for other in others:
+                    watching.start_soon(self._watch, other, scope)
+                line = await first.read_line(timeout_s)
+        if line is None:
+            assert self._lost is not None
+            raise self._lost
+        return line
+
+    async def lost(self) -> AgentRLError | None:
+        """Return what became of a rank other than the first that ended, where one has or does within a second."""
+        with anyio.move_on_after(1):
+            async with background_tasks() as watching:
+                for other in self._children[1:]:
+                    watching.start_soon(self._watch, other, watching.cancel_scope, 0.0)
+                await anyio.sleep_forever()
+        return self._lost
+
+    async def _watch(self, other: Child, scope: anyio.CancelScope, grace_s: float = GRACE_S) -> None:
+        """Cancel who waits for rank 0, `grace_s` after another rank has ended."""
+        try:
+            while True:
+                await other.read_line(math.inf)  # it says nothing
+        except AgentRLError as error:
+            self._lost = self._lost or error
+        await anyio.sleep(grace_s)
+        scope.cancel()
+
+    def kill(self) -> None:
+        """Kill the ranks, if there are several: where one is gone, others may wait for it in a collective."""
+        for child in self._children if len(self._children) > 1 else ():
+            child.kill()
+
+
+@asynccontextmanager
+async def open_ranks(starts: Sequence[RankStart]) -> AsyncIterator[TrainerRanks]:
+    """Run the ranks of a trainer for the length of the context.
+
+    Args:
+        starts: What each rank is started with, the first being rank 0.
+
+    Raises:
+        TrainerLostError: One cannot be started.
+    """
+    first = starts[0].host
+    meeting = {"MASTER_ADDR": first.address, "MASTER_PORT": str(await first.free_port())}
+    meeting["WORLD_SIZE"] = str(len(starts))
+    running = [AsyncExitStack() for _ in starts]
+    try:
+        children = []
+        for rank, (start, stack) in enumerate(zip(starts, running, strict=True)):
+            on_host = sum(before.host is start.host for before in starts[:rank])
+            own = {"RANK": str(rank), "LOCAL_RANK": str(on_host)}
+            child = start.host.child_process(
+                "trainer" if len(starts) == 1 else f"trainer's rank {rank}",
+                [start.host.python, "-m", "agentrl.trainer", str(start.config), str(start.weights_dir)],
+                log=start.log,
+                error=TrainerLostError,
+                env={**os.environ, **meeting, **own} if len(starts) > 1 else None,
+            )
+            children.append(await stack.enter_async_context(child))
+        yield TrainerRanks([start.host for start in starts], children)
+    finally:
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as closing:
+                for stack in running:
+                    closing.start_soon(stack.aclose)
