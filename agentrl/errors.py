@@ -28,6 +28,7 @@ line, where it has another word for it, says that (`agentrl.cli.option_words`).
     │       └── TrainerStateError     a step failed in its middle, or it holds other steps than it should
     ├── WorkerError           a worker process cannot be started
     │   └── WorkerLostError   it died, or its event loop was blocked; its episodes go on elsewhere
+    ├── CheckpointUrlError    the URL of checkpoints does not answer, or not as it should
     ├── DiskError             the run directory does not take what is to be written
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -160,6 +161,10 @@ class WorkerError(AgentRLError):
 
 class WorkerLostError(WorkerError):
     """A worker process died, or its event loop was blocked. Its episodes go on elsewhere."""
+
+
+class CheckpointUrlError(AgentRLError):
+    """The URL where checkpoints are kept does not take, give or delete one."""
 
 
 class DiskError(AgentRLError):

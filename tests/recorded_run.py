@@ -23,6 +23,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.batch_file import write_batch
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
+from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import read_config, write_config
 from agentrl.run.trainer_client import Hosts, TrainerClient, open_trainer
 from agentrl.run.trainer_ranks import TrainerRanks
@@ -139,7 +140,9 @@ class ThreadTrainer(ChildProcess):
 
 
 @asynccontextmanager
-async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> AsyncIterator[TrainerSupervisor]:
+async def running(
+    run_dir: Path, say: Callable[[str], None], keep: int = 2, url: CheckpointUrl | None = None
+) -> AsyncIterator[TrainerSupervisor]:
     """The trainer of a start of the run, loaded."""
     config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
 
@@ -159,7 +162,7 @@ async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> A
         client = TrainerClient(ranks, 60, run_dir / "store.sqlite", run_dir / "trainer")
         await client.start()
         try:
-            trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=say)
+            trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=say, url=url)
             await trainer.load()
             yield trainer
         finally:

@@ -70,7 +70,7 @@ class ThisMachine:
 
     def __init__(self, pass_fds: Sequence[int] = ()) -> None:
         self.name, self.address, self.python = "this machine", "127.0.0.1", sys.executable
-        self.scratch = None
+        self.scratch: Path | None = None
         self._pass_fds = list(pass_fds)
 
     def child_process(

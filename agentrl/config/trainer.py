@@ -79,6 +79,8 @@ class CheckpointConfig(Section):
     """Training steps between checkpoints; the last step always makes one."""
     keep: Positive = 2
     """How many checkpoints stay on disk."""
+    url: str | None = None
+    """A URL where those that are kept are too, in a folder named as the run's directory: s3://bucket/folder, for one."""
 
 
 class TrainerConfig(Section):

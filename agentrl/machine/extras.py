@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from agentrl.errors import ConfigError
 
-PACKAGES = {"train": ("torch", "transformers", "safetensors", "numpy"), "lora": ("peft",)}
+PACKAGES = {"train": ("torch", "transformers", "safetensors", "numpy"), "lora": ("peft",), "url": ("fsspec",)}
 """An extra of pyproject.toml -> the packages that are imported of it."""
 
 

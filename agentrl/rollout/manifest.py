@@ -120,6 +120,15 @@ def check_files(directory: Path) -> Manifest:
     return manifest
 
 
+def listed_files(directory: Path) -> dict[str, FileSum]:
+    """Return what the manifest of a checkpoint says of its files.
+
+    Raises:
+        CheckpointError: It is not there, or damaged.
+    """
+    return _read(directory)[1]
+
+
 def unlisted_files(directory: Path) -> list[str]:
     """Files in a checkpoint that its manifest does not know."""
     return sorted(set(_names(directory)) - set(_read(directory)[1]))

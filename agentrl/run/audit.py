@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from agentrl.errors import StoreError, one_line
+from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.machine.evidence import regular
 from agentrl.rollout.database import check_pages, open_database
@@ -33,7 +33,8 @@ from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_ledger import wrong_ledger
 from agentrl.run.audit_tables import check_tables, wrong_objects
 from agentrl.run.audit_training import ReadState, some, wrong_batches, wrong_checkpoints
-from agentrl.run.run_directory import whole_checkpoints
+from agentrl.run.checkpoint_url import checkpoint_url
+from agentrl.run.run_directory import read_config, whole_checkpoints
 
 
 class _Rollout(BaseModel, strict=True):
@@ -93,7 +94,7 @@ def audit(run_dir: Path, read_state: ReadState | None) -> Audit:
         check_tables(db)
         check_no_evaluation(db, run_dir)
         found = _count(db, _violations(db, run_dir, present))
-        checkpoints = list(wrong_checkpoints(db, run_dir, read_state))
+        checkpoints = [*wrong_checkpoints(db, run_dir, read_state), *_wrong_at_url(db, run_dir)]
         db.execute("COMMIT")
         found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
         return found
@@ -215,6 +216,21 @@ def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterato
     for path in present:
         if path.name not in names:
             yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"
+
+
+def _wrong_at_url(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
+    """Yield (step, what is wrong) of the checkpoints that are kept, where the run's URL should have them too."""
+    try:
+        url = checkpoint_url(read_config(run_dir))
+    except ConfigError as error:
+        yield 0, f"the checkpoints at the run's URL cannot be read: {error}"
+        return
+    except StoreError:
+        return  # which is said otherwise
+    if url is not None:
+        for step, path in db.execute("SELECT step, path FROM checkpoints WHERE kept ORDER BY step").fetchall():
+            for text in url.wrong(run_dir / path):
+                yield step, f"the checkpoint {path} {text}"
 
 
 def _still_kept(db: sqlite3.Connection, step: int) -> bool:

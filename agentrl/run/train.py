@@ -51,6 +51,7 @@ from agentrl.rollout.tasks import Tasks, check_same_tasks
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.alarms import AlarmLog
+from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (
     config_text,
@@ -117,6 +118,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     check_groups(config)
     check_sampling(config)
     await in_thread(check_extra, "train", "training")
+    url = await in_thread(checkpoint_url, config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
     if resume and (summary := await in_thread(summary_of_finished, config)):
         view.say(
@@ -133,7 +135,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
-        await _run(_Start(config, view, workflow, source, held_out, chat_format, lock, resume))
+        await _run(_Start(config, view, workflow, source, held_out, chat_format, lock, url, resume))
 
 
 def _stop(scope: anyio.CancelScope, view: RunView) -> None:
@@ -158,6 +160,8 @@ class _Start:
     chat_format: ChatFormat
     lock: int
     """The descriptor that holds the run directory."""
+    url: CheckpointUrl | None
+    """Where checkpoints are kept too."""
     resume: bool
 
 
@@ -234,7 +238,8 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
                 lock=start.lock,
             )
         )
-        trainer = TrainerSupervisor(client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say)
+        keep, url = config.trainer.checkpoint.keep, start.url
+        trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=view.say, url=url)
         weights = await trainer.load()
         if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:
             await engine.update_weights(weights.path, weights.version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -245,7 +245,7 @@ class TrainerClient:
         """Broadcast one bucket."""
         await self._ask(op="send_bucket", index=index)
 
-    async def _ask(self, own: Sequence[Mapping[str, Any]] | None = None, **command: Any) -> dict[str, Any]:
+    async def _ask(self, own: Sequence[dict[str, Any]] | None = None, **command: Any) -> dict[str, Any]:
         """Return rank 0's answer to a command. `own`: what each rank is told beside it.
 
         Raises:
@@ -322,7 +322,7 @@ async def open_trainer(
         lock: The descriptor that holds the run's directory, which the ranks on this machine hold on to; None: nothing holds it.
         hosts: The machine of each rank, asked for whenever the trainer starts; this one by default.
     """
-    here = ThisMachine(() if lock is None else (lock,))
+    here: Host = ThisMachine(() if lock is None else (lock,))
     open_hosts = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
     await in_thread(lambda: shutil.rmtree(work_dir, ignore_errors=True))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.errors import (
     AgentRLError,
     CheckpointError,
+    CheckpointUrlError,
     DiskError,
     TrainerDiskError,
     TrainerError,
@@ -31,11 +32,14 @@ from agentrl.errors import (
 from agentrl.rollout.manifest import Manifest, check_files, read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
+from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, remove_unfinished, set_aside
 from agentrl.run.run_store import changed_settings
 from agentrl.run.trainer_client import TrainerClient, Weights
 
 T = TypeVar("T")
+URL_WAITS_S = (1.0, 5.0, 25.0)
+"""Between tries to write a checkpoint to its URL. What speaks to object stores tries for minutes by itself."""
 SAVE_TIMEOUT_S = 300.0
 """Bound of the checkpoint that is made when the run ends."""
 MAX_FAILURES = 3
@@ -50,10 +54,17 @@ class _Saving:
 
 
 class TrainerSupervisor:
-    """A running trainer with the run's store. `keep`: how many checkpoints stay; `say`: tells a user what happened."""
+    """A running trainer with the run's store. `keep`: how many checkpoints stay; `say`: tells a user what happened; `url`: another place of theirs."""
 
     def __init__(
-        self, client: TrainerClient, store: Store, run_dir: Path, *, keep: int, say: Callable[[str], None]
+        self,
+        client: TrainerClient,
+        store: Store,
+        run_dir: Path,
+        *,
+        keep: int,
+        say: Callable[[str], None],
+        url: CheckpointUrl | None = None,
     ) -> None:
         self.client = client
         self.weights: Weights
@@ -61,6 +72,7 @@ class TrainerSupervisor:
         self._run_dir = run_dir
         self._keep = keep
         self._say = say
+        self._url = url
         self._since = ""
         """The chain of the newest whole checkpoint."""
         self._consumed: list[TrainedStep] = []
@@ -80,6 +92,7 @@ class TrainerSupervisor:
         Returns:
             The weights that the trainer holds.
         """
+        await self._remove_unwanted_at_url()
         await self._ask(self._restore)
         if self._consumed:
             await self.checkpoint()
@@ -167,12 +180,37 @@ class TrainerSupervisor:
             return  # the trainer died with it; the next checkpoint will contain its batches
         manifest = await in_thread(read_manifest, saving.directory)
         self._check(manifest, saving)
+        if self._url is not None:
+            await self._put(self._url, saving.directory)
         groups = [trained.group_ids for trained in self._consumed if trained.step <= saving.step]
         await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups)
         self._saving, self._since = None, manifest.chain
         self._consumed = [trained for trained in self._consumed if trained.step > manifest.step]
         for old in await in_thread(self._store.forget_checkpoints, self._keep):
             await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
+            if self._url is not None:
+                with suppress(CheckpointUrlError):  # it is deleted when the run starts again
+                    await in_thread(self._url.remove, old.name)
+
+    async def _put(self, url: CheckpointUrl, directory: Path) -> None:
+        """Write a checkpoint to the URL, as often as it takes.
+
+        Raises:
+            TrainerError: It took more than `URL_WAITS_S` allow.
+        """
+        waits_s = list(URL_WAITS_S)
+        while True:
+            try:
+                await in_thread(url.put, directory)
+                break
+            except CheckpointUrlError as error:
+                if not waits_s:
+                    raise TrainerError(
+                        f"{error}. What was committed is safe: mend the cause, or leave out `trainer.checkpoint.url`, and go on with "
+                        f"`resume=True` in {self._run_dir}"
+                    ) from error
+                self._say(f"{error}; it is tried again in {waits_s[0]:g} s")
+                await anyio.sleep(waits_s.pop(0))
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], max_failures: int = MAX_FAILURES) -> T:
         failures = 0
@@ -195,7 +233,19 @@ class TrainerSupervisor:
         await self.client.restart()
         unwanted = await in_thread(self._store.unwanted_checkpoints)
         await in_thread(remove_unfinished, self._run_dir, unwanted)
+        await self._remove_unwanted_at_url()
         await self._restore()
+
+    async def _remove_unwanted_at_url(self) -> None:
+        """Delete checkpoints at the URL that are not kept. What cannot be deleted is deleted another time."""
+        if (url := self._url) is None:
+            return
+        unwanted = {path.name for path in await in_thread(self._store.unwanted_checkpoints)}
+        try:
+            for name in unwanted & set(await in_thread(url.names)):
+                await in_thread(url.remove, name)
+        except CheckpointUrlError as error:
+            self._say(f"{error}; what is not wanted any more is left there until the run starts again")
 
     async def _restore(self) -> None:
         """Load the newest whole checkpoint, and go through the batches since.
@@ -234,6 +284,8 @@ class TrainerSupervisor:
             try:
                 await in_thread(check_files, directory)
             except CheckpointError as damaged:
+                if self._url is not None and await self._got(self._url, directory, damaged):
+                    return step, directory
                 kept_at = await in_thread(set_aside, self._run_dir, directory)
                 await in_thread(self._store.mark_damaged, step, str(damaged))
                 left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
@@ -241,6 +293,16 @@ class TrainerSupervisor:
                 continue
             return step, directory
         return 0, None
+
+    async def _got(self, url: CheckpointUrl, directory: Path, damaged: CheckpointError) -> bool:
+        """Fetch a checkpoint that is damaged here from the URL, in place of what is left of it; return whether it is whole now."""
+        try:
+            await in_thread(url.get, directory)
+        except (CheckpointError, CheckpointUrlError) as error:
+            self._say(f"{directory.name} is damaged, and cannot be had from its URL: {error}")
+            return False
+        self._say(f"{directory.name} was damaged ({damaged}); it was fetched from {url.shown}")
+        return True
 
     @staticmethod
     def _check(manifest: Manifest, saving: _Saving) -> None:

@@ -1,0 +1,228 @@
+"""The checkpoints of a run at a URL, for another disk than this machine's: an object store, by fsspec.
+
+    checkpoints/step-000010, whole ─► URL/RUN/step-000010/..., its manifest last ─► committed
+                 ▲                                   │
+                 └──── damaged or gone here ─────────┘ fetched, checked by its manifest
+
+Object stores know no directories, and put one file at a time whole: a checkpoint there is whole when its manifest is there. That is
+what goes first when it is deleted, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentrl.config import RunConfig
+from agentrl.errors import AgentRLError, CheckpointError, CheckpointUrlError, ConfigError, one_line
+from agentrl.machine.disk import sync, sync_tree
+from agentrl.machine.extras import check_extra
+from agentrl.machine.privacy import without_secrets
+from agentrl.machine.whole import partial_path
+from agentrl.rollout.manifest import MANIFEST, check_files, listed_files
+
+OBSTORE_PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs")
+"""Object stores that obstore speaks to, where no package of fsspec for them is installed."""
+BLOCK_BYTES = 2**22
+
+
+class CheckpointUrl:
+    """The checkpoints of one run at a URL. Its methods block while files travel; call them in a worker thread."""
+
+    def __init__(self, url: str, run: str) -> None:
+        """Find what speaks to the URL.
+
+        Args:
+            url: Where checkpoints of runs are, such as s3://bucket/folder.
+            run: What the run is called there: the name of its directory.
+
+        Raises:
+            ConfigError: Nothing that is installed speaks to it.
+        """
+        self.shown = f"{without_secrets(url).rstrip('/')}/{run}"
+        self._files, root = _file_system(url)
+        self._root = f"{root.rstrip('/')}/{run}"
+
+    def put(self, directory: Path) -> None:
+        """Write a checkpoint of this machine there, in place of what is left of one of its name.
+
+        Args:
+            directory: The checkpoint.
+
+        Raises:
+            CheckpointUrlError: It is not all there.
+        """
+        self.remove(directory.name)
+        with self._speaking(f"{directory.name} cannot be written to"):
+            sizes = {name: file.size for name, file in listed_files(directory).items()}
+            for name, size in {**sizes, MANIFEST: (directory / MANIFEST).stat().st_size}.items():
+                target = f"{self._root}/{directory.name}/{name}"
+                self._files.makedirs(target.rpartition("/")[0], exist_ok=True)  # which object stores do without
+                self._files.put_file(str(directory / name), target)
+                self._files.invalidate_cache()
+                if (found := self._files.info(target)["size"]) != size:
+                    raise CheckpointUrlError(
+                        f"{self.shown}/{directory.name}/{name} has {found} bytes, and was written with {size}"
+                    )
+
+    def get(self, directory: Path) -> None:
+        """Fetch a checkpoint, whole or not at all.
+
+        Args:
+            directory: Where it is to be on this machine; its name is the checkpoint's.
+
+        Raises:
+            CheckpointError: It is damaged there too, or not there.
+            CheckpointUrlError: The URL does not answer.
+        """
+        partial = partial_path(directory)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700, parents=True)
+        try:
+            self._get(directory.name, MANIFEST, partial)
+            for name in listed_files(partial):
+                self._get(directory.name, name, partial)
+            check_files(partial)
+            sync_tree(partial)
+            shutil.rmtree(directory, ignore_errors=True)
+            partial.rename(directory)
+            sync(directory.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    def _get(self, checkpoint: str, name: str, directory: Path) -> None:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        with self._speaking(f"{checkpoint} cannot be read from"):
+            try:
+                self._files.get_file(f"{self._root}/{checkpoint}/{name}", str(directory / name))
+            except FileNotFoundError as error:
+                raise CheckpointError(f"{self.shown}/{checkpoint}/{name} is not there") from error
+
+    def remove(self, checkpoint: str) -> None:
+        """Delete what is there of a checkpoint.
+
+        Args:
+            checkpoint: Its name, such as step-000010.
+
+        Raises:
+            CheckpointUrlError: It cannot be deleted.
+        """
+        folder = f"{self._root}/{checkpoint}"
+        with self._speaking(f"{checkpoint} cannot be deleted from"):
+            self._files.invalidate_cache()
+            names = self._files.find(folder)
+            for path in sorted(names, key=lambda path: path != f"{folder}/{MANIFEST}"):
+                self._files.rm_file(path)
+
+    def names(self) -> list[str]:
+        """Return the names of all checkpoints that something is there of.
+
+        Raises:
+            CheckpointUrlError: The URL does not answer.
+        """
+        with self._speaking("nothing can be listed at"):
+            self._files.invalidate_cache()
+            found = self._files.find(self._root)
+        return sorted({path.removeprefix(f"{self._root}/").partition("/")[0] for path in found})
+
+    def wrong(self, directory: Path) -> Iterator[str]:
+        """Yield what is wrong with a checkpoint there, of which this machine has the manifest. Every file of it is read.
+
+        Args:
+            directory: The checkpoint on this machine.
+
+        Yields:
+            Words that follow its name.
+        """
+        try:
+            files = {name: file.sha256 for name, file in listed_files(directory).items()}
+            files[MANIFEST] = _sha256((directory / MANIFEST).open("rb"))
+        except (CheckpointError, OSError):
+            return  # which is said of this machine's
+        for name, sha256 in files.items():
+            try:
+                found = self._sum(directory.name, name)
+            except CheckpointError:
+                yield f"has no {name} at {self.shown}/{directory.name}"
+                continue
+            except CheckpointUrlError as error:
+                yield f"cannot be read at its URL: {one_line(error, 200)}"
+                return
+            if found != sha256:
+                yield f"has another {name} at {self.shown}/{directory.name}: its SHA-256 is another"
+
+    def _sum(self, checkpoint: str, name: str) -> str:
+        """Return the SHA-256 of a file there.
+
+        Raises:
+            CheckpointError: It is not there.
+            CheckpointUrlError: The URL does not answer.
+        """
+        with self._speaking(f"{checkpoint} cannot be read from"):
+            try:
+                return _sha256(self._files.open(f"{self._root}/{checkpoint}/{name}", "rb"))
+            except FileNotFoundError as error:
+                raise CheckpointError(f"{self.shown}/{checkpoint}/{name} is not there") from error
+
+    @contextmanager
+    def _speaking(self, what: str) -> Iterator[None]:
+        """Say what the URL's errors mean: every store has classes of its own for them.
+
+        Raises:
+            CheckpointUrlError: Any that is not agentrl's own.
+        """
+        try:
+            yield
+        except AgentRLError:
+            raise
+        except Exception as error:
+            about = one_line(without_secrets(str(error)), 300)
+            raise CheckpointUrlError(f"{what} {self.shown}: {type(error).__name__}: {about}") from error
+
+
+def checkpoint_url(config: RunConfig) -> CheckpointUrl | None:
+    """Return where a run keeps its checkpoints beside its directory; None: nowhere.
+
+    Raises:
+        ConfigError: Nothing that is installed speaks to the URL.
+    """
+    url = config.trainer.checkpoint.url
+    return None if url is None else CheckpointUrl(url, Path(config.run_dir).absolute().name)
+
+
+def _sha256(file: Any) -> str:
+    with file:
+        digest = hashlib.sha256()
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it.
+
+    Raises:
+        ConfigError: None of those installed is.
+    """
+    key = f"`trainer.checkpoint.url` = {without_secrets(url)!r}"
+    check_extra("url", key)
+    import fsspec
+
+    try:
+        try:
+            found, root = fsspec.url_to_fs(url)
+        except ImportError:
+            from obstore.fsspec import register
+
+            register([name for name in OBSTORE_PROTOCOLS if url.startswith(f"{name}:")])
+            found, root = fsspec.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: nothing that is installed speaks to it ({one_line(error, 200)}); install fsspec's package for it, such as s3fs, or obstore"
+        ) from error
+    return found, str(root)
