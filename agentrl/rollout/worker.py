@@ -6,9 +6,7 @@ A worker is lost when its process ends or its event loop is blocked. Then it say
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -18,11 +16,11 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import SocketStream, TaskGroup
+from anyio.abc import TaskGroup
 
 from agentrl import errors
 from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.child_process import ChildProcess, child_process
+from agentrl.concurrency.host import Child, Host
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
@@ -232,7 +230,7 @@ class Worker:
         with suppress(*GONE):
             await self.channel.send(frame)
 
-    async def watch(self, child: ChildProcess, hang_timeout_s: float, log: WorkerLog) -> None:
+    async def watch(self, child: Child, hang_timeout_s: float, log: WorkerLog) -> None:
         """Lose the worker when its event loop is blocked, saying where, and meanwhile tell it what changes in the engine.
 
         Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
@@ -249,14 +247,13 @@ class Worker:
             await child.write_line("what blocks?")
             episode, where, stack = _stack(await child.read_line(STACK_TIMEOUT_S))
         except WorkerError:  # it runs no Python at all; what it runs is written to the log without any
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGUSR1)
+            child.signal(signal.SIGUSR1)
             await anyio.sleep(STACK_TIMEOUT_S)
             self.lose(f"{blocked}, outside of Python\nthe end of its log {log.path}:\n{await log.tail()}")
         else:
             self.lose(f"{blocked} by {where}\n{stack}", episode)
 
-    async def wait_for_end(self, child: ChildProcess, log: WorkerLog) -> None:
+    async def wait_for_end(self, child: Child, log: WorkerLog) -> None:
         """Lose the worker when its process ends."""
         status = await child.wait()
         with anyio.move_on_after(STACK_TIMEOUT_S):  # what it said before
@@ -294,12 +291,13 @@ def engine_state(engine: Engine) -> EngineState:
 
 @asynccontextmanager
 async def open_worker(
-    name: str, config: RunConfig, engine: Engine, log: Path, *, training: bool
+    name: str, host: Host, config: RunConfig, engine: Engine, log: Path, *, training: bool
 ) -> AsyncIterator[Worker]:
     """Hold a worker process for the length of the context.
 
     Args:
         name: What messages and logs call it.
+        host: Where it runs.
         config: The run that its episodes are of.
         engine: What answers their model calls.
         log: The file that it writes to.
@@ -313,17 +311,15 @@ async def open_worker(
     async with AsyncExitStack() as stack:
         try:
             own_log = await in_thread(open_worker_log, log)
-            ours, theirs = socket.socketpair()
-            stack.callback(ours.close)
-            with theirs:
-                command = [sys.executable, "-P", "-m", "agentrl.rollout.worker_process", str(theirs.fileno())]
-                child = await stack.enter_async_context(
-                    child_process(name, command, log=log, error=WorkerError, pass_fds=[theirs.fileno()])
-                )
-            channel = Channel(await SocketStream.from_socket(ours))
         except OSError as error:
             reason = one_line(error)
             raise WorkerError(f"the {name} cannot be started: {reason}; make room, or raise ulimit -n") from error
+        command = [host.python, "-P", "-m", "agentrl.rollout.worker_process"]
+        child = await stack.enter_async_context(
+            host.child_process(name, command, log=log, error=WorkerError, stream=True)
+        )
+        assert child.stream is not None
+        channel = Channel(child.stream)
         stack.push_async_callback(channel.stream.aclose)
         start = Start(
             config.model_dump(mode="json"),

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import anyio
-from anyio.abc import SocketStream
+from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.engine.protocol import Sampling
@@ -205,7 +205,7 @@ Frame = ToWorker | ToMain
 class Channel:
     """One end of the channel."""
 
-    stream: SocketStream
+    stream: ByteStream
     _sending: anyio.Lock = field(default_factory=anyio.Lock)
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.condition import Condition
+from agentrl.concurrency.host import OpenHost, on_this_machine
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
@@ -58,6 +59,7 @@ class WorkerPool:
     training: bool
     logs: Path
     say: Callable[[str], None]
+    open_host: OpenHost = on_this_machine
     workers_lost: int = 0
     workers: dict[int, Worker] = field(default_factory=dict)
     failure: AgentRLError | None = None
@@ -168,9 +170,11 @@ class WorkerPool:
     @asynccontextmanager
     async def _open(self, index: int) -> AsyncIterator[Worker]:
         log = self.logs / f"worker-{index}.log"
-        async with open_worker(
-            f"worker {index}", self._worker_config, self.engine, log, training=self.training
-        ) as worker:
+        name = f"worker {index}"
+        async with (
+            self.open_host("RolloutWorker", name) as host,
+            open_worker(name, host, self._worker_config, self.engine, log, training=self.training) as worker,
+        ):
             try:
                 yield worker
             finally:
@@ -210,7 +214,13 @@ class WorkerRunner:
 
 @asynccontextmanager
 async def open_workers(
-    config: RunConfig, engine: Engine, *, training: bool, logs: Path, say: Callable[[str], None]
+    config: RunConfig,
+    engine: Engine,
+    *,
+    training: bool,
+    logs: Path,
+    say: Callable[[str], None],
+    open_host: OpenHost = on_this_machine,
 ) -> AsyncIterator[WorkerRunner]:
     """Yield a runner over `rollout.workers` processes, started, for the length of the context.
 
@@ -220,6 +230,7 @@ async def open_workers(
         training: Whether what these record is to be trained on.
         logs: Directory of their logs, `worker-N.log`.
         say: Is told of each worker that is lost.
+        open_host: Opens the machine of each.
 
     Raises:
         WorkerError: One cannot be started.
@@ -227,7 +238,7 @@ async def open_workers(
     """
     rollout = config.rollout
     async with background_tasks() as tasks:
-        pool = WorkerPool(config, engine, training, logs, say)
+        pool = WorkerPool(config, engine, training, logs, say, open_host)
         for index in range(rollout.workers):
             tasks.start_soon(pool.keep_running, index)
         await pool.until_started()
