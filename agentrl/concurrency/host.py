@@ -52,6 +52,8 @@ class Host(Protocol):
     """A directory there for what processes write; None on this machine, where they write in place."""
     package: Path
     """Where agentrl itself is there."""
+    work: Path | None
+    """Where the workflow's file is there, with what lies beside it; None on this machine, where it is in place."""
 
     def child_process(
         self,
@@ -68,8 +70,8 @@ class Host(Protocol):
     async def free_port(self) -> int:
         """Return a port that is free there."""
 
-    async def bring(self, directory: Path) -> Path:
-        """Have a directory of this machine there; return where it is."""
+    async def bring(self, directory: Path, *, weights: bool = True) -> Path:
+        """Have a directory of this machine there; return where it is. Without `weights`, files of a model's weights may be missing."""
 
     async def fetch(self, directory: Path, to: Path) -> None:
         """Copy a directory from there into a new one here."""
@@ -85,6 +87,7 @@ class ThisMachine:
         self.name, self.address, self.python = "this machine", "127.0.0.1", sys.executable
         self.scratch: Path | None = None
         self.package = Path(agentrl.__file__).parent
+        self.work: Path | None = None
         self._pass_fds = list(pass_fds)
 
     def child_process(
@@ -109,7 +112,7 @@ class ThisMachine:
 
         return await in_thread(find)
 
-    async def bring(self, directory: Path) -> Path:
+    async def bring(self, directory: Path, *, weights: bool = True) -> Path:
         """Return the directory: it is here."""
         return directory
 

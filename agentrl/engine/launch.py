@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -23,7 +23,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import EngineConfig
 from agentrl.engine.client.fleet import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.errors import ConfigError, EngineError, one_line
+from agentrl.errors import ClusterError, ConfigError, EngineError, one_line
 from agentrl.machine.extras import check_extra
 from agentrl.machine.process_limits import raise_file_limit
 
@@ -93,9 +93,36 @@ class LocalServer:
         """Start the process and wait until it serves; one that is left of an earlier start is ended first.
 
         Raises:
-            EngineError: It ended, or did not serve in time; the message names its log.
+            EngineError: It ended, or did not serve in time; the message names its log. Or there is no machine for it.
         """
         await self.stop()
+        try:
+            await self._start()
+        except ClusterError as error:
+            raise EngineError(str(error)) from error
+
+    @asynccontextmanager
+    async def place(self, directory: Path) -> AsyncIterator[Path]:
+        """Have a directory on the server's machine, for the length of the context.
+
+        Yields:
+            Where it is there.
+
+        Raises:
+            EngineError: The machine is gone, or does not take it.
+        """
+        host = self._host
+        try:
+            there = await host.bring(directory)
+        except ClusterError as error:
+            raise EngineError(str(error)) from error
+        try:
+            yield there
+        finally:
+            with anyio.CancelScope(shield=True), suppress(ClusterError):  # a machine that is gone keeps nothing
+                await host.remove(there)
+
+    async def _start(self) -> None:
         config, name = self._config, f"{self._config.kind} engine {self._index}"
         host = self._host = await self._process.enter_async_context(self._open_host("EngineServer", name))
         model_path = self._model_path if host.scratch is None else await host.bring(Path(self._model_path))
@@ -244,7 +271,7 @@ async def open_engine(
     )
     raise_file_limit()
     async with AsyncExitStack() as stack:
-        urls, restart = config.urls, None
+        urls, restart, place = config.urls, None, None
         if not urls:
             servers = await stack.enter_async_context(
                 local_servers(
@@ -254,8 +281,17 @@ async def open_engine(
             by_url = {server.url: server for server in servers}
             urls = list(by_url)
 
-            async def restart(url: str) -> None:
-                await by_url[url].start()
+            async def restart(url: str) -> str:
+                server = by_url[url]
+                await server.start()
+                del by_url[url]
+                by_url[server.url] = server
+                return server.url
+
+            if open_host is not on_this_machine:
+
+                def place(url: str, directory: Path) -> AbstractAsyncContextManager[Path]:
+                    return by_url[url].place(directory)
 
         yield await stack.enter_async_context(
             sglang_engine(
@@ -263,6 +299,7 @@ async def open_engine(
                 pause_mode=config.pause_mode,
                 limits=limits,
                 restart=restart,
+                place=place,
                 vocabulary=await in_thread(vocabulary_of, Path(model_path)),
             )
         )

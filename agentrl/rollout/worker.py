@@ -25,7 +25,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.protocol import PartialGeneration
-from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
+from agentrl.errors import ClusterError, UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.worker_channel import (
@@ -322,7 +322,7 @@ async def open_worker(
         channel = Channel(child.stream)
         stack.push_async_callback(channel.stream.aclose)
         start = Start(
-            config.model_dump(mode="json"),
+            (await _config_on(host, config)).model_dump(mode="json"),
             engine_state(engine),
             sys.path,
             min(MAX_STEP_S, hang_timeout_s / 4),
@@ -339,6 +339,22 @@ async def open_worker(
         finally:
             if worker.lost.is_set():
                 child.kill()
+
+
+async def _config_on(host: Host, config: RunConfig) -> RunConfig:
+    """Return the configuration with the paths that a worker's files have on its machine, which has them by then.
+
+    Raises:
+        WorkerError: The machine does not take them.
+    """
+    if host.work is None:
+        return config
+    try:
+        model = await host.bring(Path(config.model.path), weights=False)
+    except ClusterError as error:
+        raise WorkerError(str(error)) from error
+    own = {"model": config.model.model_copy(update={"path": str(model)})}
+    return config.model_copy(update={"workflow": str(host.work / Path(config.workflow).name), **own})
 
 
 async def _start(name: str, channel: Channel, start: Start, log: WorkerLog) -> None:

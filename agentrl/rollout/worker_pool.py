@@ -20,6 +20,7 @@ import itertools
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -69,6 +70,8 @@ class WorkerPool:
     _alone: set[int] = field(default_factory=set)
     """Indices of the workers that run a single episode."""
     _changed: Condition = field(default_factory=Condition)
+    _sent: Counter[Worker] = field(default_factory=Counter)
+    """Episodes that each worker was given and has not given back."""
 
     def __post_init__(self) -> None:
         self._worker_config = share_of_worker(self.config)
@@ -152,9 +155,18 @@ class WorkerPool:
 
     @asynccontextmanager
     async def _least_busy(self) -> AsyncIterator[Worker]:
-        while not self.workers:
+        most = self.config.cluster.episodes_per_worker if self.config.cluster.address else None
+        while not self.workers or (most and all(self._sent[one] >= most for one in self.workers.values())):
             await self._next_change()
-        yield min(self.workers.values(), key=lambda worker: len(worker.episodes))
+        worker = min(self.workers.values(), key=lambda worker: self._sent[worker])
+        self._sent[worker] += 1
+        try:
+            yield worker
+        finally:
+            self._sent[worker] -= 1
+            if not self._sent[worker]:
+                del self._sent[worker]
+            self._changed.notify_all()
 
     @asynccontextmanager
     async def _new_worker(self) -> AsyncIterator[Worker]:

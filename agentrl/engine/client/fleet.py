@@ -34,8 +34,8 @@ MAX_BAD_IN_A_ROW = 3
 """A server that gives so many bad replies in a row is taken out of service."""
 SHORTAGES_LOGGED_EVERY_S = 60.0
 
-Restart = Callable[[str], Awaitable[None]]
-"""Start the server at a URL again; returns when it answers."""
+Restart = Callable[[str], Awaitable[str]]
+"""Start the server at a URL again; returns, when it answers, the URL that it has now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ class Fleet:
     async def _recover(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
         try:
             if self._restart is not None:
-                await self._restart(server.url)
+                server.move(await self._restart(server.url))
             await catch_up(server)
         except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +46,8 @@ BAD_REPLIES_SPARE = 2
 
 Load = Callable[[], Awaitable[None]]
 """Bring new weights into the paused servers."""
+Place = Callable[[str, Path], AbstractAsyncContextManager[Path]]
+"""Have a directory on the machine of the server at a URL, for the length of a context, which yields where it is there."""
 _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
 
@@ -67,13 +69,21 @@ class SGLangEngine:
     """One or more SGLang servers that serve the same weights. Open it with `sglang_engine`."""
 
     def __init__(
-        self, fleet: Fleet, model: ServedModel, version: int, *, pause_mode: PauseMode, limits: EngineLimits
+        self,
+        fleet: Fleet,
+        model: ServedModel,
+        version: int,
+        *,
+        pause_mode: PauseMode,
+        limits: EngineLimits,
+        place: Place | None = None,
     ) -> None:
         self.fleet = fleet
         self._model = model
         self._model.keeps_cache = pause_mode == "in_place"
         self._asked_pause_mode = pause_mode
         self._limits = limits
+        self._place = place
         self._version = version
         self._checkpoint: Path | None = None
         self._adapters = Adapters()
@@ -243,6 +253,9 @@ class SGLangEngine:
         """
         if adapters := await in_thread(adapters_in, checkpoint, version):
             return await self._swap_adapters(adapters, version)
+        if self._place is not None:
+            async with self._placed(checkpoint) as load:
+                return await self.swap_weights(checkpoint, version, lambda: load(version))
         if not all(server.is_local for server in self.fleet.servers):
             return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
         async with staged(checkpoint) as copy:
@@ -291,9 +304,7 @@ class SGLangEngine:
         async with self._changing(version):
             started = time.perf_counter()
             self._model.newest_version = max(version, self._model.newest_version or 0)
-            await self.fleet.call_all(
-                lambda server: server.load_adapters(adapters, CONTROL_TIMEOUT_S), mark_down_refusing=True
-            )
+            await self.fleet.call_all(lambda server: self._load_adapters(server, adapters), mark_down_refusing=True)
             retired, self._retired = self._retired, self._adapters
             self._version, self._adapters = version, adapters
             await self.fleet.call_all(lambda server: server.abort_all(bound))
@@ -301,6 +312,40 @@ class SGLangEngine:
             # SGLang waits for the last reply under one, which has just been aborted.
             await self.fleet.call_all(lambda server: server.unload_adapters(retired, bound))
             return swapped_s
+
+    def _place_of(self, server: SGLangServer, directory: Path) -> AbstractAsyncContextManager[Path]:
+        """Have a directory where a server can read it, for the length of a context."""
+        return nullcontext(directory) if self._place is None else self._place(server.url, directory)
+
+    @asynccontextmanager
+    async def _placed(self, checkpoint: Path) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+        """Have a checkpoint on the machine of every server in service, before any pause; yield what then has them read it there."""
+        places: dict[SGLangServer, Path] = {}
+
+        async def read(server: SGLangServer, version: int, mode: PauseMode) -> None:
+            if server not in places:
+                raise ServerLostError(f"{server.url} came into service while weights were brought to the others")
+            await self._load(server, places[server], version, mode)
+
+        async def load(version: int) -> None:
+            mode = self.pause_mode
+            await self.fleet.call_all(lambda server: read(server, version, mode), mark_down_refusing=True)
+
+        async with AsyncExitStack() as stack:
+
+            async def bring(server: SGLangServer) -> None:
+                places[server] = await stack.enter_async_context(self._place_of(server, checkpoint))
+
+            await self.fleet.call_all(bring, mark_down_refusing=True)
+            yield load
+
+    async def _load_adapters(self, server: SGLangServer, adapters: Adapters) -> None:
+        async with AsyncExitStack() as stack:
+            there = [
+                replace(one, directory=await stack.enter_async_context(self._place_of(server, one.directory)))
+                for one in adapters
+            ]
+            await server.load_adapters(there, CONTROL_TIMEOUT_S)
 
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""
@@ -344,10 +389,11 @@ class SGLangEngine:
             await server.unload_adapters(self._adapters, bound)
             served = await server.probe(bound)
             if self._checkpoint is not None:
-                await self._load(server, self._checkpoint, self._model.version or 0, "abort")
+                async with self._place_of(server, self._checkpoint) as there:
+                    await self._load(server, there, self._model.version or 0, "abort")
             elif not self._adapters and served != self._version:
                 raise EngineError(f"{server.url} serves version {served}, not {self._version}")
-            await server.load_adapters(self._adapters, CONTROL_TIMEOUT_S)
+            await self._load_adapters(server, self._adapters)
             server.serving = True
 
 
@@ -358,11 +404,12 @@ async def sglang_engine(
     pause_mode: PauseMode = "retract",
     limits: EngineLimits | None = None,
     restart: Restart | None = None,
+    place: Place | None = None,
     vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
     """Open a client of the servers at `urls`, with its connections, for the length of the context.
 
-    `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
+    `place`: how weights come to the servers; None: they read them where they lie. `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
     """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
     timeout = aiohttp.ClientTimeout(total=None)
@@ -374,7 +421,7 @@ async def sglang_engine(
         model = ServedModel(vocabulary)
         fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, restart)
         version = model.version = model.newest_version = await fleet.join()
-        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits)
+        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits, place=place)
         for server in fleet.servers:
             tasks.start_soon(fleet.monitor, server, engine.catch_up)
         yield engine

@@ -80,6 +80,11 @@ class SGLangServer:
         self._takes_interval = True
         self._requests: set[anyio.CancelScope] = set()
 
+    def move(self, url: str) -> None:
+        """Call it at another URL from now on."""
+        self._address = url.rstrip("/")
+        self.url = without_secrets(self._address)
+
     @property
     def is_local(self) -> bool:
         """Whether it runs on this machine."""
