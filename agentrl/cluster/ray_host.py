@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -15,7 +16,6 @@ from anyio.abc import ByteStream
 from ray.exceptions import RayError
 
 from agentrl.cluster.brought import Brought
-from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.child_process import STOP_TIMEOUT_S
 from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.host import Child
@@ -83,23 +83,26 @@ class RayHost:
     ) -> AsyncIterator[Child]:
         """Run a command there for the length of the context. Of `env` it gets what differs from this process's environment."""
         own = {key: value for key, value in (env or {}).items() if os.environ.get(key) != value}
-        async with background_tasks() as tasks:
-            try:
-                start = self.actor.start.remote(name, list(command), own, stream)
-                await answered(start, f"the {name} cannot be started on {self.name}")
-            except ClusterError as failure:
-                raise error(str(failure)) from failure
-            child = RayChild(name, self, log, error, stream)
-            tasks.start_soon(child.take_events)
-            tasks.start_soon(child.give)
-            try:
-                yield child
-            finally:
-                with anyio.CancelScope(shield=True), suppress(ClusterError):
+        try:
+            start = self.actor.start.remote(name, list(command), own, stream)
+            await answered(start, f"the {name} cannot be started on {self.name}")
+        except ClusterError as failure:
+            raise error(str(failure)) from failure
+        child = RayChild(name, self, log, error, stream)
+        # No task group: who ends a server may be another task than who started it, which no cancel scope allows.
+        tasks = [asyncio.create_task(child.take_events()), asyncio.create_task(child.give())]
+        try:
+            yield child
+        finally:
+            with anyio.CancelScope(shield=True):
+                with suppress(ClusterError):
                     if child.status is None:
                         await answered(self.actor.stop.remote(), f"the {name} does not end", 2 * STOP_TIMEOUT_S)
                         with anyio.move_on_after(STOP_TIMEOUT_S):
                             await child.wait()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def free_port(self) -> int:
         """Return a port that is free there."""

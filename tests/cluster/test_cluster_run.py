@@ -21,7 +21,9 @@ from tests.whole_audit import audit
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*", "ignore::ResourceWarning"
+    ),
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +99,7 @@ def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(clu
     code, said = end(run)
     assert code == 0, said
     assert len(read_metrics(tmp_path / "run")) == 5
-    assert audit(tmp_path / "run").problems == []
+    assert audit(tmp_path / "run").violations == []
 
 
 def test_a_cluster_that_is_too_small_is_named_before_anything_starts(cluster: Any, tmp_path: Path) -> None:
