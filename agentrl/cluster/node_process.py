@@ -140,13 +140,14 @@ class NodeProcess:
 
     async def fetch(self, directory: str) -> AsyncIterator[tuple[str, bytes]]:
         """Yield the files of a directory of this node, piece by piece."""
-        for path in sorted(Path(directory).rglob("*")):
-            if path.is_file():
-                name = str(path.relative_to(directory))
-                yield name, b""
-                with path.open("rb") as file:
-                    while content := await asyncio.to_thread(file.read, MAX_WAITING_BYTES):
-                        yield name, content
+        for path in await asyncio.to_thread(lambda: sorted(Path(directory).rglob("*"))):
+            if not await asyncio.to_thread(path.is_file):
+                continue
+            name = str(path.relative_to(directory))
+            yield name, b""
+            with await asyncio.to_thread(path.open, "rb") as file:
+                while content := await asyncio.to_thread(file.read, MAX_WAITING_BYTES):
+                    yield name, content
 
     async def remove(self, directory: str) -> None:
         """Delete what was brought, or written in the scratch space."""

@@ -113,7 +113,11 @@ class RayHost:
         return await self.brought.bring(self, directory, weights=weights)
 
     async def fetch(self, directory: Path, to: Path) -> None:
-        """Copy a directory from there into a new one here."""
+        """Copy a directory from there into a new one here.
+
+        Raises:
+            ClusterError: The node is gone, or has no such directory.
+        """
         await in_thread(lambda: to.mkdir(parents=True))
         try:
             with anyio.fail_after(COPY_TIMEOUT_S):
@@ -158,7 +162,7 @@ class _Stream(ByteStream):
         return content
 
     async def send(self, item: bytes) -> None:
-        await self.child.send(b"", item)
+        await self.child.send(item)
 
     async def send_eof(self) -> None:
         """Nothing: it ends with the process."""
@@ -194,14 +198,18 @@ class RayChild:
         self._changed.notify_all()
         await anyio.lowlevel.checkpoint()
 
-    async def send(self, before: bytes, content: bytes) -> None:
-        """Send bytes over the stream: all of them or, cancelled, none."""
+    async def send(self, content: bytes) -> None:
+        """Send bytes over the stream: all of them or, cancelled, none.
+
+        Raises:
+            BrokenResourceError: The process has ended.
+        """
         await anyio.lowlevel.checkpoint()
         while len(self._to_give[1]) > MAX_WAITING_BYTES and self.status is None:
             await self._changed.wait()
         if self.status is not None:
             raise anyio.BrokenResourceError
-        self._to_give[1].extend(before + content)
+        self._to_give[1].extend(content)
         self._changed.notify_all()
 
     async def read_line(self, timeout_s: float) -> str:
