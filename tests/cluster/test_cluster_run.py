@@ -42,8 +42,8 @@ def cluster() -> Iterator[Any]:
     opened.shutdown()
 
 
-def start(cluster: Any, folder: Path, steps: int) -> subprocess.Popen[str]:
-    """Start a run whose workflow's file is nowhere but in its own folder."""
+def command(cluster: Any, folder: Path, steps: int, *more: str) -> list[str]:
+    """A run whose workflow's file is nowhere but in its own folder."""
     work = folder / "work"
     work.mkdir()
     shutil.copy(ROOT / "workflows" / "calculator.py", work / "w.py")
@@ -65,13 +65,11 @@ def start(cluster: Any, folder: Path, steps: int) -> subprocess.Popen[str]:
         "cluster.server_resources.room": 1,
     }
     options = [f"--{key}={value}" for key, value in settings.items()]
-    return subprocess.Popen(
-        [sys.executable, "-m", "agentrl", "train", "w.py", *options],
-        cwd=work,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return [sys.executable, "-m", "agentrl", "train", "w.py", *options, *more]
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, cwd=folder / "work", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def end(run: subprocess.Popen[str], timeout_s: float = 500) -> tuple[int, str]:
@@ -91,7 +89,7 @@ def wait_for_step(run: subprocess.Popen[str], run_dir: Path, step: int) -> None:
 
 
 def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(cluster: Any, tmp_path: Path) -> None:
-    run = start(cluster, tmp_path, steps=5)
+    run = start(command(cluster, tmp_path, 5), tmp_path)
     wait_for_step(run, tmp_path / "run", 1)
     # SIGKILL of the raylet, without a word to anybody: its workers and its server go with it.
     cluster.remove_node(cluster.list_all_nodes[-1], allow_graceful=False)
@@ -103,10 +101,7 @@ def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(clu
 
 
 def test_a_cluster_that_is_too_small_is_named_before_anything_starts(cluster: Any, tmp_path: Path) -> None:
-    run = start(cluster, tmp_path, steps=1)
-    run.kill()
-    run.communicate()
-    command = [*run.args, "--cluster.gpus_per_server=4", f"--run_dir={tmp_path / 'other'}"]  # type: ignore[misc]
-    refused = subprocess.run(command, cwd=tmp_path / "work", capture_output=True, text=True, timeout=200)
-    assert refused.returncode == 2, refused.stdout + refused.stderr
-    assert "the run needs 8 GPUs (2 x 4 of EngineServer), the cluster has 0" in " ".join(refused.stderr.split())
+    words = command(cluster, tmp_path, 1, "--cluster.gpus_per_server=4")
+    code, said = end(start(words, tmp_path))
+    assert code == 2, said
+    assert "the run needs 8 GPUs (2 x 4 of EngineServer), the cluster has 0" in " ".join(said.split())
