@@ -66,7 +66,7 @@ class RayHost:
     python: str
     scratch: Path | None
     package: Path
-    work: Path
+    work: Path | None
     """The working directory of its processes, where the workflow's file is, and what lies beside it."""
     brought: Brought
 

@@ -131,7 +131,7 @@ class LocalServer:
         command, environment = self._embedded(model_path), dict(os.environ)
         if config.kind == "sglang":
             # SGLang leaves sockets and more behind in the temporary directory.
-            scratch = str(host.scratch or await self._process.enter_async_context(_scratch_folder()))
+            scratch = str(host.scratch or "") or await self._process.enter_async_context(_scratch_folder())
             command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
             host.child_process(
