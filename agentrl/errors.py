@@ -29,6 +29,7 @@ line, where it has another word for it, says that (`agentrl.cli.option_words`).
     ├── WorkerError           a worker process cannot be started
     │   └── WorkerLostError   it died, or its event loop was blocked; its episodes go on elsewhere
     ├── CheckpointUrlError    the URL of checkpoints does not answer, or not as it should
+    ├── ClusterError          a node of the cluster, or what was started there, is gone or does not answer
     ├── DiskError             the run directory does not take what is to be written
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -165,6 +166,10 @@ class WorkerLostError(WorkerError):
 
 class CheckpointUrlError(AgentRLError):
     """The URL where checkpoints are kept does not take, give or delete one."""
+
+
+class ClusterError(AgentRLError):
+    """A node of the cluster, or what was started there, is gone or does not answer."""
 
 
 class DiskError(AgentRLError):

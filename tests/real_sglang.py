@@ -24,4 +24,4 @@ def sglang_config(**changes: object) -> EngineConfig:
 
 def sglang_command(model_path: Path) -> list[str]:
     """The command of one server, at a free port."""
-    return LocalServer(0, model_path, sglang_config(), Path(os.devnull), seed=0).sglang_command()
+    return LocalServer(0, model_path, sglang_config(), Path(os.devnull), seed=0).sglang_command(model_path)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
+from anyio.abc import ByteStream, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.concurrency.forks import kept_from_forks
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import AgentRLError, error_line
+from agentrl.errors import AgentRLError, error_line, one_line
 from agentrl.machine.privacy import open_private
 
 STOP_TIMEOUT_S = 10.0
@@ -32,8 +34,17 @@ LOG_TAIL_BYTES = 2**16
 class ChildProcess:
     """A running child that is talked to in lines. Open it with `child_process`."""
 
-    def __init__(self, name: str, process: anyio.abc.Process, log: Path, error: type[AgentRLError]) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: anyio.abc.Process,
+        log: Path,
+        error: type[AgentRLError],
+        stream: ByteStream | None = None,
+    ) -> None:
         assert process.stdout is not None
+        self.stream = stream
+        """Our end of the stream that it was given, if it was given one."""
         self._name = name
         self._process = process
         self._log = log
@@ -68,6 +79,11 @@ class ChildProcess:
     async def wait(self) -> int:
         """Wait until the process has ended; its exit status, negative for a signal."""
         return await self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
 
     def kill(self) -> None:
         """Kill the process and all that it started."""
@@ -130,6 +146,7 @@ async def child_process(
     error: type[AgentRLError],
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
+    stream: bool = False,
 ) -> AsyncIterator[ChildProcess]:
     """Run a command for the length of the context.
 
@@ -143,27 +160,59 @@ async def child_process(
         error: The class of its errors. One is raised when it cannot be started.
         env: Its environment; None: this process's.
         pass_fds: Descriptors that stay open in it.
+        stream: Whether it is given one end of a stream of bytes, whose descriptor becomes the command's last word.
     """
-    with open_private(log, "ab") as stderr:
-        try:
-            process = await start_process(command, stderr=stderr, start_new_session=True, env=env, pass_fds=pass_fds)
-        except OSError as failure:
-            raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
+    async with AsyncExitStack() as stack:
+        ours: ByteStream | None = None
+        with open_private(log, "ab") as stderr, ExitStack() as given:
+            if stream:
+                ours, theirs = await _stream_of(name, error)
+                stack.push_async_callback(ours.aclose)
+                given.enter_context(theirs)
+                command, pass_fds = [*command, str(theirs.fileno())], [*pass_fds, theirs.fileno()]
+            try:
+                process = await start_process(
+                    command, stderr=stderr, start_new_session=True, env=env, pass_fds=pass_fds
+                )
+            except OSError as failure:
+                raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
+        stack.push_async_callback(_end, process)
+        stack.enter_context(_input_kept_from_forks(process))
+        yield ChildProcess(name, process, log, error, ours)
+
+
+async def _stream_of(name: str, error: type[AgentRLError]) -> tuple[ByteStream, socket.socket]:
+    """Return both ends of a new stream: ours, and the one that a child is given.
+
+    Raises:
+        AgentRLError: This process has no descriptors left; an `error`.
+    """
     try:
-        with _input_kept_from_forks(process):
-            yield ChildProcess(name, process, log, error)
-    finally:
-        with anyio.CancelScope(shield=True):
-            if process.stdin is not None:
-                await process.stdin.aclose()
-            with anyio.move_on_after(STOP_TIMEOUT_S):
-                await process.wait()
-            # Its own children too. They first get time to put away what they shared, such as semaphores.
-            with suppress(ProcessLookupError):
-                with anyio.move_on_after(CHILDREN_TIMEOUT_S):
-                    while process.returncode is not None:
-                        os.killpg(process.pid, 0)
-                        await anyio.sleep(0.05)
-                os.killpg(process.pid, signal.SIGKILL)
+        ours, theirs = socket.socketpair()
+    except OSError as lacking:
+        reason = one_line(lacking)
+        raise error(f"the {name} cannot be started: {reason}; make room, or raise ulimit -n") from lacking
+    try:
+        return await SocketStream.from_socket(ours), theirs
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
+
+
+async def _end(process: anyio.abc.Process) -> None:
+    """End a child in good order, and what it started."""
+    with anyio.CancelScope(shield=True):
+        if process.stdin is not None:
+            await process.stdin.aclose()
+        with anyio.move_on_after(STOP_TIMEOUT_S):
             await process.wait()
-            await process.aclose()
+        # Its own children too. They first get time to put away what they shared, such as semaphores.
+        with suppress(ProcessLookupError):
+            with anyio.move_on_after(CHILDREN_TIMEOUT_S):
+                while process.returncode is not None:
+                    os.killpg(process.pid, 0)
+                    await anyio.sleep(0.05)
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        await process.aclose()

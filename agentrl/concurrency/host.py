@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
+from anyio.abc import ByteStream
+
+import agentrl
 from agentrl.concurrency.child_process import child_process
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import AgentRLError
@@ -17,6 +20,10 @@ from agentrl.errors import AgentRLError
 
 class Child(Protocol):
     """A running child that is talked to in lines."""
+
+    @property
+    def stream(self) -> ByteStream | None:
+        """Our end of the stream that it was given, if it was given one."""
 
     async def write_line(self, line: str) -> None:
         """Send one line."""
@@ -26,6 +33,9 @@ class Child(Protocol):
 
     async def wait(self) -> int:
         """Wait until the process has ended; its exit status, negative for a signal."""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
 
     def kill(self) -> None:
         """Kill the process and all that it started."""
@@ -40,6 +50,10 @@ class Host(Protocol):
     python: str
     scratch: Path | None
     """A directory there for what processes write; None on this machine, where they write in place."""
+    package: Path
+    """Where agentrl itself is there."""
+    work: Path | None
+    """Where the workflow's file is there, with what lies beside it; None on this machine, where it is in place."""
 
     def child_process(
         self,
@@ -49,14 +63,15 @@ class Host(Protocol):
         log: Path,
         error: type[AgentRLError],
         env: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> AbstractAsyncContextManager[Child]:
-        """Run a command there for the length of the context."""
+        """Run a command there for the length of the context; the arguments are those of `agentrl.concurrency.child_process`."""
 
     async def free_port(self) -> int:
         """Return a port that is free there."""
 
-    async def bring(self, directory: Path) -> Path:
-        """Have a directory of this machine there; return where it is."""
+    async def bring(self, directory: Path, *, weights: bool = True) -> Path:
+        """Have a directory of this machine there; return where it is. Without `weights`, files of a model's weights may be missing."""
 
     async def fetch(self, directory: Path, to: Path) -> None:
         """Copy a directory from there into a new one here."""
@@ -71,6 +86,8 @@ class ThisMachine:
     def __init__(self, pass_fds: Sequence[int] = ()) -> None:
         self.name, self.address, self.python = "this machine", "127.0.0.1", sys.executable
         self.scratch: Path | None = None
+        self.package = Path(agentrl.__file__).parent
+        self.work: Path | None = None
         self._pass_fds = list(pass_fds)
 
     def child_process(
@@ -81,9 +98,10 @@ class ThisMachine:
         log: Path,
         error: type[AgentRLError],
         env: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> AbstractAsyncContextManager[Child]:
         """Run a command for the length of the context."""
-        return child_process(name, command, log=log, error=error, env=env, pass_fds=self._pass_fds)
+        return child_process(name, command, log=log, error=error, env=env, pass_fds=self._pass_fds, stream=stream)
 
     async def free_port(self) -> int:
         """Return a port that is free."""
@@ -94,7 +112,7 @@ class ThisMachine:
 
         return await in_thread(find)
 
-    async def bring(self, directory: Path) -> Path:
+    async def bring(self, directory: Path, *, weights: bool = True) -> Path:
         """Return the directory: it is here."""
         return directory
 
@@ -104,3 +122,12 @@ class ThisMachine:
 
     async def remove(self, directory: Path) -> None:
         """Leave what was brought: it is the original."""
+
+
+OpenHost = Callable[[str, str], AbstractAsyncContextManager[Host]]
+"""Opens a machine for one process, for the length of a context. It is told the process's role, which says what it needs, and its name."""
+
+
+def on_this_machine(role: str, name: str) -> AbstractAsyncContextManager[Host]:
+    """Return this machine, whatever is to be started. It is an `OpenHost`."""
+    return nullcontext(ThisMachine())

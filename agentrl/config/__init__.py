@@ -1,6 +1,7 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
 from agentrl.config.advantage import GaeAdvantage, GroupAdvantage, Overlong, TurnsConfig
+from agentrl.config.cluster import ClusterConfig
 from agentrl.config.data import (
     DataConfig,
     DifficultyOrder,
@@ -46,6 +47,7 @@ from agentrl.config.run import (
     check_is_config,
     check_sampling,
     check_set,
+    on_cluster,
 )
 from agentrl.config.trainer import CheckpointConfig, LoraConfig, OptimizerConfig, TeacherConfig, TrainerConfig
 
@@ -53,6 +55,7 @@ __all__ = [
     "REQUIRED",
     "CheckpointConfig",
     "CispoObjective",
+    "ClusterConfig",
     "ConstantLength",
     "DataConfig",
     "DifficultyOrder",
@@ -105,5 +108,6 @@ __all__ = [
     "config_keys",
     "config_of",
     "load_config",
+    "on_cluster",
     "read_value",
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from agentrl.config.advantage import GroupAdvantage
+from agentrl.config.cluster import ClusterConfig
 from agentrl.config.data import DataConfig
 from agentrl.config.proxy import ROLE_PREFIX, ProxyConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
@@ -197,6 +198,7 @@ class RunConfig(Section):
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
+    cluster: ClusterConfig = ClusterConfig()
     proxy: ProxyConfig = ProxyConfig()
     sandbox: SandboxConfig = SandboxConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -232,9 +234,14 @@ class RunConfig(Section):
                 f"`trainer.lora.roles` names {len(self.trainer.roles)} roles, and `proxy.max_roles` = {self.proxy.max_roles} allows a "
                 "session fewer; raise it"
             )
+        if self.cluster.address and self.engine.transfer == "broadcast":
+            raise ValueError(
+                '`engine.transfer` = "broadcast" does not reach the nodes of a cluster yet; use `engine.transfer` = "disk", which '
+                "brings weights to each node once"
+            )
         if self.tasks and self.data.sources:
             raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")
-        if self.rollout.workers and self.proxy.port:
+        if (self.rollout.workers or self.cluster.address) and self.proxy.port:
             raise ValueError(
                 f"`proxy.port` = {self.proxy.port} is one port, and each of `rollout.workers` = {self.rollout.workers} processes has "
                 "a proxy of its own; leave `proxy.port` out"
@@ -301,3 +308,11 @@ def check_set(config: RunConfig, *keys: str) -> None:
         section, _, name = key.rpartition(".")
         if not getattr(getattr(config, section) if section else config, name):
             raise ConfigError(f"`{key}` is not set; give it, or set it in a file of the configuration")
+
+
+def on_cluster(config: RunConfig) -> RunConfig:
+    """Return the configuration with as many workers as `cluster.rollout_workers` says, where there is a cluster."""
+    if not config.cluster.address:
+        return config
+    rollout = config.rollout.model_copy(update={"workers": config.cluster.rollout_workers})
+    return config.model_copy(update={"rollout": rollout})

@@ -13,18 +13,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.child_process import child_process
+from agentrl.concurrency.host import Host, OpenHost, ThisMachine, on_this_machine
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import EngineConfig
-from agentrl.engine import serve_sglang
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.errors import ConfigError, EngineError, one_line
+from agentrl.errors import ClusterError, ConfigError, EngineError, one_line
 from agentrl.machine.extras import check_extra
 from agentrl.machine.process_limits import raise_file_limit
 from agentrl.models.description import load_description
@@ -41,7 +40,7 @@ def check_engine(config: EngineConfig) -> None:
     if config.kind != "sglang":
         check_extra("train", '`engine.kind` = "embedded"')
         return
-    python = _python_of(config)
+    python = _python_of(config, sys.executable)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
     try:
         found = subprocess.run([python, "-I", "-c", find], capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
@@ -55,13 +54,13 @@ def check_engine(config: EngineConfig) -> None:
         )
 
 
-def _python_of(config: EngineConfig) -> str:
-    """Return the Python that SGLang servers run in."""
-    return os.path.expanduser(config.python) or sys.executable
+def _python_of(config: EngineConfig, own: str) -> str:
+    """Return the Python that SGLang servers run in. `own`: the one of agentrl on their machine."""
+    return os.path.expanduser(config.python) or own
 
 
 class LocalServer:
-    """A server process at a fixed address, which can be started again."""
+    """A server process, which can be started again: on this machine at its old address, elsewhere where there is room then."""
 
     def __init__(
         self,
@@ -72,6 +71,7 @@ class LocalServer:
         seed: int,
         lora_rank: int | None = None,
         adapters: int = 1,
+        open_host: OpenHost = on_this_machine,
     ) -> None:
         self._index = index
         self._model_path = model_path
@@ -80,30 +80,63 @@ class LocalServer:
         self._seed = seed
         self._lora_rank = lora_rank
         self._adapters = adapters
-        self._port = free_port()
+        self._open_host = open_host
+        self._host: Host = ThisMachine()
+        self._port = 0
         self._process = AsyncExitStack()
 
     @property
     def url(self) -> str:
         """The address that it serves at."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._host.address}:{self._port}"
 
     async def start(self) -> None:
         """Start the process and wait until it serves; one that is left of an earlier start is ended first.
 
         Raises:
-            EngineError: It ended, or did not serve in time; the message names its log.
+            EngineError: It ended, or did not serve in time; the message names its log. Or there is no machine for it.
         """
         await self.stop()
-        config = self._config
-        command, environment = self._embedded(), dict(os.environ)
+        try:
+            await self._start()
+        except ClusterError as error:
+            raise EngineError(str(error)) from error
+
+    @asynccontextmanager
+    async def place(self, directory: Path) -> AsyncIterator[Path]:
+        """Have a directory on the server's machine, for the length of the context.
+
+        Yields:
+            Where it is there.
+
+        Raises:
+            EngineError: The machine is gone, or does not take it.
+        """
+        host = self._host
+        try:
+            there = await host.bring(directory)
+        except ClusterError as error:
+            raise EngineError(str(error)) from error
+        try:
+            yield there
+        finally:
+            with anyio.CancelScope(shield=True), suppress(ClusterError):  # a machine that is gone keeps nothing
+                await host.remove(there)
+
+    async def _start(self) -> None:
+        config, name = self._config, f"{self._config.kind} engine {self._index}"
+        host = self._host = await self._process.enter_async_context(self._open_host("EngineServer", name))
+        model_path = self._model_path if host.scratch is None else await host.bring(Path(self._model_path))
+        if host.scratch is not None or not self._port:
+            self._port = await host.free_port()
+        command, environment = self._embedded(model_path), dict(os.environ)
         if config.kind == "sglang":
             # SGLang leaves sockets and more behind in the temporary directory.
-            scratch = await self._process.enter_async_context(_scratch_folder())
-            command, environment = self.sglang_command(), self._sglang_environment(scratch)
+            scratch = str(host.scratch or "") or await self._process.enter_async_context(_scratch_folder())
+            command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
-            child_process(
-                f"{config.kind} engine {self._index}",
+            host.child_process(
+                name,
                 command,
                 log=self._log,
                 error=EngineError,
@@ -121,13 +154,14 @@ class LocalServer:
         process, self._process = self._process, AsyncExitStack()
         await process.aclose()
 
-    def _embedded(self) -> list[str]:
+    def _embedded(self, model_path: str | Path) -> list[str]:
         config = self._config
         return [
-            sys.executable,
+            self._host.python,
             "-m",
             "agentrl.engine.embedded",
-            f"--model-path={self._model_path}",
+            f"--model-path={model_path}",
+            f"--host={self._host.address}",
             f"--port={self._port}",
             f"--threads={config.threads}",
             f"--dtype={config.dtype}",
@@ -138,10 +172,12 @@ class LocalServer:
             "--exit-with-stdin",
         ]
 
-    def sglang_command(self) -> list[str]:
-        """Return the command of an SGLang server."""
-        python = _python_of(self._config)
-        command = [python, serve_sglang.__file__, "--model-path", str(self._model_path), "--host", "127.0.0.1"]
+    def sglang_command(self, model_path: str | Path) -> list[str]:
+        """Return the command of an SGLang server of a model that is on its machine."""
+        host = self._host
+        program = str(host.package / "engine" / "serve_sglang.py")
+        command = [_python_of(self._config, host.python), program, "--model-path", str(model_path)]
+        command += ["--host", host.address]
         command += ["--port", str(self._port)]
         flags = {name.replace("_", "-"): value for name, value in self._config.flags.items()}
         # Partial replies then cost a server what their new tokens cost, however long they are.
@@ -164,7 +200,8 @@ class LocalServer:
             environment["OMP_NUM_THREADS"] = str(self._config.threads)
             # What SGLang compiles there takes longer than it saves: the first reply held to a grammar waited 10 s for it.
             environment.setdefault("TORCHDYNAMO_DISABLE", "1")
-        if self._config.gpus_per_server:
+        # Elsewhere the scheduler gives each server its own.
+        if self._config.gpus_per_server and self._host.scratch is None:
             first = self._index * self._config.gpus_per_server
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             devices = visible.split(",") if visible else [str(n) for n in range(first + self._config.gpus_per_server)]
@@ -181,11 +218,13 @@ async def local_servers(
     seed: int = 0,
     lora_rank: int | None = None,
     adapters: int = 1,
+    open_host: OpenHost = on_this_machine,
 ) -> AsyncIterator[list[LocalServer]]:
     """Run the servers that `config` asks for for the length of the context. Server 1, 2, ... log beside `log`."""
     logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
     servers = [
-        LocalServer(index, model_path, config, path, seed, lora_rank, adapters) for index, path in enumerate(logs)
+        LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
+        for index, path in enumerate(logs)
     ]
     failures: list[EngineError] = []
 
@@ -218,10 +257,12 @@ async def open_engine(
     seed: int = 0,
     lora_rank: int | None = None,
     adapters: int = 1,
+    open_host: OpenHost = on_this_machine,
 ) -> AsyncIterator[SGLangEngine]:
     """Open the engine that `config` describes, for the length of the context.
 
-    With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once.
+    With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once. Each runs on a machine that
+    `open_host` opens.
     """
     limits = EngineLimits(
         request_timeout_s=config.request_timeout_s,
@@ -231,16 +272,27 @@ async def open_engine(
     )
     raise_file_limit()
     async with AsyncExitStack() as stack:
-        urls, restart = config.urls, None
+        urls, restart, place = config.urls, None, None
         if not urls:
             servers = await stack.enter_async_context(
-                local_servers(model_path, config, log=log, seed=seed, lora_rank=lora_rank, adapters=adapters)
+                local_servers(
+                    model_path, config, log=log, seed=seed, lora_rank=lora_rank, adapters=adapters, open_host=open_host
+                )
             )
             by_url = {server.url: server for server in servers}
             urls = list(by_url)
 
-            async def restart(url: str) -> None:
-                await by_url[url].start()
+            async def restart(url: str) -> str:
+                server = by_url[url]
+                await server.start()
+                del by_url[url]
+                by_url[server.url] = server
+                return server.url
+
+            if open_host is not on_this_machine:
+
+                def place(url: str, directory: Path) -> AbstractAsyncContextManager[Path]:
+                    return by_url[url].place(directory)
 
         yield await stack.enter_async_context(
             sglang_engine(
@@ -248,6 +300,7 @@ async def open_engine(
                 pause_mode=config.pause_mode,
                 limits=limits,
                 restart=restart,
+                place=place,
                 vocabulary=await in_thread(vocabulary_of, Path(model_path)),
             )
         )

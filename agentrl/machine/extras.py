@@ -6,7 +6,12 @@ from importlib.util import find_spec
 
 from agentrl.errors import ConfigError
 
-PACKAGES = {"train": ("torch", "transformers", "safetensors", "numpy"), "lora": ("peft",), "url": ("fsspec",)}
+PACKAGES = {
+    "train": ("torch", "transformers", "safetensors", "numpy"),
+    "lora": ("peft",),
+    "url": ("fsspec",),
+    "cluster": ("ray",),
+}
 """An extra of pyproject.toml -> the packages that are imported of it."""
 
 

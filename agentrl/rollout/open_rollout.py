@@ -7,10 +7,11 @@ open_rollout    engine ◄── proxy ◄── runner ──► sandboxes, env
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentrl.concurrency.host import OpenHost, on_this_machine
 from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
@@ -18,6 +19,7 @@ from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.launch import open_engine
 from agentrl.errors import EngineError, WorkerError
+from agentrl.machine.extras import check_extra
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.open_runner import open_runner
 from agentrl.rollout.run_episode import Runner
@@ -35,9 +37,24 @@ class Rollout:
     runner: Runner
 
 
+def open_hosts(config: RunConfig) -> AbstractAsyncContextManager[OpenHost]:
+    """Return a context of what opens the machines of a run's processes: the nodes of its cluster, or this one."""
+    if not config.cluster.address:
+        return nullcontext(on_this_machine)
+    check_extra("cluster", "`cluster.address`")
+    from agentrl.cluster.open_cluster import open_cluster
+
+    return open_cluster(config)
+
+
 @asynccontextmanager
 async def open_model(
-    config: RunConfig, *, logs: Path | None = None, seed: int | None = None, training: bool = False
+    config: RunConfig,
+    *,
+    logs: Path | None = None,
+    seed: int | None = None,
+    training: bool = False,
+    open_host: OpenHost = on_this_machine,
 ) -> AsyncIterator[SGLangEngine]:
     """Serve the model of a configuration for the length of the context.
 
@@ -46,6 +63,7 @@ async def open_model(
         logs: Directory of `engine.log`. Default: one that is deleted at the end, unless that is an error of `NAME_A_LOG`.
         seed: What the engine samples by. Default: `config.seed`.
         training: Whether the weights are to be updated, for which room is made where they are an adapter.
+        open_host: Opens the machine of each server that is started.
 
     Yields:
         The engine.
@@ -66,6 +84,7 @@ async def open_model(
                 seed=config.seed if seed is None else seed,
                 lora_rank=None if lora is None else lora.rank,
                 adapters=max(1, len(held or config.trainer.roles)),
+                open_host=open_host,
             )
         )
         if held:
@@ -105,8 +124,19 @@ async def open_rollout(
     async with AsyncExitStack() as stack:
         if logs is None:
             logs = await stack.enter_async_context(scratch_directory("agentrl-rollout-", kept_after=NAME_A_LOG))
-        engine = await stack.enter_async_context(open_model(config, logs=logs, seed=seed, training=training))
-        runner = await stack.enter_async_context(
-            open_runner(config, workflow, engine, chat_format=chat_format, training=training, logs=logs, say=say)
+        open_host = await stack.enter_async_context(open_hosts(config))
+        engine = await stack.enter_async_context(
+            open_model(config, logs=logs, seed=seed, training=training, open_host=open_host)
         )
+        opened = open_runner(
+            config,
+            workflow,
+            engine,
+            chat_format=chat_format,
+            training=training,
+            logs=logs,
+            say=say,
+            open_host=open_host,
+        )
+        runner = await stack.enter_async_context(opened)
         yield Rollout(engine, runner)

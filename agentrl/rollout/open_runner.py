@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from agentrl.concurrency.host import OpenHost, on_this_machine
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import ModelConfig, RunConfig
 from agentrl.engine import Engine
@@ -79,6 +80,7 @@ async def open_runner(
     training: bool = False,
     logs: Path,
     say: Callable[[str], None],
+    open_host: OpenHost = on_this_machine,
 ) -> AsyncIterator[Runner]:
     """Yield the runner that `rollout.workers` asks for, for the length of the context.
 
@@ -90,6 +92,7 @@ async def open_runner(
         training: Whether what the episodes record is to be trained on.
         logs: Directory of the workers' logs.
         say: Takes what a user should read.
+        open_host: Opens the machine of each worker.
 
     Raises:
         AgentRLError: The model's tokenizer cannot be loaded, or there is no sandbox.
@@ -104,7 +107,7 @@ async def open_runner(
                 f"`rollout.workers` = {config.rollout.workers} needs an engine of servers, which workers call themselves, not a "
                 f"{type(engine).__name__}; run the workflows in this process with `rollout.workers` = 0"
             )
-        async with open_workers(config, engine, training=training, logs=logs, say=say) as workers:
+        async with open_workers(config, engine, training=training, logs=logs, say=say, open_host=open_host) as workers:
             yield workers
 
 

@@ -6,9 +6,7 @@ A worker is lost when its process ends or its event loop is blocked. Then it say
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -17,17 +15,17 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-from anyio.abc import SocketStream, TaskGroup
+from anyio.abc import TaskGroup
 
 from agentrl import errors
 from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.child_process import ChildProcess, child_process
+from agentrl.concurrency.host import Child, Host
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
+from agentrl.errors import ClusterError, UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import PackedRecord
@@ -199,7 +197,7 @@ class Worker:
         """Tell the worker what the engine is now."""
         await self._send(EngineChanged(state))
 
-    async def watch(self, child: ChildProcess, hang_timeout_s: float, log: WorkerLog) -> None:
+    async def watch(self, child: Child, hang_timeout_s: float, log: WorkerLog) -> None:
         """Lose the worker when its event loop is blocked, saying where.
 
         Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
@@ -213,14 +211,13 @@ class Worker:
             await child.write_line("what blocks?")
             episode, where, stack = _stack(await child.read_line(STACK_TIMEOUT_S))
         except WorkerError:  # it runs no Python at all; what it runs is written to the log without any
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGUSR1)
+            child.signal(signal.SIGUSR1)
             await anyio.sleep(STACK_TIMEOUT_S)
             self.lose(f"{blocked}, outside of Python\nthe end of its log {log.path}:\n{await log.tail()}")
         else:
             self.lose(f"{blocked} by {where}\n{stack}", episode)
 
-    async def wait_for_end(self, child: ChildProcess, log: WorkerLog) -> None:
+    async def wait_for_end(self, child: Child, log: WorkerLog) -> None:
         """Lose the worker when its process ends."""
         status = await child.wait()
         with anyio.move_on_after(STACK_TIMEOUT_S):  # what it said before
@@ -253,12 +250,13 @@ def _signal_name(number: int) -> str:
 
 @asynccontextmanager
 async def open_worker(
-    name: str, config: RunConfig, engine: SGLangEngine, log: Path, *, training: bool
+    name: str, host: Host, config: RunConfig, engine: SGLangEngine, log: Path, *, training: bool
 ) -> AsyncIterator[Worker]:
     """Hold a worker process for the length of the context.
 
     Args:
         name: What messages and logs call it.
+        host: Where it runs.
         config: The run that its episodes are of.
         engine: The one whose servers answer their model calls.
         log: The file that it writes to.
@@ -272,21 +270,19 @@ async def open_worker(
     async with AsyncExitStack() as stack:
         try:
             own_log = await in_thread(open_worker_log, log)
-            ours, theirs = socket.socketpair()
-            stack.callback(ours.close)
-            with theirs:
-                command = [sys.executable, "-P", "-m", "agentrl.rollout.worker_process", str(theirs.fileno())]
-                child = await stack.enter_async_context(
-                    child_process(name, command, log=log, error=WorkerError, pass_fds=[theirs.fileno()])
-                )
-            channel = Channel(await SocketStream.from_socket(ours))
         except OSError as error:
             reason = one_line(error)
             raise WorkerError(f"the {name} cannot be started: {reason}; make room, or raise ulimit -n") from error
+        command = [host.python, "-P", "-m", "agentrl.rollout.worker_process"]
+        child = await stack.enter_async_context(
+            host.child_process(name, command, log=log, error=WorkerError, stream=True)
+        )
+        assert child.stream is not None
+        channel = Channel(child.stream)
         stack.push_async_callback(channel.stream.aclose)
         state = engine.state()
         start = Start(
-            config.model_dump(mode="json"),
+            (await _config_on(host, config)).model_dump(mode="json"),
             state,
             sys.path,
             min(MAX_STEP_S, hang_timeout_s / 4),
@@ -309,6 +305,22 @@ async def open_worker(
         finally:
             if worker.lost.is_set():
                 child.kill()
+
+
+async def _config_on(host: Host, config: RunConfig) -> RunConfig:
+    """Return the configuration with the paths that a worker's files have on its machine, which has them by then.
+
+    Raises:
+        WorkerError: The machine does not take them.
+    """
+    if host.work is None:
+        return config
+    try:
+        model = await host.bring(Path(config.model.path), weights=False)
+    except ClusterError as error:
+        raise WorkerError(str(error)) from error
+    own = {"model": config.model.model_copy(update={"path": str(model)})}
+    return config.model_copy(update={"workflow": str(host.work / Path(config.workflow).name), **own})
 
 
 async def _start(name: str, channel: Channel, start: Start, log: WorkerLog) -> None:

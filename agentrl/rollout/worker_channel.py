@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import anyio
-from anyio.abc import SocketStream
+from anyio.abc import ByteStream
 
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
 from agentrl.episode import Task
@@ -159,7 +159,7 @@ Frame = ToWorker | ToMain
 class Channel:
     """One end of the channel."""
 
-    stream: SocketStream
+    stream: ByteStream
     _sending: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ import itertools
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.condition import Condition
+from agentrl.concurrency.host import OpenHost, on_this_machine
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
@@ -59,6 +61,7 @@ class WorkerPool:
     training: bool
     logs: Path
     say: Callable[[str], None]
+    open_host: OpenHost = on_this_machine
     workers_lost: int = 0
     workers: dict[int, Worker] = field(default_factory=dict)
     failure: AgentRLError | None = None
@@ -68,6 +71,8 @@ class WorkerPool:
     _alone: set[int] = field(default_factory=set)
     """Indices of the workers that run a single episode."""
     _changed: Condition = field(default_factory=Condition)
+    _sent: Counter[Worker] = field(default_factory=Counter)
+    """Episodes that each worker was given and has not given back."""
 
     def __post_init__(self) -> None:
         self._worker_config = share_of_worker(self.config)
@@ -152,9 +157,18 @@ class WorkerPool:
 
     @asynccontextmanager
     async def _least_busy(self) -> AsyncIterator[Worker]:
-        while not self.workers:
+        most = self.config.cluster.episodes_per_worker if self.config.cluster.address else None
+        while not self.workers or (most and all(self._sent[one] >= most for one in self.workers.values())):
             await self._next_change()
-        yield min(self.workers.values(), key=lambda worker: len(worker.episodes))
+        worker = min(self.workers.values(), key=lambda worker: self._sent[worker])
+        self._sent[worker] += 1
+        try:
+            yield worker
+        finally:
+            self._sent[worker] -= 1
+            if not self._sent[worker]:
+                del self._sent[worker]
+            self._changed.notify_all()
 
     @asynccontextmanager
     async def _new_worker(self) -> AsyncIterator[Worker]:
@@ -170,9 +184,11 @@ class WorkerPool:
     @asynccontextmanager
     async def _open(self, index: int) -> AsyncIterator[Worker]:
         log = self.logs / f"worker-{index}.log"
-        async with open_worker(
-            f"worker {index}", self._worker_config, self.engine, log, training=self.training
-        ) as worker:
+        name = f"worker {index}"
+        async with (
+            self.open_host("RolloutWorker", name) as host,
+            open_worker(name, host, self._worker_config, self.engine, log, training=self.training) as worker,
+        ):
             try:
                 yield worker
             finally:
@@ -212,7 +228,13 @@ class WorkerRunner:
 
 @asynccontextmanager
 async def open_workers(
-    config: RunConfig, engine: SGLangEngine, *, training: bool, logs: Path, say: Callable[[str], None]
+    config: RunConfig,
+    engine: SGLangEngine,
+    *,
+    training: bool,
+    logs: Path,
+    say: Callable[[str], None],
+    open_host: OpenHost = on_this_machine,
 ) -> AsyncIterator[WorkerRunner]:
     """Yield a runner over `rollout.workers` processes, started, for the length of the context.
 
@@ -222,6 +244,7 @@ async def open_workers(
         training: Whether what these record is to be trained on.
         logs: Directory of their logs, `worker-N.log`.
         say: Is told of each worker that is lost.
+        open_host: Opens the machine of each.
 
     Raises:
         WorkerError: One cannot be started.
@@ -229,7 +252,7 @@ async def open_workers(
     """
     rollout = config.rollout
     async with background_tasks() as tasks:
-        pool = WorkerPool(config, engine, training, logs, say)
+        pool = WorkerPool(config, engine, training, logs, say, open_host)
         for index in range(rollout.workers):
             tasks.start_soon(pool.keep_running, index)
         await pool.until_started()

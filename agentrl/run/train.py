@@ -23,7 +23,7 @@ from agentrl.concurrency.event_loop import first_signal
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
-from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling
+from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, on_cluster
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
@@ -113,7 +113,7 @@ async def train(
 
 async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     """Check everything that can be checked, make the run's directory or take hold of it, and run."""
-    config = sources.config
+    config = on_cluster(sources.config)
     run_dir = Path(config.run_dir)
     check_groups(config)
     check_sampling(config)

@@ -40,8 +40,8 @@ MAX_DOUBTS = 3
 DOUBTS_COUNT_FOR_S = 60.0
 """... within this time."""
 
-Restart = Callable[[str], Awaitable[None]]
-"""Start the server at a URL again; returns when it answers."""
+Restart = Callable[[str], Awaitable[str]]
+"""Start the server at a URL again; returns, when it answers, the URL that it has now."""
 
 
 class Fleet:
@@ -296,7 +296,7 @@ class Fleet:
         try:
             restart = self.restarts.get(server, self._restart)
             if restart is not None:
-                await restart(server.url)
+                server.move(await restart(server.url))
             await catch_up(server)
         except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)

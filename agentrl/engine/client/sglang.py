@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -20,12 +21,13 @@ from anyio.abc import TaskGroup
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
-from agentrl.engine.client.adapters import Adapters, adapters_in
+from agentrl.engine.client.adapters import Adapter, Adapters, adapters_in
 from agentrl.engine.client.fleet import Fleet, Restart
 from agentrl.engine.client.fleet_state import EngineLimits, FleetState, FollowerReport, ServerState
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.reply_client import ReplyClient
 from agentrl.engine.client.router_list import follow_router, resolved
+from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang_server import ServedModel, SGLangServer, open_session, place_of
 from agentrl.engine.client.staging import staged
 from agentrl.engine.client.version_tracker import VERSION_DIGITS, version_number
@@ -38,6 +40,8 @@ CONTROL_TIMEOUT_S = 120.0
 
 Load = Callable[[], Awaitable[None]]
 """Bring new weights into the paused servers."""
+Place = Callable[[str, Path], AbstractAsyncContextManager[Path]]
+"""Have a directory on the machine of the server at a URL, for the length of a context, which yields where it is there."""
 
 
 class SGLangEngine(ReplyClient):
@@ -53,12 +57,14 @@ class SGLangEngine(ReplyClient):
         limits: EngineLimits,
         http: aiohttp.ClientSession,
         monitors: TaskGroup,
+        place: Place | None = None,
     ) -> None:
         super().__init__(fleet, model, version, limits)
         self._model.keeps_cache = pause_mode == "in_place"
         self._asked_pause_mode = pause_mode
         self._http = http
         self._monitors = monitors
+        self._place = place
         self._checkpoint: Path | None = None
         self._retired = Adapters()
         """The adapters before, that requests on their way may still name."""
@@ -80,6 +86,9 @@ class SGLangEngine(ReplyClient):
         """
         if adapters := await in_thread(adapters_in, checkpoint, version):
             return await self._swap_adapters(adapters, version)
+        if self._place is not None:
+            async with self._placed(checkpoint) as load:
+                return await self.swap_weights(checkpoint, version, lambda: load(version))
         if not all(server.is_local for server in self.fleet.servers):
             return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
         async with staged(checkpoint) as copy:
@@ -141,13 +150,9 @@ class SGLangEngine(ReplyClient):
             started = time.perf_counter()
             self._model.newest_version = max(version, self._model.newest_version or 0)
             try:
-                await self.fleet.call_all(
-                    lambda server: server.load_adapters(adapters, CONTROL_TIMEOUT_S), mark_down_refusing=True
-                )
+                await self.fleet.call_all(lambda server: self._load_adapters(server, adapters), mark_down_refusing=True)
             except EngineError:
-                await self.fleet.call_all(
-                    lambda server: server.restore_adapters(adapters, self._adapters, CONTROL_TIMEOUT_S)
-                )
+                await self.fleet.call_all(lambda server: self._restore_adapters(server, adapters))
                 raise
             retired, self._retired = self._retired, self._adapters
             self._version, self._adapters = version, adapters
@@ -161,6 +166,49 @@ class SGLangEngine(ReplyClient):
 
     async def _put_away_all(self, server: SGLangServer) -> None:
         await server.unload_adapters([*self._retired, *self._adapters], self._limits.hang_timeout_s)
+
+    def _place_of(self, server: SGLangServer, directory: Path) -> AbstractAsyncContextManager[Path]:
+        """Have a directory where a server can read it, for the length of a context."""
+        return nullcontext(directory) if self._place is None else self._place(server.url, directory)
+
+    @asynccontextmanager
+    async def _placed(self, checkpoint: Path) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+        """Have a checkpoint on the machine of every server in service, before any pause; yield what then has them read it there."""
+        places: dict[SGLangServer, Path] = {}
+
+        async def read(server: SGLangServer, version: int, mode: PauseMode) -> None:
+            if server not in places:
+                raise ServerLostError(f"{server.url} came into service while weights were brought to the others")
+            await self._load(server, places[server], version, mode)
+
+        async def load(version: int) -> None:
+            mode = self.pause_mode
+            await self.fleet.call_all(lambda server: read(server, version, mode), mark_down_refusing=True)
+
+        async with AsyncExitStack() as stack:
+
+            async def bring(server: SGLangServer) -> None:
+                places[server] = await stack.enter_async_context(self._place_of(server, checkpoint))
+
+            await self.fleet.call_all(bring, mark_down_refusing=True)
+            yield load
+
+    @asynccontextmanager
+    async def _adapters_at(self, server: SGLangServer, adapters: Adapters) -> AsyncIterator[list[Adapter]]:
+        """Have adapters where a server can read them, for the length of a context, which yields them as they are there."""
+        async with AsyncExitStack() as stack:
+            yield [
+                replace(one, directory=await stack.enter_async_context(self._place_of(server, one.directory)))
+                for one in adapters
+            ]
+
+    async def _load_adapters(self, server: SGLangServer, adapters: Adapters) -> None:
+        async with self._adapters_at(server, adapters) as there:
+            await server.load_adapters(there, CONTROL_TIMEOUT_S)
+
+    async def _restore_adapters(self, server: SGLangServer, refused: Adapters) -> None:
+        async with self._adapters_at(server, self._adapters) as there:
+            await server.restore_adapters(refused, there, CONTROL_TIMEOUT_S)
 
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""
@@ -208,10 +256,11 @@ class SGLangEngine(ReplyClient):
         await self._put_away_all(server)
         served = await server.probe(bound)
         if self._checkpoint is not None:
-            await self._load(server, self._checkpoint, self._model.version or 0, "abort")
+            async with self._place_of(server, self._checkpoint) as there:
+                await self._load(server, there, self._model.version or 0, "abort")
         elif not self._adapters and served != self._version:
             raise EngineError(f"{server.url} serves version {served}, not {self._version}")
-        await server.load_adapters(self._adapters, CONTROL_TIMEOUT_S)
+        await self._load_adapters(server, self._adapters)
 
     async def add_server(self, url: str, restart: Restart | None = None) -> None:
         """Have one more server answer, with the weights of the others, which it is given first.
@@ -289,11 +338,12 @@ async def sglang_engine(
     pause_mode: PauseMode = "retract",
     limits: EngineLimits | None = None,
     restart: Restart | None = None,
+    place: Place | None = None,
     vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
     """Open a client of the servers at `urls`, and behind SGLang's routers there, with its connections, for the length of the context.
 
-    `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
+    `place`: how weights come to the servers; None: they read them where they lie. `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
     """
     async with open_session() as http, background_tasks() as tasks:
         limits = limits or EngineLimits()
@@ -301,7 +351,9 @@ async def sglang_engine(
         addresses, routers = await resolved([SGLangServer(http, url) for url in urls], limits.hang_timeout_s)
         fleet = Fleet([SGLangServer(http, url, model) for url in addresses], limits, restart)
         version = model.version = model.newest_version = await fleet.join()
-        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits, http=http, monitors=tasks)
+        engine = SGLangEngine(
+            fleet, model, version, pause_mode=pause_mode, limits=limits, http=http, monitors=tasks, place=place
+        )
         for server in fleet.servers:
             engine.watch_over(server)
         for router, behind in routers.items():

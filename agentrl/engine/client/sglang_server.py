@@ -93,6 +93,11 @@ class SGLangServer:
         """Whether it is to be taken out of the fleet, once its replies have ended."""
         self._requests: set[anyio.CancelScope] = set()
 
+    def move(self, url: str) -> None:
+        """Call it at another URL from now on."""
+        self._address = url.rstrip("/")
+        self.url = without_secrets(self._address)
+
     @property
     def address(self) -> str:
         """Where it is called, secrets included."""

@@ -1,0 +1,107 @@
+"""Whole runs on a real Ray cluster of several nodes, as a user starts them: workers and a server on nodes, one of which dies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.envs.calculator_env import distinct_tasks
+from agentrl.models import NANO
+from agentrl.run.run_directory import read_metrics
+from tests.whole_audit import audit
+
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*", "ignore::ResourceWarning"
+    ),
+]
+
+ROOT = Path(__file__).parents[2]
+OF_A_NODE = {"num_cpus": 4, "object_store_memory": 80 * 2**20}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without room, and two nodes that take workers and servers."""
+    opened = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={**OF_A_NODE, "num_cpus": 0, "include_dashboard": False}
+    )
+    for _ in range(2):
+        opened.add_node(**OF_A_NODE, resources={"room": 4})
+    yield opened
+    opened.shutdown()
+
+
+def command(cluster: Any, folder: Path, steps: int, *more: str) -> list[str]:
+    """A run whose workflow's file is nowhere but in its own folder."""
+    work = folder / "work"
+    work.mkdir()
+    shutil.copy(ROOT / "workflows" / "calculator.py", work / "w.py")
+    (work / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(24, seed=1)))
+    settings = {
+        "tasks": work / "train.jsonl",
+        "run_dir": folder / "run",
+        "model.path": NANO,
+        "steps": steps,
+        "rollout.batch_size": 8,
+        "rollout.group_size": 4,
+        "rollout.max_concurrent": 4,
+        "rollout.max_tokens": 48,
+        "engine.servers": 2,
+        "engine.health_interval_s": 0.5,
+        "cluster.address": cluster.address,
+        "cluster.rollout_workers": 2,
+        "cluster.worker_resources.room": 1,
+        "cluster.server_resources.room": 1,
+    }
+    options = [f"--{key}={value}" for key, value in settings.items()]
+    return [sys.executable, "-m", "agentrl", "train", "w.py", *options, *more]
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(words, cwd=folder / "work", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def end(run: subprocess.Popen[str], timeout_s: float = 500) -> tuple[int, str]:
+    try:
+        said, _ = run.communicate(timeout=timeout_s)
+    finally:
+        run.kill()
+    return run.returncode, said
+
+
+def wait_for_step(run: subprocess.Popen[str], run_dir: Path, step: int) -> None:
+    deadline = time.monotonic() + 400
+    while len(read_metrics(run_dir)) < step:
+        assert run.poll() is None, end(run)[1]
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.2)
+
+
+def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(cluster: Any, tmp_path: Path) -> None:
+    run = start(command(cluster, tmp_path, 5), tmp_path)
+    wait_for_step(run, tmp_path / "run", 1)
+    # SIGKILL of the raylet, without a word to anybody: its workers and its server go with it.
+    cluster.remove_node(cluster.list_all_nodes[-1], allow_graceful=False)
+    cluster.add_node(**OF_A_NODE, resources={"room": 4})
+    code, said = end(run)
+    assert code == 0, said
+    assert len(read_metrics(tmp_path / "run")) == 5
+    assert audit(tmp_path / "run").violations == []
+
+
+def test_a_cluster_that_is_too_small_is_named_before_anything_starts(cluster: Any, tmp_path: Path) -> None:
+    words = command(cluster, tmp_path, 1, "--cluster.gpus_per_server=4")
+    code, said = end(start(words, tmp_path))
+    assert code == 2, said
+    assert "the run needs 8 GPUs (2 x 4 of EngineServer), the cluster has 0" in " ".join(said.split())
