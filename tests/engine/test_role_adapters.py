@@ -149,7 +149,7 @@ async def test_an_embedded_server_with_too_little_room_for_the_adapters_says_so(
 ) -> None:
     published, _ = made
     async with open_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine:
-        with pytest.raises(EngineError, match="no room for 2 adapters.* --max-loaded-loras 2 or more"):
+        with pytest.raises(EngineError, match=r"no room for 2 adapters.* --max-loaded-loras 2 or more"):
             await engine.update_weights(published[1], 1)
         assert (await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids
 

@@ -24,8 +24,8 @@ from agentrl.run.run_directory import read_metrics
 from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
 from tests import run_program
-from tests.run_program import ends_well, kill_at_step
 from tests.real_sglang import sglang_config
+from tests.run_program import ends_well, kill_at_step
 from tests.whole_audit import audit
 
 STEPS = 4
