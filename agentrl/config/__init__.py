@@ -44,6 +44,7 @@ from agentrl.config.run import (
     SandboxConfig,
     check_groups,
     check_is_config,
+    check_roles,
     check_sampling,
     check_set,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "UntilLearnedOrder",
     "check_groups",
     "check_is_config",
+    "check_roles",
     "check_sampling",
     "check_set",
     "close_key",
