@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import ray
 
+from agentrl.cluster.answers import COPY_TIMEOUT_S, answered
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ClusterError, one_line
 
@@ -43,8 +44,6 @@ class Brought:
         Raises:
             ClusterError: The directory cannot be read, or the node is gone or full.
         """
-        from agentrl.cluster.ray_host import COPY_TIMEOUT_S, answered  # which has hosts bring through this
-
         what = f"{directory} cannot be brought to {host.name}"
         try:
             files = await in_thread(_files_of, directory, weights)

@@ -14,9 +14,10 @@ from typing import Any
 import anyio
 import ray
 
+from agentrl.cluster.answers import answered
 from agentrl.cluster.brought import Brought
 from agentrl.cluster.node_process import NodeProcess
-from agentrl.cluster.ray_host import RayHost, answered
+from agentrl.cluster.ray_host import RayHost
 from agentrl.concurrency.host import Host, OpenHost
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import ClusterConfig, RunConfig

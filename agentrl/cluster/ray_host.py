@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
 from ray.exceptions import RayError
 
+from agentrl.cluster.answers import COPY_TIMEOUT_S, answered
 from agentrl.cluster.brought import Brought
 from agentrl.concurrency.child_process import STOP_TIMEOUT_S
 from agentrl.concurrency.condition import Condition
@@ -23,36 +24,11 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.errors import AgentRLError, ClusterError, error_line, one_line
 from agentrl.machine.privacy import open_private
 
-CALL_TIMEOUT_S = 60.0
-"""Bound of a call of an actor that has nothing to copy."""
-COPY_TIMEOUT_S = 1800.0
-"""Bound of one that has."""
 MAX_WAITING_BYTES = 2**22
 """So much may wait for an actor; then whoever sends waits."""
 LINES_KEPT = 2**16
 LOST = -9
 """The exit status of a process whose actor, or node, is gone: it ends as if it were killed."""
-Answer = TypeVar("Answer")
-
-
-async def answered(call: Awaitable[Answer], what: str, timeout_s: float = CALL_TIMEOUT_S) -> Answer:
-    """Return what an actor answers.
-
-    Args:
-        call: The call, which is on its way.
-        what: What it is for.
-        timeout_s: How long it may take.
-
-    Raises:
-        ClusterError: The actor or its node is gone, or it does not answer in time.
-    """
-    try:
-        with anyio.fail_after(timeout_s):
-            return await call
-    except TimeoutError:
-        raise ClusterError(f"{what}: no answer within {timeout_s:g} s") from None
-    except RayError as error:
-        raise ClusterError(f"{what}: {one_line(error)}") from error
 
 
 @dataclass(eq=False)

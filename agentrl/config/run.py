@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -222,18 +223,7 @@ class RunConfig(Section):
                 '`engine.transfer` = "broadcast" sends whole weights, and `trainer.lora` publishes an adapter alone; use '
                 '`engine.transfer` = "disk"'
             )
-        for name, meaning in (self.proxy.model_names or {}).items():
-            role = meaning.removeprefix(ROLE_PREFIX)
-            if self.trainer.roles and role != meaning and role not in self.trainer.roles:
-                raise ValueError(
-                    f"`proxy.model_names` maps {name!r} to the role {role}, which is none of `trainer.lora.roles` = "
-                    f"{self.trainer.roles}; name it there too: it gets an adapter of its own"
-                )
-        if len(self.trainer.roles) > self.proxy.max_roles:
-            raise ValueError(
-                f"`trainer.lora.roles` names {len(self.trainer.roles)} roles, and `proxy.max_roles` = {self.proxy.max_roles} allows a "
-                "session fewer; raise it"
-            )
+        check_roles(self.trainer.roles, self.proxy)
         if self.cluster.address and self.engine.transfer == "broadcast":
             raise ValueError(
                 '`engine.transfer` = "broadcast" does not reach the nodes of a cluster yet; use `engine.transfer` = "disk", which '
@@ -247,6 +237,30 @@ class RunConfig(Section):
                 "a proxy of its own; leave `proxy.port` out"
             )
         return self
+
+
+def check_roles(roles: Sequence[str], proxy: ProxyConfig) -> None:
+    """Check that calls can be those of the roles that have adapters of their own, and of no others.
+
+    Args:
+        roles: `trainer.lora.roles`, or those whose adapters a checkpoint holds.
+        proxy: What maps names to roles, and says how many a session may have.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    for name, meaning in (proxy.model_names or {}).items():
+        role = meaning.removeprefix(ROLE_PREFIX)
+        if roles and role != meaning and role not in roles:
+            raise ValueError(
+                f"`proxy.model_names` maps {name!r} to the role {role}, which is none of `trainer.lora.roles` = "
+                f"{list(roles)}; name it there too: it gets an adapter of its own"
+            )
+    if len(roles) > proxy.max_roles:
+        raise ValueError(
+            f"`trainer.lora.roles` names {len(roles)} roles, and `proxy.max_roles` = {proxy.max_roles} allows a "
+            "session fewer; raise it"
+        )
 
 
 def check_groups(config: RunConfig) -> None:

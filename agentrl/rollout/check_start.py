@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from agentrl.concurrency.threads import in_thread, in_users_thread
-from agentrl.config import LoraConfig, RunConfig, check_set
+from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
 from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.launch import check_engine
 from agentrl.engine.protocol import ADAPTER_CONFIG
@@ -85,6 +85,10 @@ def with_roles(config: RunConfig, *, training: bool) -> RunConfig:
             "`trainer.lora.roles` out"
         )
     check_extra("lora", f"`model.path` = {path!r}")
+    try:
+        check_roles(list(held), config.proxy)
+    except ValueError as error:
+        raise ConfigError(f"`model.path` = {path!r} has adapters of the roles {names}: {error}") from error
     try:
         rank = max(int(json.loads((folder / ADAPTER_CONFIG).read_bytes())["r"]) for folder in held.values())
         trained = LoraConfig(rank=rank, alpha=lora.alpha if lora else 32, roles=list(held))

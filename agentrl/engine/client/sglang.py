@@ -197,10 +197,12 @@ class SGLangEngine(ReplyClient):
     async def _adapters_at(self, server: SGLangServer, adapters: Adapters) -> AsyncIterator[list[Adapter]]:
         """Have adapters where a server can read them, for the length of a context, which yields them as they are there."""
         async with AsyncExitStack() as stack:
-            yield [
-                replace(one, directory=await stack.enter_async_context(self._place_of(server, one.directory)))
-                for one in adapters
-            ]
+            there = []
+            for one in adapters:
+                assert one.directory is not None  # of this process's own
+                directory = await stack.enter_async_context(self._place_of(server, one.directory))
+                there.append(replace(one, directory=directory))
+            yield there
 
     async def _load_adapters(self, server: SGLangServer, adapters: Adapters) -> None:
         async with self._adapters_at(server, adapters) as there:

@@ -8,11 +8,12 @@ import anyio
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
+from safetensors.torch import save_file
 
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
-from agentrl.engine.protocol import ADAPTER_CONFIG, Sampling
+from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Sampling
 from agentrl.errors import EngineError
 from agentrl.run.serve import WeightsBody
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server, sound_states
@@ -47,6 +48,7 @@ async def test_an_update_that_its_caller_leaves_ends_all_the_same(
 
 async def test_a_server_that_was_started_again_behind_our_back_is_given_its_adapter(tmp_path: Path) -> None:
     (tmp_path / ADAPTER_CONFIG).write_text("{}")
+    save_file({}, tmp_path / ADAPTER_WEIGHTS)
     forgotten = 0
 
     def answer(body: Json) -> Answer:
@@ -65,6 +67,7 @@ async def test_a_server_that_was_started_again_behind_our_back_is_given_its_adap
 
 async def test_another_refusal_of_a_request_with_an_adapter_is_the_requests_fault(tmp_path: Path) -> None:
     (tmp_path / ADAPTER_CONFIG).write_text("{}")
+    save_file({}, tmp_path / ADAPTER_WEIGHTS)
     refusal = {"error": {"message": "too long"}}
     async with (
         scripted_server(lambda body: web.json_response(refusal, status=400)) as server,
