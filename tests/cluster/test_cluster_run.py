@@ -92,7 +92,7 @@ def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(clu
     run = start(command(cluster, tmp_path, 5), tmp_path)
     wait_for_step(run, tmp_path / "run", 1)
     # SIGKILL of the raylet, without a word to anybody: its workers and its server go with it.
-    cluster.remove_node(cluster.list_all_nodes[-1], allow_graceful=False)
+    cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
     cluster.add_node(**OF_A_NODE, resources={"room": 4})
     code, said = end(run)
     assert code == 0, said
