@@ -23,6 +23,7 @@ import ray
 import agentrl
 from agentrl.cluster.node_files import NodeFiles
 from agentrl.concurrency.child_process import ChildProcess, child_process
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import AgentRLError, ClusterError
 
 MAX_WAITING_BYTES = 2**22
@@ -135,23 +136,23 @@ class NodeProcess:
             with path.open("wb") as file:
                 for piece in pieces:
                     content = await piece
-                    await asyncio.to_thread(file.write, content)
+                    await in_thread(file.write, content)
         return str(self._files.finish(partial, digest))
 
     async def fetch(self, directory: str) -> AsyncIterator[tuple[str, bytes]]:
         """Yield the files of a directory of this node, piece by piece."""
-        for path in await asyncio.to_thread(lambda: sorted(Path(directory).rglob("*"))):
-            if not await asyncio.to_thread(path.is_file):
+        for path in await in_thread(lambda: sorted(Path(directory).rglob("*"))):
+            if not await in_thread(path.is_file):
                 continue
             name = str(path.relative_to(directory))
             yield name, b""
-            with await asyncio.to_thread(path.open, "rb") as file:
-                while content := await asyncio.to_thread(file.read, MAX_WAITING_BYTES):
+            with await in_thread(path.open, "rb") as file:
+                while content := await in_thread(file.read, MAX_WAITING_BYTES):
                     yield name, content
 
     async def remove(self, directory: str) -> None:
         """Delete what was brought, or written in the scratch space."""
-        await asyncio.to_thread(self._files.remove, Path(directory))
+        await in_thread(self._files.remove, Path(directory))
 
     async def _put(self, kind: str, content: Any, size: int) -> None:
         async with self._changed:
@@ -180,7 +181,7 @@ class NodeProcess:
         with self._log.open("rb") as log:
             while True:
                 last = ended.is_set()
-                while content := await asyncio.to_thread(log.read, CHUNK_BYTES):
+                while content := await in_thread(log.read, CHUNK_BYTES):
                     await self._put("log", content, len(content))
                 if last:
                     return
