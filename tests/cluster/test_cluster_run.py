@@ -96,7 +96,10 @@ def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(clu
     cluster.add_node(**OF_A_NODE, resources={"room": 4})
     code, said = end(run)
     assert code == 0, said
-    assert len(read_metrics(tmp_path / "run")) == 5
+    steps = read_metrics(tmp_path / "run")
+    assert len(steps) == 5
+    assert steps[-1]["workers_lost"] >= 1
+    assert steps[-1]["engine_failures"] >= 1
     assert audit(tmp_path / "run").violations == []
 
 
