@@ -157,7 +157,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "engine": "kind servers urls python gpus_per_server flags pause_mode transfer balance_threshold request_timeout_s "
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "cluster": "address rollout_workers episodes_per_worker cpus_per_worker cpus_per_server gpus_per_server worker_resources "
-        "server_resources worker_labels server_labels",
+        "server_resources worker_labels server_labels ranks_on_nodes cpus_per_rank gpus_per_rank rank_resources rank_labels",
         "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logit_bias max_logprobs "
         "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads strict "
         "model_names cors_origins session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port",

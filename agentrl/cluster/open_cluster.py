@@ -81,13 +81,16 @@ def check_room(config: RunConfig) -> None:
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     servers = 0 if config.engine.urls else config.engine.servers
-    roles = {"RolloutWorker": config.cluster.rollout_workers, "EngineServer": servers}
+    ranks = config.trainer.ranks if config.cluster.ranks_on_nodes else 0
+    roles = {"RolloutWorker": config.cluster.rollout_workers, "EngineServer": servers, "TrainerRank": ranks}
     needs = {role: _needs(config.cluster, role) for role in roles}
     for name in sorted({name for need in needs.values() for name in need}):
         total = sum(needs[role].get(name, 0) * count for role, count in roles.items())
         has = sum(node.get(name, 0) for node in nodes)
         each = ", ".join(
-            f"{count} x {needs[role][name]:g} of {role}" for role, count in roles.items() if needs[role].get(name)
+            f"{count} x {needs[role][name]:g} of {role}"
+            for role, count in roles.items()
+            if count and needs[role].get(name)
         )
         if total > has:
             raise ConfigError(
@@ -103,7 +106,9 @@ def check_room(config: RunConfig) -> None:
 
 def _needs(cluster: ClusterConfig, role: str) -> dict[str, float]:
     """Return what one process of a role takes, by the names of resources."""
-    if role == "EngineServer":
+    if role == "TrainerRank":
+        own = {"CPU": cluster.cpus_per_rank, "GPU": float(cluster.gpus_per_rank), **cluster.rank_resources}
+    elif role == "EngineServer":
         own = {"CPU": cluster.cpus_per_server, "GPU": float(cluster.gpus_per_server), **cluster.server_resources}
     else:
         own = {"CPU": cluster.cpus_per_worker, **cluster.worker_resources}
@@ -146,7 +151,11 @@ def _actor_class(role: str) -> Any:
 
 def _start_actor(cluster: ClusterConfig, role: str, name: str, run: str) -> Any:
     needs = _needs(cluster, role)
-    labels = cluster.server_labels if role == "EngineServer" else cluster.worker_labels
+    labels = {
+        "EngineServer": cluster.server_labels,
+        "RolloutWorker": cluster.worker_labels,
+        "TrainerRank": cluster.rank_labels,
+    }[role]
     return (
         _actor_class(role)
         .options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from agentrl.config.section import NotNegative, Positive, Section
 
@@ -12,7 +12,7 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class ClusterConfig(Section):
-    """Workers and servers on the nodes of a Ray cluster."""
+    """Workers, servers and the trainer's ranks on the nodes of a Ray cluster."""
 
     address: str = ""
     """"": this machine alone, without Ray; local: a Ray that is started here; auto or HOST:PORT: a cluster that runs."""
@@ -34,3 +34,22 @@ class ClusterConfig(Section):
     """Labels of the nodes that rollout workers may be on."""
     server_labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes that engine servers may be on."""
+    ranks_on_nodes: bool = False
+    """Whether the trainer's ranks (`trainer.ranks`) are on nodes too. Default: they are where the run is started."""
+    cpus_per_rank: Amount = 1
+    """CPUs that the cluster sets aside for a rank, if ranks are on nodes, as in what follows."""
+    gpus_per_rank: NotNegative = 0
+    """GPUs of a rank."""
+    rank_resources: dict[str, Amount] = Field(default_factory=dict)
+    """Custom resources that a rank takes."""
+    rank_labels: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes that ranks may be on."""
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> ClusterConfig:
+        given = [name for name in ("gpus_per_rank", "rank_resources", "rank_labels") if getattr(self, name)]
+        if given and not self.ranks_on_nodes:
+            raise ValueError(
+                f"{given[0]} is given, but ranks are not on nodes; set ranks_on_nodes = true, or leave it out"
+            )
+        return self

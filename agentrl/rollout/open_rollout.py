@@ -35,6 +35,8 @@ class Rollout:
 
     engine: SGLangEngine
     runner: Runner
+    open_host: OpenHost
+    """Opens the machine of another process of the run."""
 
 
 def open_hosts(config: RunConfig) -> AbstractAsyncContextManager[OpenHost]:
@@ -139,4 +141,4 @@ async def open_rollout(
             open_host=open_host,
         )
         runner = await stack.enter_async_context(opened)
-        yield Rollout(engine, runner)
+        yield Rollout(engine, runner, open_host)

@@ -53,6 +53,7 @@ from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.alarms import AlarmLog
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
+from agentrl.run.rank_hosts import rank_hosts
 from agentrl.run.run_directory import (
     config_text,
     read_metrics,
@@ -236,6 +237,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
                 run_dir / "trainer",
                 log=run_dir / "trainer.log",
                 lock=start.lock,
+                hosts=rank_hosts(config, rollout.open_host),
             )
         )
         keep, url = config.trainer.checkpoint.keep, start.url

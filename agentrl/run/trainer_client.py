@@ -35,6 +35,7 @@ from agentrl.machine.whole import partial_path, write_whole
 from agentrl.rollout.batch_file import BATCH_FILE, write_batch
 from agentrl.rollout.manifest import check_files
 from agentrl.rollout.training_history import TrainedStep
+from agentrl.run.fetched_weights import FetchedWeights
 from agentrl.run.run_directory import config_text
 from agentrl.run.trainer_ranks import RankStart, TrainerRanks, open_ranks
 
@@ -63,6 +64,7 @@ class TrainerClient:
         timeout_s: float,
         store: Path,
         work_dir: Path,
+        weights_dir: Path,
     ) -> None:
         """Keep what the trainer is started with.
 
@@ -71,11 +73,13 @@ class TrainerClient:
             timeout_s: Bound of every answer.
             store: The file of the run's store.
             work_dir: A directory of this machine for the files that the ranks are to read.
+            weights_dir: One for the weights, where rank 0 is elsewhere.
         """
         self._ranks = ranks
         self._timeout_s = timeout_s
         self._store = store
         self._work_dir = work_dir
+        self._fetched = FetchedWeights(weights_dir)
         self._running = AsyncExitStack()
         self._unread = 0
         """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
@@ -104,9 +108,9 @@ class TrainerClient:
     async def load(self, checkpoint: Path | None) -> Weights:
         """Start from a checkpoint, or from the model as it is."""
         if checkpoint is None:
-            return _weights(await self._ask(op="load", checkpoint=None))
+            return await self._weights(await self._ask(op="load", checkpoint=None))
         async with self._brought(checkpoint, self._started.hosts[:1]) as (there,):
-            return _weights(await self._ask(op="load", checkpoint=str(there)))
+            return await self._weights(await self._ask(op="load", checkpoint=str(there)))
 
     async def step(self, groups: Sequence[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
         """Train on some groups.
@@ -129,7 +133,7 @@ class TrainerClient:
             with anyio.CancelScope(shield=True):
                 await in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
         self.saving = reply["saving"]
-        return _weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
+        return await self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
     async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
         """Begin to write a checkpoint.
@@ -269,14 +273,21 @@ class TrainerClient:
             raise kind(f"{command['op']} failed in the trainer: {reply['error']}")
         return reply
 
+    async def _weights(self, reply: dict[str, Any]) -> Weights:
+        """Return the weights that an answer names, once they are on this machine.
+
+        Raises:
+            TrainerLostError: Rank 0's machine is gone.
+        """
+        host = self._started.hosts[0]
+        with _of_host(host):
+            path = await self._fetched.fetch(host, Path(reply["weights"]))
+        return Weights(reply["version"], path, reply["chain"])
+
     async def _read(self) -> str:
         line = await self._started.read_line(self._timeout_s)
         self._unread -= 1
         return line
-
-
-def _weights(reply: dict[str, Any]) -> Weights:
-    return Weights(reply["version"], Path(reply["weights"]), reply["chain"])
 
 
 @contextmanager
@@ -316,7 +327,7 @@ async def open_trainer(
     Args:
         store: The file of the run's store.
         config: The configuration. Its ranks are as many as are started.
-        weights_dir: Where the trainer publishes weights, if rank 0 is on this machine.
+        weights_dir: Where the trainer publishes weights, or where they are brought if rank 0 is on another machine.
         work_dir: A directory of this machine for the files that the ranks are to read; emptied first, deleted in the end.
         log: The file that rank 0 writes to; other ranks have files beside it.
         lock: The descriptor that holds the run's directory, which the ranks on this machine hold on to; None: nothing holds it.
@@ -345,7 +356,7 @@ async def open_trainer(
             async with open_ranks(starts) as started:
                 yield started
 
-    client = TrainerClient(ranks, config.trainer.step_timeout_s, store, work_dir)
+    client = TrainerClient(ranks, config.trainer.step_timeout_s, store, work_dir, weights_dir)
     try:
         await client.start()
         yield client

@@ -1,4 +1,4 @@
-"""Whole runs on a real Ray cluster of several nodes, as a user starts them: workers and a server on nodes, one of which dies."""
+"""Whole runs on a real Ray cluster of several nodes, as a user starts them: workers, servers and a rank on nodes, one of which dies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
+from agentrl.run.retrain import retrain
 from agentrl.run.run_directory import read_metrics
 from tests.whole_audit import audit
 
@@ -101,6 +103,27 @@ def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(clu
     assert steps[-1]["workers_lost"] >= 1
     assert steps[-1]["engine_failures"] >= 1
     assert audit(tmp_path / "run").violations == []
+
+
+def test_a_trainer_on_a_node_goes_on_elsewhere_when_that_is_killed_and_trains_to_the_bit_as_here(
+    cluster: Any, tmp_path: Path
+) -> None:
+    node = cluster.add_node(**OF_A_NODE, resources={"trainer": 1})
+    where = ("--cluster.ranks_on_nodes", "--cluster.rank_resources.trainer=1")
+    run = start(command(cluster, tmp_path, 3, *where), tmp_path)
+    try:
+        wait_for_step(run, tmp_path / "run", 1)
+        cluster.remove_node(node, allow_graceful=False)
+    finally:
+        node = cluster.add_node(**OF_A_NODE, resources={"trainer": 1})
+    code, said = end(run)
+    cluster.remove_node(node)
+    assert code == 0, said
+    assert "starting the trainer again" in said
+    assert len(read_metrics(tmp_path / "run")) == 3
+    assert audit(tmp_path / "run").violations == []
+    retrained = anyio.run(retrain, tmp_path / "run")  # on this machine
+    assert (retrained.steps, retrained.same) == (3, 3)
 
 
 def test_a_cluster_that_is_too_small_is_named_before_anything_starts(cluster: Any, tmp_path: Path) -> None:
