@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import ray
+from ray.exceptions import ActorDiedError
 
 from agentrl.cluster.answers import answered
 from agentrl.cluster.brought import Brought
@@ -25,6 +26,8 @@ from agentrl.errors import AgentRLError, ConfigError, one_line
 
 PLACE_TIMEOUT_S = 300.0
 """Bound of finding room for a process, and of starting its actor."""
+PLACE_TRIES = 5
+"""So many nodes may die, one after the other, with a process that was to start there."""
 CLOSE_TIMEOUT_S = 20.0
 NOT_SENT = ["runs/", ".git/", ".venv/", "__pycache__/", "*.safetensors", "*.sqlite*", "*.log"]
 """What lies beside a workflow's file and does not travel with it."""
@@ -120,9 +123,18 @@ def _opener(cluster: ClusterConfig, run: str) -> Callable[[str, str], AbstractAs
 
     @asynccontextmanager
     async def open_host(role: str, name: str) -> AsyncIterator[Host]:
-        actor = await in_thread(_start_actor, cluster, role, name, run)
+        for tries_left in reversed(range(PLACE_TRIES)):
+            actor = await in_thread(_start_actor, cluster, role, name, run)
+            try:
+                facts = await answered(actor.facts.remote(), f"no node has room for the {name}", PLACE_TIMEOUT_S)
+                break
+            except BaseException as error:
+                with anyio.CancelScope(shield=True):
+                    await in_thread(ray.kill, actor)
+                # Ray may choose a node that has died and is not known to be dead yet: the next one will be another.
+                if not (tries_left and isinstance(error.__cause__, ActorDiedError)):
+                    raise
         try:
-            facts = await answered(actor.facts.remote(), f"no node has room for the {name}", PLACE_TIMEOUT_S)
             yield RayHost(
                 name=f"node {facts['address']} ({facts['node'][:8]})",
                 actor=actor,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,21 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
+WORKFLOW = """
+from pathlib import Path
+
+import anyio
+from calculator import run as play
+
+HOLD = Path({hold!r})
+
+
+async def run(episode):
+    while HOLD.exists():
+        await anyio.sleep(0.05)
+    return await play(episode)
+"""
+"""Episodes that begin while there is a file wait until it is gone."""
 OF_A_NODE = {"num_cpus": 4, "object_store_memory": 80 * 2**20}
 
 
@@ -45,10 +61,11 @@ def cluster() -> Iterator[Any]:
 
 
 def command(cluster: Any, folder: Path, steps: int, *more: str) -> list[str]:
-    """A run whose workflow's file is nowhere but in its own folder."""
+    """A run whose workflow's file, and the module that it imports, are nowhere but in its own folder."""
     work = folder / "work"
     work.mkdir()
-    shutil.copy(ROOT / "workflows" / "calculator.py", work / "w.py")
+    (work / "w.py").write_text(WORKFLOW.format(hold=str(folder / "hold")))
+    shutil.copy(ROOT / "workflows" / "calculator.py", work)
     (work / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(24, seed=1)))
     settings = {
         "tasks": work / "train.jsonl",
@@ -82,20 +99,27 @@ def end(run: subprocess.Popen[str], timeout_s: float = 500) -> tuple[int, str]:
     return run.returncode, said
 
 
-def wait_for_step(run: subprocess.Popen[str], run_dir: Path, step: int) -> None:
+@contextmanager
+def held_after_step(run: subprocess.Popen[str], folder: Path, step: int) -> Iterator[None]:
+    """Wait for a step, and let no more episodes begin for the length of the context: the run cannot end meanwhile."""
     deadline = time.monotonic() + 400
-    while len(read_metrics(run_dir)) < step:
+    while len(read_metrics(folder / "run")) < step:
         assert run.poll() is None, end(run)[1]
         assert time.monotonic() < deadline, "the run did not get that far"
-        time.sleep(0.2)
+        time.sleep(0.05)
+    (folder / "hold").touch()
+    try:
+        yield
+    finally:
+        (folder / "hold").unlink()
 
 
 def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(cluster: Any, tmp_path: Path) -> None:
     run = start(command(cluster, tmp_path, 5), tmp_path)
-    wait_for_step(run, tmp_path / "run", 1)
-    # SIGKILL of the raylet, without a word to anybody: its workers and its server go with it.
-    cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
-    cluster.add_node(**OF_A_NODE, resources={"room": 4})
+    with held_after_step(run, tmp_path, 1):
+        # SIGKILL of the raylet, without a word to anybody: its workers and its server go with it.
+        cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+        cluster.add_node(**OF_A_NODE, resources={"room": 4})
     code, said = end(run)
     assert code == 0, said
     steps = read_metrics(tmp_path / "run")
@@ -111,10 +135,8 @@ def test_a_trainer_on_a_node_goes_on_elsewhere_when_that_is_killed_and_trains_to
     node = cluster.add_node(**OF_A_NODE, resources={"trainer": 1})
     where = ("--cluster.ranks_on_nodes", "--cluster.rank_resources.trainer=1")
     run = start(command(cluster, tmp_path, 3, *where), tmp_path)
-    try:
-        wait_for_step(run, tmp_path / "run", 1)
+    with held_after_step(run, tmp_path, 1):
         cluster.remove_node(node, allow_graceful=False)
-    finally:
         node = cluster.add_node(**OF_A_NODE, resources={"trainer": 1})
     code, said = end(run)
     cluster.remove_node(node)

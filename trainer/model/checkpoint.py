@@ -34,7 +34,7 @@ from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, write_m
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.digest import digest
-from agentrl.trainer.model.lora import base_weights, is_adapted, merged_weights, write_adapter
+from agentrl.trainer.model.lora import base_weights, check_alpha, is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors
 
 OPTIMIZER_STATE = ("exp_avg", "exp_avg_sq")
@@ -333,7 +333,7 @@ def read_published(model: nn.Module, directory: Path, ranks: Ranks) -> None:
         ranks: The trainer's ranks.
 
     Raises:
-        ConfigError: They are an adapter of another rank or other layers, or do not fit the model, and this is rank 0.
+        ConfigError: They are an adapter of another rank, another α or other layers, or do not fit the model, and this is rank 0.
         RankZeroError: The same, and this is another.
     """
     adapted, parameters = is_adapted(model), trained_parameters(model)
@@ -345,6 +345,8 @@ def read_published(model: nn.Module, directory: Path, ranks: Ranks) -> None:
             raise ConfigError(
                 f"{directory / ADAPTER_WEIGHTS} is of another `trainer.lora.rank`, or of other `trainer.lora.targets`"
             )
+        if adapted:
+            check_alpha(model, directory)
         return weights
 
     _read_all(parameters, read, directory, ranks)

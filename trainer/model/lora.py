@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from agentrl.config import LoraConfig
 from agentrl.engine.adapter import is_adapter_parameter, name_in_base, name_in_file
-from agentrl.engine.protocol import ADAPTER_WEIGHTS
+from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentrl.errors import ConfigError
 
 
@@ -48,6 +49,24 @@ def add_adapter(model: Any, config: LoraConfig) -> None:
 def is_adapted(model: nn.Module) -> bool:
     """Return whether the model has an adapter, which is then all of it that is trained."""
     return any(is_adapter_parameter(name) for name, _ in model.named_parameters())
+
+
+def check_alpha(model: Any, directory: Path) -> None:
+    """Check that what an adapter adds counts as much in a model as in the one that it was trained in: α/r times.
+
+    Args:
+        model: The adapted model.
+        directory: Where the adapter was written.
+
+    Raises:
+        ConfigError: It was trained with another α.
+    """
+    alpha, trained = model.peft_config["default"].lora_alpha, json.loads((directory / ADAPTER_CONFIG).read_bytes())
+    if trained["lora_alpha"] != alpha:
+        raise ConfigError(
+            f"{directory} was trained with `trainer.lora.alpha` = {trained['lora_alpha']:g}, and it is {alpha:g}, under which the same "
+            "weights are another policy; go on with the value that the run began with, or begin a new one"
+        )
 
 
 @contextmanager

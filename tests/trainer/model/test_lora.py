@@ -103,6 +103,7 @@ def test_the_reference_is_the_model_under_the_adapter_and_costs_no_memory() -> N
         ({}, {"lora": {"rank": 4}}, "was trained without an adapter"),
         ({"lora": {"rank": 4}}, {"lora": {"rank": 8}}, "another `trainer.lora.rank`"),
         ({"lora": {"rank": 4}}, {"lora": {"rank": 4, "targets": ["q_proj"]}}, "other `trainer.lora.targets`"),
+        ({"lora": {"rank": 4, "alpha": 8}}, {"lora": {"rank": 4}}, "with `trainer.lora.alpha` = 8, and it is 32"),
     ],
 )
 def test_a_checkpoint_of_another_kind_is_refused(
