@@ -60,6 +60,7 @@ def _join(config: RunConfig) -> None:
     runtime_env: dict[str, Any] = {}
     if config.workflow:
         runtime_env = {"working_dir": str(Path(config.workflow).absolute().parent), "excludes": NOT_SENT}
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of the thread that joins, which is no user's concern
     try:
         ray.init(
             address=address,
