@@ -159,7 +159,7 @@ async def running(
 
     with await in_thread(Store, run_dir / "store.sqlite") as store:
         await in_thread(store.begin_restart, "tasks", config.model_dump_json())
-        client = TrainerClient(ranks, 60, run_dir / "store.sqlite", run_dir / "trainer")
+        client = TrainerClient(ranks, 60, run_dir / "store.sqlite", run_dir / "trainer", run_dir / "weights")
         await client.start()
         try:
             trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=say, url=url)
