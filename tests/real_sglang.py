@@ -7,7 +7,7 @@ from pathlib import Path
 
 import agentrl.workflows
 from agentrl.config import EngineConfig, load_config
-from agentrl.engine.launch import LocalServer
+from agentrl.engine.launch import LocalServer, free_port
 from tests.components import missing
 
 SETTINGS = Path(agentrl.workflows.__path__[0]) / "sglang_cpu.toml"
@@ -24,4 +24,6 @@ def sglang_config(**changes: object) -> EngineConfig:
 
 def sglang_command(model_path: Path) -> list[str]:
     """The command of one server, at a free port."""
-    return LocalServer(0, model_path, sglang_config(), Path(os.devnull), seed=0).sglang_command(model_path)
+    command = LocalServer(0, model_path, sglang_config(), Path(os.devnull), seed=0).sglang_command(model_path)
+    command[command.index("--port") + 1] = str(free_port())
+    return command

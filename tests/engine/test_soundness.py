@@ -379,10 +379,11 @@ async def test_a_server_that_keeps_saying_what_cannot_be_right_is_taken_out_and_
     def answer(body: Json) -> Answer:
         return spoiled(set_logprob(None))(body) if ill else goes_on(body)
 
-    async def restart(url: str) -> None:
+    async def restart(url: str) -> str:
         nonlocal ill
         restarted.append(url)
         ill = False
+        return url
 
     async with scripted_server(answer) as bad, scripted_server(goes_on) as good:
         limits = EngineLimits(health_interval_s=0.05)
@@ -454,10 +455,11 @@ async def test_a_server_that_fails_to_load_weights_is_started_again_with_them_an
 
     restarted: list[str] = []
 
-    async def restart(url: str) -> None:
+    async def restart(url: str) -> str:
         nonlocal ill
         restarted.append(url)
         ill = False
+        return url
 
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(scripted_server(lambda body: [], load))]
