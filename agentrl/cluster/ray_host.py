@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.answers import COPY_TIMEOUT_S, answered
 from agentrl.cluster.brought import Brought
-from agentrl.concurrency.child_process import STOP_TIMEOUT_S
+from agentrl.concurrency.child_process import STOP_TIMEOUT_S, end_of_log
 from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.host import Child
 from agentrl.concurrency.threads import in_thread
@@ -258,17 +258,10 @@ class RayChild:
                 return  # `take_events` says so
 
     async def _died(self) -> AgentRLError:
-        said = error_line(await in_thread(_end_of, self._log)) or "nothing in its log"
+        said = error_line(await in_thread(end_of_log, self._log)) or "nothing in its log"
         return self._error(f"the {self._name} on {self._host.name} ended: {said}; its log is {self._log}")
 
 
 def _write_log(log: Path, content: bytes) -> None:
     with open_private(log, "ab") as file:
         file.write(content)
-
-
-def _end_of(log: Path) -> str:
-    try:
-        return log.read_bytes()[-(2**16) :].decode(errors="replace")
-    except OSError:
-        return ""

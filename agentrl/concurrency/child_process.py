@@ -91,11 +91,12 @@ class ChildProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _died(self) -> AgentRLError:
-        said = error_line(await in_thread(_end_of, self._log)) or "nothing in its log"
+        said = error_line(await in_thread(end_of_log, self._log)) or "nothing in its log"
         return self._error(f"the {self._name} ended: {said}; its log is {self._log}")
 
 
-def _end_of(log: Path) -> str:
+def end_of_log(log: Path) -> str:
+    """Return the last `LOG_TAIL_BYTES` of a log as text; "" where it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(-min(LOG_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
