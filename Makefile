@@ -2,9 +2,9 @@
 PYTHON ?= python3
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 BIN := .venv/bin
-# uv installs faster, and compiles what it installs only when asked to; where there is none, pip does. UV= keeps to pip.
+# uv installs faster; where there is none, pip does. UV= keeps to pip.
 UV ?= $(shell command -v uv)
-INSTALL = $(if $(UV),$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python,$(BIN)/python -m pip install $(PIP_FLAGS))
+INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install $(PIP_FLAGS))
 
 ENGINE ?= embedded
 PROCESSES ?= 2
@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What mypy found, which it looks at again only where a file has changed.
 MYPY_CACHE ?= $(CURDIR)/.build/mypy
 
-.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test test-whole test-fast lint docs pictures typed format bench nano-model nano-player clean
+.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test gate test-fast soak lint docs pictures typed format bench nano-model nano-player clean
 
 # What a user needs, without the tools of development: to train, to serve, and the environments that ship with agentrl.
 install: .venv/installed
@@ -39,19 +39,26 @@ sglang:
 sandboxes:
 	scripts/start_sandboxes.sh
 
-test: lint test-whole
+# What lands a change: format, lint, types, and the gate's tests.
+test: lint gate
 
-# Two processes share the suite: much of it waits for servers. `make test PROCESSES=0` runs it in one.
-test-whole: .venv/ready
-	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
+# The tests that are not marked `soak`, in two processes, as much of it waits for servers. A test that fails is run once more, alone.
+gate: .venv/ready
+	$(BIN)/python scripts/run_tests.py --processes=$(PROCESSES)
 
 # Under two minutes on two cores, for the everyday loop: without what is marked slow, and without what needs a server or a sandbox to be started.
 # What is left waits more than it computes, so three processes share it.
 test-fast: PROCESSES = 3
 test-fast: .venv/ready
-	$(BIN)/python -m pytest --numprocesses=$(PROCESSES) -m "not slow"
+	$(BIN)/python scripts/run_tests.py --processes=$(PROCESSES) -m "not soak and not slow"
+
+# What a release needs, hours of it: docs/soak.md says what it holds. `make soak PART=proxy` runs one part. It installs what it needs.
+soak: .venv/ready
+	PYTHON=$(PYTHON) scripts/install_soak.sh
+	$(BIN)/python scripts/soak.py $(PART)
 
 lint: .venv/ready typed
+	@test ! -s tests/flaky.txt || { echo "tests/flaky.txt names tests that leaned on chance: mend or move them, and empty it"; exit 1; }
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(MYPY_CACHE) --config-file $(CURDIR)/pyproject.toml -p agentrl -p recipes

@@ -13,10 +13,6 @@ command -v dockerd > /dev/null || packages+=(docker.io iptables)
 command -v debootstrap > /dev/null || packages+=(debootstrap)
 command -v g++ > /dev/null || packages+=(g++)
 /usr/bin/python3 -c "import pytest" 2> /dev/null || packages+=(python3-pytest) # for sandboxes of an ordinary user
-command -v sshd > /dev/null || [ -x /usr/sbin/sshd ] || packages+=(openssh-server openssh-client openssl) # for engines elsewhere
-command -v ip > /dev/null || packages+=(iproute2) # for the bridge of a second engine
-command -v podman > /dev/null || packages+=(podman uidmap slirp4netns runc) # for rootless Podman; runc, as crun refuses both versions of control groups at once
-command -v strace > /dev/null || packages+=(strace) # for tests of what a power cut does
 if [ ${#packages[@]} -gt 0 ]; then
     echo "[1/3] installing ${packages[*]}" >&2
     apt-get update -qq

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from _pytest.terminal import TerminalReporter
 from blockbuster import blockbuster_ctx
 from hypothesis import settings
 from safetensors.torch import load_file, save_file
@@ -44,6 +47,7 @@ OF_DOCKER = (
 OF_SGLANG = (
     "engine/test_broadcast",
     "engine/test_real_sglang",
+    "engine/test_sglang_server",
     "engine/test_unfinished_replies",
     "proxy/test_images",
 )
@@ -52,10 +56,8 @@ OF_SANDBOXES = ("backend", "bubblewrap", "docker")
 """Fixtures of tests that open sandboxes."""
 OF_SERVERS = ("server_url", "sglang_url", "any_server_url", "own_server")
 """Fixtures of tests that need a server of the engine, which every process would start for itself."""
-TIME_LIMIT_S = 60.0
-"""Of a test that says nothing else, as pyproject.toml has it."""
-SERVER_TIME_LIMIT_S = 300
-"""Of one that may be the first to start an SGLang server, or find the Docker engine started again."""
+SLOWEST = 10
+"""How many tests, and files, are listed at the end."""
 _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
 
@@ -83,28 +85,54 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that start servers their time, mark those as slow that `make test-fast` leaves out, and begin with the longest: at
-    the end no process is left with a long one while the others wait."""
+    """Mark as slow what starts servers or sandboxes, which `make test-fast` leaves out, and begin with what one process has for
+    itself: at the end none is left with it while the others wait."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        servers = shared_with(item.nodeid) is not None or "sglang_url" in fixtures
-        if servers and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(SERVER_TIME_LIMIT_S))
-        if servers or time_limit_s(item) > TIME_LIMIT_S or not {*OF_SANDBOXES, *OF_SERVERS}.isdisjoint(fixtures):
+        if shared_with(item.nodeid) or not {*OF_SANDBOXES, *OF_SERVERS}.isdisjoint(fixtures):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=time_limit_s, reverse=True)
+    items.sort(key=lambda item: shared_with(item.nodeid) is None)
+
+
+_RUNNING: set[str] = set()
+"""The tests that are running now, as the process that shares them out knows it."""
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _RUNNING.add(nodeid)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    _RUNNING.discard(nodeid)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say at SIGTERM, which scripts/run_tests.py sends after the time limit of all tests, which of them were running."""
+
+    def stop(*_: object) -> None:
+        pytest.exit(f"the time is over; running: {', '.join(sorted(_RUNNING)) or 'no test'}", returncode=1)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """List the files that took longest, as pytest lists the tests."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
+    if not seconds:
+        return
+    terminalreporter.section(f"slowest {SLOWEST} files")
+    for file, duration in seconds.most_common(SLOWEST):
+        terminalreporter.line(f"{duration:.1f}s {file}")
 
 
 def pytest_collection_finish() -> None:
     """Leave what imports and collection made out of every later search for garbage: each would take most of a second."""
     gc.collect()
     gc.freeze()
-
-
-def time_limit_s(item: pytest.Item) -> float:
-    """The time limit of a test."""
-    marker = item.get_closest_marker("timeout")
-    return TIME_LIMIT_S if marker is None else float(marker.args[0])
 
 
 @pytest.fixture(scope="session")
@@ -187,14 +215,14 @@ def sglang_url() -> Iterator[str]:
     stop_server(process)
 
 
-@pytest.fixture(scope="session", params=["embedded", "sglang"])
+@pytest.fixture(scope="session", params=["embedded", pytest.param("sglang", marks=pytest.mark.soak)])
 def any_server_url(request: pytest.FixtureRequest) -> str:
     """Each kind of server in turn."""
     url: str = request.getfixturevalue("server_url" if request.param == "embedded" else "sglang_url")
     return url
 
 
-@pytest.fixture(scope="session", params=["bubblewrap", "docker"])
+@pytest.fixture(scope="session", params=["bubblewrap", pytest.param("docker", marks=pytest.mark.soak)])
 def backend(request: pytest.FixtureRequest) -> BackendName:
     """Each backend in turn."""
     return working_backend(request.param)
