@@ -61,6 +61,7 @@ lint: .venv/ready typed
 	@test ! -s tests/flaky.txt || { echo "tests/flaky.txt names tests that leaned on chance: mend or move them, and empty it"; exit 1; }
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m scripts.budgets
 	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(MYPY_CACHE) --config-file $(CURDIR)/pyproject.toml -p agentrl -p recipes
 	cd .build/typed && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache --no-logo
 

@@ -78,17 +78,17 @@ def failed_tests() -> list[str]:
     return sorted(json.loads(LAST_FAILED.read_text())) if LAST_FAILED.exists() else []
 
 
-def run_ring(words: list[str], processes: int, limit_s: float) -> int:
+def run_ring(words: list[str], processes: int, limit_s: float, *, once: bool) -> int:
     """Run the tests that `words` choose, those that failed once more, and return the exit code of the ring."""
     begin = time.monotonic()
     LAST_FAILED.unlink(missing_ok=True)
     code = run_pytest([*words, f"--numprocesses={processes}"], limit_s)
     failed = failed_tests()
     left_s = limit_s - (time.monotonic() - begin)
-    if code != 1 or not failed or len(failed) > MOST_RERUN or left_s <= 0:
+    if once or code != 1 or not failed or len(failed) > MOST_RERUN or left_s <= 0:
         return code
     print(f"{len(failed)} failed, and each is run once more, alone", flush=True)
-    code = run_pytest([*words, "--numprocesses=0", "--last-failed", "--last-failed-no-failures=none"], left_s)
+    code = run_pytest([*words, "--numprocesses=1", "--last-failed", "--last-failed-no-failures=none"], left_s)
     if flaky := [test for test in failed if test not in failed_tests()] if code in (0, 1) else []:
         FLAKY.write_text("".join(f"{test}\n" for test in sorted({*FLAKY.read_text().splitlines(), *flaky})))
         print(f"FLAKY ({len(flaky)}, in tests/flaky.txt; mend them, or move them to the soak): {'; '.join(flaky)}")
@@ -100,10 +100,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2, help="among which the tests are shared")
     parser.add_argument("--limit-s", type=float, default=40 * 60, help="for all tests together")
+    parser.add_argument("--once", action="store_true", help="run no test a second time")
     options, words = parser.parse_known_args()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    code = run_ring(words, options.processes, options.limit_s)
+    code = run_ring(words, options.processes, options.limit_s, once=options.once)
     if left := end_descendants() if sys.platform == "linux" else []:
         print("ended, as tests left them running:", *left, sep="\n  ")
     return code

@@ -16,15 +16,27 @@ PAGE = ROOT / "docs" / "soak.md"
 PART_LIMIT_S = 3 * 60 * 60
 TEST_LIMIT_S = 40 * 60
 PARTS = {
-    "sandboxes": ("tests/sandboxes", "Docker, Podman, Kubernetes' API, ssh and TLS engines; hostile programs and tests"),
+    "sandboxes": (
+        "tests/sandboxes",
+        "Docker, Podman, Kubernetes' API, ssh and TLS engines; hostile programs and tests",
+    ),
     "engine": ("tests/engine", "SGLang in all modes, servers killed at random, broadcast, adapters"),
     "proxy": ("tests/proxy", "other clients, agents' command lines, fuzzers, images"),
     "rollout": ("tests/rollout tests/concurrency tests/machine tests/store", "workers and workflows that hang or die"),
-    "run": ("tests/run tests/test_crash_test.py", "kills in series, power cuts, altered run directories, an object store"),
+    "run": (
+        "tests/run tests/test_crash_test.py",
+        "kills in series, power cuts, altered run directories, an object store",
+    ),
     "trainer": ("tests/trainer tests/models tests/record", "ranks, model kinds, long numeric comparisons"),
     "cluster": ("tests/cluster", "Ray clusters of several nodes that are killed"),
-    "workflows": ("tests/workflows tests/envs tests/evaluation", "agents and task images in containers, long evaluations"),
-    "docs": ("tests/cli tests/testing tests/test_python_page.py tests/test_package.py", "the tutorial and pages, run whole"),
+    "workflows": (
+        "tests/workflows tests/envs tests/evaluation",
+        "agents and task images in containers, long evaluations",
+    ),
+    "docs": (
+        "tests/cli tests/testing tests/test_python_page.py tests/test_package.py",
+        "the tutorial and pages, run whole",
+    ),
     "benchmarks": ("tests/benchmarks", "each benchmark at its smallest size"),
 }
 """What each part holds, and the folders and files whose soak tests it runs."""
@@ -48,14 +60,18 @@ def run_part(name: str) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         junit = Path(scratch) / "junit.xml"
         options = ["-m", "soak", "-o", f"faulthandler_timeout={TEST_LIMIT_S}", f"--junitxml={junit}"]
-        words = [sys.executable, "scripts/run_tests.py", f"--limit-s={PART_LIMIT_S}", *options, *paths]
+        words = [sys.executable, "scripts/run_tests.py", "--once", f"--limit-s={PART_LIMIT_S}", *options, *paths]
         begin = datetime.now(UTC)
-        code = subprocess.run(words, cwd=ROOT, env={**os.environ, "AGENTRL_TEST_EVERYTHING": "1"}, check=False).returncode
+        code = subprocess.run(
+            words, cwd=ROOT, env={**os.environ, "AGENTRL_TEST_EVERYTHING": "1"}, check=False
+        ).returncode
         end = datetime.now(UTC)
         counts = totals(junit)
     failed = counts["failures"] + counts["errors"]
     result = "passed" if code == 0 else f"{failed} failed" if failed else f"did not end: exit code {code}"
-    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     minutes = f"{(end - begin).total_seconds() / 60:.1f}"
     return [name, holds, str(counts["tests"]), minutes, f"{end:%Y-%m-%d %H:%M}", commit.stdout.strip(), result]
 
