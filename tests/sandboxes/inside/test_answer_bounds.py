@@ -85,6 +85,7 @@ def test_long_strings_and_integers_that_are_long_enough_are_not(answer: bytes) -
     check_bounds(answer)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "unit", [b"[]", b"[],", b"1,", b'"",', b'\\"', b'"\\\\', b"[", b"{", b'"', b" ", b"1", b"\0", b"\xff"]
 )
