@@ -35,13 +35,13 @@ IN_THE_SOAK = ("hoards page tables", "fills the buffers of sockets", "makes empt
 
 
 @pytest.fixture(scope="module", params=["bubblewrap", "docker"])
-def each_backend(request: pytest.FixtureRequest) -> BackendName:
+def backend(request: pytest.FixtureRequest) -> BackendName:
     return working_backend(request.param)
 
 
 @pytest.fixture(scope="module")
-async def pool(each_backend: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=LIMITS), backend=each_backend, size=2) as pool:
+async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=backend, size=2) as pool:
         yield pool
 
 

@@ -11,7 +11,7 @@ import pytest
 from agentrl.sandboxes import BackendName, Limits, Sandbox, open_sandbox
 from tests.real_sandboxes import as_an_ordinary_user
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FOLDERS = ("/sandbox", "/tmp", "/dev/shm", "/dev/mqueue")
 
