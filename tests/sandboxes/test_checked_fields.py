@@ -135,6 +135,7 @@ def test_a_value_without_sense_is_named(kind: type, given: dict[str, Any], compl
         kind(**RIGHT[kind] | given)
 
 
+@pytest.mark.soak
 def test_what_is_made_by_the_thousand_is_made_quickly() -> None:
     makers = [
         lambda: IOTest(stdin="1 2", stdout="3"),

@@ -43,6 +43,7 @@ def printed(page: str, tmp_path: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.soak
 def test_the_script_of_grading_runs_as_it_stands(backend: BackendName, tmp_path: Path) -> None:
     first, *rest = printed("grading.md", tmp_path).splitlines()
     assert first == "passed True"

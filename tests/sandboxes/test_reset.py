@@ -11,7 +11,7 @@ import pytest
 from agentrl.sandboxes import BackendName, Limits, Sandbox, open_sandbox
 from tests.real_sandboxes import as_an_ordinary_user
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FOLDERS = ("/sandbox", "/tmp", "/dev/shm", "/dev/mqueue")
 
@@ -106,7 +106,7 @@ print(server.accept()[0].recv(5).decode(), subprocess.run(['echo', 'fine'], capt
 """
 
 
-@pytest.fixture(params=["bubblewrap", "bubblewrap as an ordinary user", "docker"])
+@pytest.fixture(params=["bubblewrap", pytest.param("bubblewrap as an ordinary user", marks=pytest.mark.soak), "docker"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> BackendName:
     name, _, ordinary = request.param.partition(" ")
     if ordinary:
@@ -155,6 +155,7 @@ async def test_each_user_is_another_to_the_kernel(sandbox: Sandbox) -> None:
     assert len(seen) == 5 or seen == {1000}
 
 
+@pytest.mark.soak
 async def test_a_message_that_comes_while_a_sandbox_is_reset_is_not_torn(sandbox: Sandbox) -> None:
     """It is for the old user, and read whole by the next first process, which knows of no such program."""
     for _ in range(10):
@@ -180,6 +181,7 @@ for n in range(8):
 """Files that are on their way through sockets of which nobody holds an end: the kernel looks for them now and then."""
 
 
+@pytest.mark.soak
 async def test_no_memory_of_an_earlier_user_s_is_the_next_one_s(sandbox: Sandbox) -> None:
     hungry = "x = bytearray(b'x') * 150_000_000; print(len(x))"
     for _ in range(4):

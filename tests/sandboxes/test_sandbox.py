@@ -171,6 +171,7 @@ async def test_runs_of_one_message_are_as_runs_one_by_one(sandbox: Sandbox) -> N
         assert 0 < one.cpu_s < 5
 
 
+@pytest.mark.soak
 async def test_runs_of_one_message_end_within_their_time_and_with_their_context(sandbox: Sandbox) -> None:
     sleep = {"main.py": b"import time; time.sleep(float(input()))"}
     limits = Limits(timeout_s=10)
@@ -187,6 +188,7 @@ async def test_runs_of_one_message_end_within_their_time_and_with_their_context(
     assert (await sandbox.run(["true"])).ok
 
 
+@pytest.mark.soak
 async def test_what_runs_of_one_message_are_forgiven_loses_no_sandbox(
     bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +314,7 @@ async def test_a_run_that_is_given_up_is_killed(sandbox: Sandbox) -> None:
     assert (await sandbox.run(["echo", "fine"])).stdout == b"fine\n"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("attempt", [one for one in ATTEMPTS[:-2] if not is_tried(one)], ids=lambda one: one.does)
 async def test_each_limit_holds(backend: BackendName, attempt: Attempt) -> None:
     """Those that the contract does not try (tests/testing/test_check_backend.py, tests/cli/test_doctor.py)."""
@@ -361,6 +364,7 @@ async def test_without_isolation_there_is_a_warning() -> None:
         await choose_backend("UNSAFE_no_isolation", SandboxSpec())
 
 
+@pytest.mark.soak
 async def test_bubblewrap_without_root(bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an ordinary user, the sandbox is in a user namespace: the limits hold there as well."""
     as_an_ordinary_user(monkeypatch)
@@ -394,6 +398,7 @@ anyio.run(main)
     await wait_until(lambda: not asleep(), timeout_s=40)
 
 
+@pytest.mark.soak
 async def test_a_sandbox_to_which_nobody_says_a_word_ends(
     backend: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,7 +415,7 @@ async def test_a_sandbox_to_which_nobody_says_a_word_ends(
             assert (await sandbox.run(["true"])).ok
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_a_time_in_which_the_machine_does_not_run_the_sandbox_is_no_program_s(bubblewrap: BackendName) -> None:
     work = "import time\nwhile time.process_time() < 0.5: pass\nprint('done')"
     async with open_sandbox(backend=bubblewrap) as sandbox:
@@ -427,6 +432,7 @@ async def test_a_time_in_which_the_machine_does_not_run_the_sandbox_is_no_progra
             assert (await sandbox.run(["sleep", "9"], timeout_s=0.2)).end_reason == EndReason.TIMEOUT
 
 
+@pytest.mark.soak
 def test_a_time_in_which_a_program_waits_for_a_core_is_not_its_own() -> None:
     """One core is given to two busy processes of very different weight."""
     core = min(os.sched_getaffinity(0))

@@ -30,6 +30,7 @@ async def test_a_line_is_read_up_to_a_bound(sandbox: Sandbox) -> None:
         assert await process.read_line() == b"b" * 100_000
 
 
+@pytest.mark.soak
 async def test_a_line_written_letter_by_letter_is_searched_once(sandbox: Sandbox) -> None:
     code = "import os\nfor _ in range(30_000): os.write(1, b'x')\nos.write(1, b'\\n')\nprint('end')"
     started = time.thread_time()
@@ -85,6 +86,7 @@ async def test_names_that_are_no_utf8_survive_a_snapshot(sandbox: Sandbox) -> No
     assert listed.stdout == b"[b'link', b'\\xed\\xa0\\x80', b'\\xff\\xfe']\n"
 
 
+@pytest.mark.soak
 async def test_a_build_that_leaves_too_much_has_failed(backend: BackendName) -> None:
     code = "for n in range(20): open(f'hole{n}', 'wb').truncate(60 * 2**20)"
     language = Language(file="main.py", build=("python3", "-c", code), run=("python3", "main.py"))

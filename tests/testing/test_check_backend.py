@@ -23,11 +23,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:`sandbox.bac
 UNTRIED = ("network = false", "read-only root", "no privileges", "processes = 16", "what nothing counts", "files")
 
 
+@pytest.mark.soak
 async def test_docker_keeps_it(docker: BackendName) -> None:
     """Bubblewrap is tried by `agentrl doctor --backend` (tests/cli/test_doctor.py), pods and a package's backend by their own tests."""
     await check_backend(docker)
 
 
+@pytest.mark.soak
 async def test_no_isolation_keeps_what_it_says() -> None:
     await check_backend("UNSAFE_no_isolation", told_holes=UNTRIED)
 

@@ -105,6 +105,7 @@ def test_version_2_is_used_where_it_is_delegated(handed_on: str, expected: str |
     assert found == ({"": tmp_path / expected} if expected else None)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "holds",
     [

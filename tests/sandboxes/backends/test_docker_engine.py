@@ -65,11 +65,13 @@ async def test_a_container_is_locked_down(docker: BackendName) -> None:
     assert config["User"] == "0:0"  # the pristine process; test_sandbox.py looks at what programs are
 
 
+@pytest.mark.soak
 async def test_more_cores_than_there_are_is_all_of_them(docker: BackendName) -> None:
     async with open_sandbox(backend=docker, cpus=100_000) as sandbox:
         assert (await sandbox.run(["true"])).ok
 
 
+@pytest.mark.soak
 async def test_sandboxes_of_a_killed_process_are_gone_by_the_next_start(docker: BackendName, tmp_path: Path) -> None:
     """SIGKILL closes the input of its containers, which end by themselves; a start removes what did not."""
     script = f"""
@@ -98,6 +100,7 @@ anyio.run(main)
                 await anyio.sleep(0.1)
 
 
+@pytest.mark.soak
 async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next_start(docker: BackendName) -> None:
     """An engine that restarts refuses the removal: the owner lives, and the container would stay as long."""
 
@@ -114,6 +117,7 @@ async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next
         assert (await used.run(["true"])).ok
 
 
+@pytest.mark.soak
 async def test_the_engine_of_a_container_is_looked_up_once(docker: BackendName) -> None:
     """Where the choice of the engine changes meanwhile, a container is removed from the one that it was made on."""
     addresses: list[EngineAddress] = []
@@ -128,6 +132,7 @@ async def test_the_engine_of_a_container_is_looked_up_once(docker: BackendName) 
     assert len(addresses) == 1
 
 
+@pytest.mark.soak
 async def test_an_image_that_cannot_be_had_is_an_error_with_its_name(docker: BackendName) -> None:
     progress: list[str] = []
     with pytest.raises(SandboxError, match="Docker engine"):
@@ -135,6 +140,7 @@ async def test_an_image_that_cannot_be_had_is_an_error_with_its_name(docker: Bac
     assert progress[0] == "pulling the image localhost:1/no/such:image"
 
 
+@pytest.mark.soak
 async def test_the_default_image_is_built_where_it_is_missing(docker: BackendName) -> None:
     from agentrl.sandboxes.backends import docker_engine
 
@@ -163,6 +169,7 @@ async def test_the_default_image_is_built_where_it_is_missing(docker: BackendNam
     assert any(line.startswith("Step 1") for line in progress)
 
 
+@pytest.mark.soak
 async def test_a_runtime_is_passed_through(docker: BackendName) -> None:
     async with open_sandbox(backend=docker, runtime="runc") as sandbox:
         assert (await sandbox.run(["true"])).ok
@@ -201,6 +208,7 @@ def dockerd() -> int:
     return missing("no dockerd that this user may restart (scripts/start_sandboxes.sh starts one)")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the SDK, whose engine dies as it connects
@@ -256,6 +264,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.soak
 async def test_a_sandbox_says_why_it_is_lost(docker: BackendName) -> None:
     backend = Docker()
     await backend.prepare(SandboxSpec())

@@ -48,6 +48,7 @@ async def cluster(bubblewrap: BackendName, tmp_path: Path, monkeypatch: pytest.M
         yield cluster
 
 
+@pytest.mark.soak
 async def test_pods_keep_the_contract(cluster: Cluster) -> None:
     async def loses(sandbox: Sandbox) -> None:
         for name in cluster.pods:
@@ -88,6 +89,7 @@ WAITING = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("reason", WAITING)
 async def test_an_image_that_cannot_be_had_is_an_error_at_once(cluster: Cluster, reason: str) -> None:
     message, says = WAITING[reason]
@@ -101,6 +103,7 @@ async def test_an_image_that_cannot_be_had_is_an_error_at_once(cluster: Cluster,
     assert cluster.pods == {}
 
 
+@pytest.mark.soak
 async def test_a_pod_that_finds_no_node_is_an_error_in_time(cluster: Cluster) -> None:
     why = "0/1 nodes are available: 1 Insufficient memory."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
@@ -111,6 +114,7 @@ async def test_a_pod_that_finds_no_node_is_an_error_in_time(cluster: Cluster) ->
     assert cluster.pods == {}
 
 
+@pytest.mark.soak
 async def test_what_is_refused_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for backend, says in (
         (Kubernetes(namespace="none"), r'namespaces "none" not found \(404 NotFound\)'),
@@ -128,6 +132,7 @@ def test_a_refusal_crosses_processes() -> None:
     assert (str(error), error.code) == ("Kubernetes: no such pod (404 NotFound)", 404)
 
 
+@pytest.mark.soak
 async def test_what_a_dead_run_left_is_removed_and_nothing_else(cluster: Cluster) -> None:
     spec = SandboxSpec()
     for name, owner, phase in (
@@ -144,6 +149,7 @@ async def test_what_a_dead_run_left_is_removed_and_nothing_else(cluster: Cluster
     assert list(cluster.pods) == ["theirs"]
 
 
+@pytest.mark.soak
 async def test_a_pod_says_what_it_said_last(cluster: Cluster) -> None:
     async with open_sandbox(backend=Kubernetes()) as sandbox:
         for name in cluster.pods:

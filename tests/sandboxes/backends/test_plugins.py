@@ -122,6 +122,7 @@ async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     sys.modules.pop("agentrl_hosted", None)
 
 
+@pytest.mark.soak
 async def test_the_example_keeps_the_contract(service: Service) -> None:
     async def alive() -> int:
         return len(service.alive)

@@ -21,7 +21,7 @@ from agentrl.sandboxes.backends.podman import Podman
 from agentrl.testing import check_backend
 from tests.components import missing
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 BASE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl/sandbox-base.tar"
 LOOK = """
 import mmap, os
@@ -103,11 +103,15 @@ def podman(service: str, monkeypatch: pytest.MonkeyPatch) -> Podman:
     return Podman()
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_rootless_podman_keeps_the_contract(podman: Podman) -> None:
     await check_backend("podman")
     assert any("socket buffers" in hole for hole in await podman.holes())
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_nothing_but_the_folders_of_a_user_can_be_written_to(podman: Podman) -> None:
     async with open_sandbox(backend=podman) as sandbox:
         done = await sandbox.run_python(code=LOOK)
@@ -117,6 +121,8 @@ async def test_nothing_but_the_folders_of_a_user_can_be_written_to(podman: Podma
     assert cores.stdout == b"1\n"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_what_rootless_podman_cannot_bound_is_refused(podman: Podman) -> None:
     with pytest.raises(SandboxError, match=r"cpus = 0.5: a rootless Podman bounds no part of a core"):
         await podman.prepare(SandboxSpec(cpus=0.5))

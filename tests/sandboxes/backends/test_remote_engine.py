@@ -23,7 +23,7 @@ from agentrl.sandboxes.backends.owner import is_dead, owner
 from agentrl.testing import check_backend
 from tests.components import missing, wait_until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.anyio
 BASE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl/sandbox-base.tar"
 
 
@@ -109,6 +109,8 @@ def variables(**values: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_an_engine_over_tls_keeps_the_contract(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     needs("dockerd", "openssl", "ip")
     if not BASE.exists():
@@ -195,6 +197,8 @@ def descendants(pid: int) -> list[int]:
     return children + [further for child in children for further in descendants(child)]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_an_engine_over_ssh_keeps_the_contract(docker: BackendName, tmp_path: Path) -> None:
     needs("sshd", "ssh", "ssh-keygen")
     path = f"{tmp_path}/bin:{os.environ['PATH']}"

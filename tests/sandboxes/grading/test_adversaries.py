@@ -14,12 +14,14 @@ from agentrl.sandboxes import BackendName, SandboxPool, SandboxSpec, grade, open
 from tests.sandboxes.grading.adversaries import against_the_place, against_the_verdict
 from tests.sandboxes.grading.trials import CALLS_MAIN, HONEST, LIMITS, PATIENT, all_kinds_of_tests, trial
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.anyio
 
 POOLS = 5
 """At once: most of their time the programs wait for a limit."""
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 async def test_no_program_is_rewarded_or_harms_the_next(
     backend: BackendName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,3 +57,23 @@ async def test_no_program_is_rewarded_or_harms_the_next(
     assert not wrong, "\n".join(wrong)
     assert canary.read_text() == "the host's own"
     assert list(tmp_path.iterdir()) == [canary]
+
+
+SOME = (
+    "an object equal to everything",
+    "leaving at once with 0",
+    "the caller's frames",
+    "forged lines on every descriptor",
+    "daemons that outlive the call",
+)
+"""One of each way to be rewarded, and one that stays."""
+
+
+async def test_some_programs_are_not_rewarded_and_harm_nobody(bubblewrap: BackendName) -> None:
+    programs = {**against_the_verdict(), **against_the_place(port=1, canary="/none")}
+    wrong: list[str] = []
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
+        for index, name in enumerate(SOME):
+            tests = all_kinds_of_tests()
+            wrong += await trial(name, programs[name], [tests[0], tests[1], tests[2 + index % 4]], pool)
+    assert not wrong, "\n".join(wrong)

@@ -95,6 +95,7 @@ async def test_what_a_comparison_does_harms_nobody(
     assert await compare_answer(ExpectedOutput("x", Misbehaving(how)), b"x", IN_TIME) == (status, said)
 
 
+@pytest.mark.soak
 async def test_a_comparison_ends_with_the_deadline() -> None:
     started = anyio.current_time()
     status, message = await compare_answer(ExpectedOutput("x", Misbehaving("loop")), b"x", started + 0.5)

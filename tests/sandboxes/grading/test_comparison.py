@@ -119,6 +119,7 @@ def test_the_first_line_that_differs_is_named(output: str, expected: str) -> Non
     assert said == ("" if got == wanted else first or f"{len(got)} lines, expected {len(wanted)}")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("compare", [Exact(), Tokens(), Floats()], ids=lambda compare: type(compare).__name__)
 @pytest.mark.parametrize("unit", ["0", "1 ", "\n", "1.", "-", "1e", "é ", "nan ", "0" * 399 + "x "])
 def test_the_time_grows_with_the_output_and_no_faster(compare: Comparison, unit: str) -> None:

@@ -110,6 +110,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("prefix", ["", "```python\n", "~" * 1600 + "\n"])
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
 def test_the_time_grows_with_the_reply_and_no_faster(unit: str, prefix: str) -> None:

@@ -17,8 +17,9 @@ from agentrl.sandboxes import (
     grade,
     open_pool,
 )
+from tests.sandboxes.rings import gate
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 ALWAYS_EQUAL = "class P:\n def __init__(self, x): pass\n def __eq__(self, other): return True\ndef f(x): return 0"
 SPOILS = "def f(x):\n x.append(1)\n return len(x)\ndef g(x): return 0"
@@ -56,7 +57,7 @@ async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
         yield pool
 
 
-@pytest.mark.parametrize("name", UNEARNED)
+@pytest.mark.parametrize("name", gate("an argument", of=UNEARNED))
 async def test_a_pass_that_is_not_confirmed_is_none(pool: SandboxPool, name: str) -> None:
     """With fail_fast there is no further run once a test has failed, which would show what the other has not earned."""
     source, by_pytest, by_unittest = UNEARNED[name]
@@ -73,7 +74,7 @@ async def test_what_needs_no_confirmation_has_passed(pool: SandboxPool) -> None:
     assert [result.status.value for result in fast.results] == ["passed", "wrong_answer", "not_run"]
 
 
-@pytest.mark.parametrize("count", [10, 9_000, 200_000])
+@pytest.mark.parametrize("count", [*(pytest.param(few, marks=pytest.mark.soak) for few in (10, 9_000)), 200_000])
 async def test_what_a_program_prints_is_no_part_of_its_answer(pool: SandboxPool, count: int) -> None:
     prints = f"import sys\ndef f(x):\n print('a' * {count})\n sys.stderr.write('b' * {count})\n return x"
     call, code = CallTest(function="f", args=[1], expected=1), AssertTest(code="assert f(1) == 1")
@@ -90,7 +91,7 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", gate("a list that holds itself", of=NEEDS))
 async def test_an_argument_that_cannot_pass_is_nobody_s_failure(pool: SandboxPool, name: str) -> None:
     """Nor does our own error satisfy a test that expects one of the program's."""
     code = NEEDS[name]
@@ -100,6 +101,8 @@ async def test_an_argument_that_cannot_pass_is_nobody_s_failure(pool: SandboxPoo
         assert verdict.status == "checker_error", verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_a_program_that_floods_the_tests_has_failed(pool: SandboxPool) -> None:
     """It would rather that its tests could not be graded."""
     source = "def f(x): return 'a' * 7_000_000\ndef g(x): return 0"
@@ -107,7 +110,7 @@ async def test_a_program_that_floods_the_tests_has_failed(pool: SandboxPool) -> 
     assert verdict.status in ("runtime_error", "output_limit", "wrong_answer"), verdict.results
 
 
-@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("skip", [True, pytest.param(False, marks=pytest.mark.soak)])
 async def test_the_tests_of_a_class_that_is_skipped_are_none(pool: SandboxPool, skip: bool) -> None:
     test = TestFile(code=SKIPS.format(skip=skip), framework="unittest")
     verdict = await grade("def f(x): return x", [test], pool=pool)
@@ -117,6 +120,8 @@ async def test_the_tests_of_a_class_that_is_skipped_are_none(pool: SandboxPool, 
     assert {result.status.value for result in wrong.results} == {"wrong_answer"}
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_no_program_chooses_which_class_is_skipped(pool: SandboxPool) -> None:
     source = "import unittest\ndef ready(): raise unittest.SkipTest('no')\ndef f(x): return x if x > 1 else 0"
     code = SKIPS.format(skip=False).replace("from solution import f", "from solution import f, ready")
@@ -125,6 +130,8 @@ async def test_no_program_chooses_which_class_is_skipped(pool: SandboxPool) -> N
     assert not verdict.passed, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_long_names_of_the_program_s_cost_the_host_little(pool: SandboxPool) -> None:
     case = "CASES = ['\\U0001f600' * 600_000, 'b' * 5_000, 'b' * 5_000 + 'c']"
     code = "import pytest, solution\n@pytest.mark.parametrize('case', solution.CASES)\ndef test_case(case): assert case"

@@ -64,6 +64,7 @@ async def test_programs_that_read_and_print(pool: SandboxPool) -> None:
     assert statuses(quick) == ["wrong_answer", "not_run", "not_run"]
 
 
+@pytest.mark.soak
 async def test_every_way_to_fail(pool: SandboxPool) -> None:
     programs = {
         "raise ValueError('no')": "runtime_error",
@@ -89,6 +90,7 @@ async def test_every_way_to_fail(pool: SandboxPool) -> None:
     assert seen["print(1)"].peak_memory_bytes > 2**20
 
 
+@pytest.mark.soak
 async def test_a_time_limit_counts_cpu_seconds_and_ends_sleepers(pool: SandboxPool) -> None:
     limits = Limits(timeout_s=1, memory_mb=300)
     waits = "import time\ntime.sleep(1.2)\nprint(1)"
@@ -128,7 +130,13 @@ async def test_output_is_compared_as_asked(pool: SandboxPool) -> None:
     assert verdict.results[3].message == "line 1 is '1.0000001   two', expected '1.0000001 two'"
 
 
-@pytest.mark.parametrize("source", ["import nosuch", "import (", "checker.py", "import sys\nsys.exit(verdict)"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(pytest.param(source, marks=pytest.mark.soak) for source in ("import nosuch", "import (", "checker.py")),
+        "import sys\nsys.exit(verdict)",
+    ],
+)
 async def test_a_checker_that_is_wrong_itself_is_no_fault_of_the_program(pool: SandboxPool, source: str) -> None:
     verdict = await grade("print(1)", [IOTest(stdout="1", compare=Checker(source=source))], pool=pool)
     (result,) = verdict.results
@@ -152,6 +160,7 @@ CHECKERS_THAT_AN_OUTPUT_BREAKS = {
 }
 
 
+@pytest.mark.soak
 async def test_a_checker_that_an_output_breaks_has_rejected_it(bubblewrap: BackendName) -> None:
     limits = Limits(timeout_s=1, memory_mb=200)
     async with open_pool(SandboxSpec(limits=limits), backend=bubblewrap, size=2) as pool:
@@ -413,6 +422,7 @@ async def test_a_compiler_that_is_not_there_is_no_fault_of_the_program_s(pool: S
     assert statuses(await grade(source, [IOTest()], pool=pool, language=forged)) == ["build_error"]
 
 
+@pytest.mark.soak
 async def test_cpp(bubblewrap: BackendName) -> None:
     import shutil
 
@@ -498,8 +508,11 @@ async def test_what_cannot_be_graded_is_named(pool: SandboxPool, wrong: dict[str
     [
         IOTest(),
         CallTest(function="f"),
-        AssertTest(code="assert f() is None"),
-        TestFile(code="from solution import f\ndef test(): assert f() is None"),
+        pytest.param(AssertTest(code="assert f() is None"), marks=pytest.mark.soak),
+        pytest.param(
+            TestFile(code="from solution import f\ndef test(): assert f() is None"),
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 async def test_a_program_that_has_no_encoding_does_not_run(pool: SandboxPool, test: Test) -> None:
@@ -516,6 +529,7 @@ async def test_a_program_that_has_no_encoding_does_not_run(pool: SandboxPool, te
         assert "surrogates" in verdict.build_output
 
 
+@pytest.mark.soak
 async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
     """Whatever hangs: a file of 30 tests, test after test, a checker, test code, a build."""
     sleeps = "import time\ntime.sleep(1000)"
@@ -543,6 +557,7 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
         assert statuses(verdict) == expected, name
 
 
+@pytest.mark.soak
 async def test_waiting_for_a_sandbox_is_no_part_of_the_deadline(pool: SandboxPool) -> None:
     async with anyio.create_task_group() as group:
         async with pool.take(2):
@@ -599,6 +614,7 @@ async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: S
         await grade("", [IOTest()], pool=pool, deadline_s=0)
 
 
+@pytest.mark.soak
 async def test_every_kind_of_test_runs_as_an_ordinary_user(
     bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:

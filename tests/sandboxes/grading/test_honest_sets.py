@@ -18,6 +18,7 @@ from agentrl.sandboxes.grading.code_tasks import load_code_task
 from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
 
 
+@pytest.mark.soak
 def test_every_exercise_is_right_in_plain_python(tmp_path: Path) -> None:
     exercises = pytest_exercises()
     assert len(exercises) >= 100
@@ -60,12 +61,14 @@ async def not_rewarded(tasks: Iterable[Mapping[str, Any]], backend: BackendName)
     return failed
 
 
+@pytest.mark.soak
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
 async def test_exercises_with_classes_and_exceptions(bubblewrap: BackendName) -> None:
     assert await not_rewarded(pytest_exercises().values(), bubblewrap) == set()
 
 
+@pytest.mark.soak
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("language", ["python", "cpp"])
@@ -78,6 +81,7 @@ async def test_problems_on_standard_input(bubblewrap: BackendName, language: str
     assert await not_rewarded([stdin_task(problem, language) for problem in chosen], bubblewrap) == set()
 
 
+@pytest.mark.soak
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["test_lists", "calls"])
 async def test_lists_of_assertions_and_of_calls(bubblewrap: BackendName, name: str) -> None:

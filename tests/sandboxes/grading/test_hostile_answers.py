@@ -18,7 +18,7 @@ from tests.sandboxes.grading.hostile_answers import (
     printing,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.soak]
 
 LARGEST_STALL_S = 0.05
 LARGEST_MEMORY = 100 << 20

@@ -15,7 +15,7 @@ from tests.components import missing
 
 DATA = Path(__file__).parents[4] / "shared/data/HumanEval.jsonl.gz"
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.soak]
 
 
 def problems() -> list[dict[str, Any]]:

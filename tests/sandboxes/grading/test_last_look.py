@@ -21,8 +21,9 @@ from agentrl.sandboxes import (
 )
 from agentrl.sandboxes.grading.last_look import FAILS
 from tests.sandboxes.plain_python import passes_in_plain_python
+from tests.sandboxes.rings import gate
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 WRONG: dict[str, tuple[str, str]] = {
     "a listener that is looked for by `is`": (
@@ -185,26 +186,28 @@ async def graded(pool: SandboxPool, source: str, code: str) -> Verdict:
     return await grade(dedent(source), [TestFile(code=dedent(code))], pool=pool)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 def test_the_cases_are_what_plain_python_says() -> None:
     cases = {**WRONG, **RIGHT}
     found = passes_in_plain_python((dedent(source), dedent(code)) for source, code in cases.values())
     assert dict(zip(cases, found, strict=True)) == {**dict.fromkeys(WRONG, False), **dict.fromkeys(RIGHT, True)}
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", gate("a listener that is looked for by `is`", of=WRONG))
 async def test_who_fails_in_plain_python_is_not_rewarded(pool: SandboxPool, name: str) -> None:
     verdict = await graded(pool, *WRONG[name])
     assert not verdict.passed, verdict.results
     assert verdict.results[0].status == "wrong_answer"
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", gate("parameters of the program's own", of=RIGHT))
 async def test_who_passes_in_plain_python_keeps_its_pass(pool: SandboxPool, name: str) -> None:
     verdict = await graded(pool, *RIGHT[name])
     assert verdict.passed, verdict.results
 
 
-@pytest.mark.parametrize("what", FORGERS)
+@pytest.mark.parametrize("what", gate("ends its process", of=FORGERS))
 async def test_a_program_that_tells_the_process_apart_gains_nothing(pool: SandboxPool, what: str) -> None:
     source = FORGER.format(FORGERS[what])
     tests = [
@@ -217,6 +220,8 @@ async def test_a_program_that_tells_the_process_apart_gains_nothing(pool: Sandbo
     assert honest.passed, "the next user is unharmed"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_no_name_of_the_programs_shadows_what_the_test_has_from_elsewhere(pool: SandboxPool) -> None:
     source = "from math import *\ndef isclose(a, b): return False\ndef half(x): return x / 2"
     code = "from math import isclose\nfrom solution import *\ndef test(): assert isclose(half(1), 0.5)"
@@ -235,6 +240,8 @@ async def test_only_the_tests_that_fail_there_are_lost(pool: SandboxPool) -> Non
     assert "'wrapper'" in verdict.results[0].message, "it says what the test found"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_what_a_failed_test_does_is_done_for_the_others(pool: SandboxPool) -> None:
     source = "items = []\ndef put(x):\n items.append(x)\n return len(items) + 5\ndef get(): return items[-1]"
     code = "from solution import get, put\ndef test_put(): assert put(7) == 1\ndef test_get(): assert get() == 7"
@@ -242,6 +249,8 @@ async def test_what_a_failed_test_does_is_done_for_the_others(pool: SandboxPool)
     assert [result.passed for result in verdict.results] == [False, True]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("ends", ["import os; os._exit(0)", "while True: pass"])
 async def test_a_failed_test_that_ends_or_hangs_the_process_costs_no_other(pool: SandboxPool, ends: str) -> None:
     code = "from solution import f, g\ndef test_a(): f()\ndef test_b(): assert g() == 1"
@@ -250,6 +259,8 @@ async def test_a_failed_test_that_ends_or_hangs_the_process_costs_no_other(pool:
     assert [result.passed for result in verdict.results] == [False, True]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_what_a_class_of_tests_finds_at_its_end_counts(pool: SandboxPool) -> None:
     source, _ = WRONG["a decorator that does not keep the name"]
     code = """
@@ -283,6 +294,10 @@ async def test_a_unittest_file_is_looked_at_too(pool: SandboxPool) -> None:
     }
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("source", "test", "passes"),
     [
@@ -303,6 +318,8 @@ async def test_assertions_share_the_programs_names_as_they_are(
     assert verdict.passed == passes, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_a_forged_report_of_long_texts_costs_the_host_no_memory(pool: SandboxPool) -> None:
     source = """
 import os, sys
@@ -320,6 +337,8 @@ def f(x): return x
     assert max(len(result.message) for result in verdict.results) < 3_000
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_a_forged_report_of_many_items_is_not_read(pool: SandboxPool) -> None:
     source = """
 import os, sys
@@ -336,6 +355,8 @@ def f(x): return x
     assert "nonsense" in verdict.results[0].message, "what would hold the event loop for 0.1 s is not looked into"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_the_limits_of_a_test_are_those_of_both(pool: SandboxPool) -> None:
     code = "from solution import f\ndef test(): assert f() == 200"
     source = "def f(): return len([open('/dev/null') for _ in range(200)])"
@@ -343,6 +364,8 @@ async def test_the_limits_of_a_test_are_those_of_both(pool: SandboxPool) -> None
     assert verdict.passed, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 async def test_what_both_need_of_memory_together_is_not_counted_against_the_program(pool: SandboxPool) -> None:
     source = "held = bytearray(120 * 2**20)\nfor at in range(0, len(held), 4096): held[at] = 1\ndef f(): return 1"
     code = """

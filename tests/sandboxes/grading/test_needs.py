@@ -111,7 +111,7 @@ async def test_such_a_test_is_refused_before_a_run(bubblewrap: BackendName) -> N
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("framework", ["pytest", "unittest"])
+@pytest.mark.parametrize("framework", ["pytest", pytest.param("unittest", marks=pytest.mark.soak)])
 async def test_files_lie_beside_the_tests(bubblewrap: BackendName, framework: Literal["pytest", "unittest"]) -> None:
     code = """
 import unittest

@@ -11,7 +11,7 @@ import pytest
 from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 from agentrl.sandboxes.grading.function_tests import run_test_code
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.soak]
 
 LIMITS = Limits(timeout_s=5, memory_mb=300)
 SOURCE = """

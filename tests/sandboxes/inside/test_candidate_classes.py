@@ -37,7 +37,7 @@ from tests.sandboxes.inside import (
 from tests.sandboxes.inside.cases import as_test
 from tests.sandboxes.plain_python import passes_in_plain_python
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.anyio
 
 FAILURES = {"wrong_answer", "runtime_error", "time_limit"}
 """The program's own: `checker_error` would be charged to nobody."""
@@ -93,6 +93,8 @@ def with_either(programs: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str,
     return {name: (source, as_test(code)) for name, (source, code) in programs.items()}
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_honest_classes_pass(pool: SandboxPool) -> None:
     assert len(candidate_classes.honest()) >= 20
     for name, verdict in (
@@ -101,6 +103,8 @@ async def test_honest_classes_pass(pool: SandboxPool) -> None:
         assert verdict.passed, (name, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_cheating_classes_fail(pool: SandboxPool) -> None:
     programs = {**candidate_classes.cheats(), **lying_objects.lies()}
     assert len(programs) >= 40
@@ -109,6 +113,8 @@ async def test_cheating_classes_fail(pool: SandboxPool) -> None:
         assert verdict.status in FAILURES, (name, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_honest_programs_pass_as_in_one_process(pool: SandboxPool) -> None:
     programs = {**stand_in_cases.honest(), **one_process_cases.honest()}
     for name, verdict in (await verdicts(with_files(programs), pool, deadline_s=PATIENCE_S)).items():
@@ -123,6 +129,8 @@ async def test_a_conftest_beside_the_tests_is_theirs(pool: SandboxPool) -> None:
     assert verdict.passed, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_the_cases_pass_in_one_process() -> None:
     """They are true of Python, and not of the sandbox alone."""
     cases = one_process_cases.honest()
@@ -130,6 +138,8 @@ def test_the_cases_pass_in_one_process() -> None:
     assert {name: passed for name, passed in zip(cases, found, strict=True) if not passed} == {}
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_the_cheats_pass_in_one_process() -> None:
     """One that fails by itself shows nothing of the grader."""
     own_failures = candidate_classes.FAIL_IN_ONE_PROCESS | lying_objects.FAIL_IN_ONE_PROCESS
@@ -146,6 +156,8 @@ async def test_the_cheats_pass_in_one_process() -> None:
     assert passing == programs.keys() - own_failures
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_cheats_get_nothing_and_are_counted(pool: SandboxPool) -> None:
     """What the candidate's process says of its own inability is no excuse: the tests that it does not pass have failed."""
     limits = Limits(timeout_s=1, memory_mb=300)
@@ -154,6 +166,8 @@ async def test_cheats_get_nothing_and_are_counted(pool: SandboxPool) -> None:
         assert statuses <= FAILURES, (name, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(pool: SandboxPool) -> None:
     programs = {name: (first_contact.HONEST, code) for name, code in first_contact.tests().items()}
     for name, honest in (await verdicts(with_assertions(programs), pool, deadline_s=PATIENCE_S)).items():
@@ -163,6 +177,8 @@ async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing
         assert cheat.status == "wrong_answer", (name, cheat.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(pool: SandboxPool) -> None:
     for name, verdict in (await verdicts(with_assertions(plain_jokers.honest()), pool, deadline_s=PATIENCE_S)).items():
         assert verdict.passed, (name, verdict.results)
@@ -170,12 +186,16 @@ async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(pool: Sa
         assert verdict.status in FAILURES, (name, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_honest_programs_pass_each_run(pool: SandboxPool) -> None:
     honest = {**replay_cases.honest(), **consistency_cases.honest(), **identity_cases.honest()}
     for name, verdict in (await verdicts(with_either(honest), pool, deadline_s=PATIENCE_S)).items():
         assert verdict.passed, (name, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(pool: SandboxPool) -> None:
     limits = Limits(timeout_s=1, memory_mb=300)
     found = await verdicts(with_either(identity_cases.cheats()), pool, limits, deadline_s=10)
@@ -183,6 +203,10 @@ async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(
         assert {result.status.value for result in verdict.results} & FAILURES, (name, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("programs", [replay_cases.cheats(), consistency_cases.cheats()])
 async def test_what_passes_whatever_is_expected_does_not_pass(
     pool: SandboxPool, programs: dict[str, tuple[str, str]]
@@ -193,6 +217,8 @@ async def test_what_passes_whatever_is_expected_does_not_pass(
         assert not verdict.passed, name
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_no_comparison_is_too_late_and_no_process_too_early_gone(pool: SandboxPool) -> None:
     """Of two dozen comparisons each is asked again, and of tests before one in which the program ends itself."""
     source = "import os\nclass M:\n def __init__(self, x): self.x = x\n def __eq__(self, o): return isinstance(o, M)\ndef end(): os._exit(0)"
@@ -204,6 +230,8 @@ async def test_no_comparison_is_too_late_and_no_process_too_early_gone(pool: San
     assert [result.status.value for result in verdict.results] == ["wrong_answer", "runtime_error"]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_the_right_test_is_revoked_after_a_skipped_one(pool: SandboxPool) -> None:
     source = "import os\nclass Q:\n def __init__(self, x): pass\n def __eq__(self, o): return isinstance(o, Q)\nclass P(Q):\n def __init__(self, x): self.x = x\n def __eq__(self, o): return self.x == o.x\ndef end(): os._exit(0)"
     code = (
@@ -216,6 +244,8 @@ async def test_the_right_test_is_revoked_after_a_skipped_one(pool: SandboxPool) 
     assert (found["test_cheat"], found["test_honest"]) == (False, True), verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_what_the_candidate_has_the_tests_do_takes_its_time(pool: SandboxPool) -> None:
     source = "def take(q): return q.get()"
     code = "import queue\nfrom solution import take\ndef test(): assert take(queue.Queue()) == 1"
@@ -224,6 +254,8 @@ async def test_what_the_candidate_has_the_tests_do_takes_its_time(pool: SandboxP
     assert verdict.status == "time_limit", verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_functions_of_the_library_are_the_candidate_s_own(pool: SandboxPool) -> None:
     """One that a test gives runs where the candidate runs: in the tests' process, `pickle.loads` would run anything."""
     source = "import os\ndef where(loads): return loads(b'cos\\ngetpid\\n(tR.') == os.getpid()\ndef same(f): return f"
@@ -239,6 +271,8 @@ async def test_an_argument_that_is_given_back_is_the_same(pool: SandboxPool) -> 
     assert verdict.passed, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
     source = "class P:\n def __init__(self, *a): self.a = a\n def __eq__(self, o): return isinstance(o, P)"
     code = "from solution import P\ndef test_equal(): assert P(1) == P(1)\ndef test_made(): assert P(1).a == (1,)"
@@ -255,6 +289,8 @@ NEEDS = {
 }
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("caught", ["Exception", "BaseException", ""])
 async def test_what_a_test_needs_and_cannot_have_is_no_pass(pool: SandboxPool, caught: str) -> None:
     source = "class Base: pass\ndef use(it): return it.total_changes\ndef document(it): return it.__dataclass_fields__\ndef enter(it):\n with it: pass"
@@ -266,6 +302,8 @@ async def test_what_a_test_needs_and_cannot_have_is_no_pass(pool: SandboxPool, c
         assert "needs" in verdict.results[0].message or "uses" in verdict.results[0].message
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_a_change_that_the_test_does_not_see_is_mentioned(pool: SandboxPool) -> None:
     source = "def last(items): return items.pop()"
     code = "items = [1, 2]\nassert last(items) == 2 and items == [1]"
@@ -274,6 +312,8 @@ async def test_a_change_that_the_test_does_not_see_is_mentioned(pool: SandboxPoo
     assert "with in_place = true" in verdict.results[0].message
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_nonsense_satisfies_no_expectation(pool: SandboxPool) -> None:
     source = "import sys\nsys.modules['agentrl.sandboxes.inside.candidate'].Candidate.call = lambda *_: {'ok': {'what': 1}}\ndef f(): pass"
     code = "import pytest\nfrom solution import f\ndef test_raises():\n    with pytest.raises(BaseException): f()\n    pytest.skip('no need')"
@@ -288,7 +328,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("framework", ["pytest", "unittest"])
+@pytest.mark.parametrize("framework", [pytest.param("pytest", marks=pytest.mark.soak), "unittest"])
 async def test_who_ends_the_tests_has_failed_them(pool: SandboxPool, framework: Literal["pytest", "unittest"]) -> None:
     """A test has passed when its framework says so, and not when it says nothing else."""
     for raised in ("KeyboardInterrupt", "SystemExit(0)", "GeneratorExit", "BaseException", "StopIteration", "End"):
@@ -317,6 +357,8 @@ WAYS_TO_END = {
 }
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS_TO_END)
 async def test_who_has_the_tests_end_has_failed_them(pool: SandboxPool, way: str) -> None:
     source, code = WAYS_TO_END[way]
@@ -365,6 +407,8 @@ def test_restored():
     assert [result.status.value for result in verdict.results] == ["passed"] * 3, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 async def test_names_are_the_candidate_s_only_where_nobody_else_s(pool: SandboxPool) -> None:
     source = "def sum(items): return 'mine'\ndef sqrt(x): return 'mine'\nclass Solution:\n    def double(self, x): return 2 * x"
     explicit = TestFile(

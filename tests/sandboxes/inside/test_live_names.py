@@ -11,7 +11,7 @@ from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, Sand
 from tests.sandboxes.inside import live_names
 from tests.sandboxes.plain_python import passes_in_plain_python
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")

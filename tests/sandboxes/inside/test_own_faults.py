@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, SandboxPool, Status, Test, TestFile, grade, open_pool
 from agentrl.sandboxes.inside.own_faults import own_fault
+from tests.sandboxes.rings import gate
 
 pytestmark = pytest.mark.anyio
 
@@ -96,12 +97,13 @@ async def test_what_the_tests_lack_is_their_own_fault(pool: SandboxPool) -> None
         assert (result.status, said in result.message) == (Status.CHECKER_ERROR, True), (name, result)
 
 
+@pytest.mark.soak
 async def test_an_honest_candidate_passes_every_trap(pool: SandboxPool) -> None:
     verdict = await grade("def f(*a): return 1", list(TRAPS.values()), pool=pool)
     assert verdict.passed, verdict.results
 
 
-@pytest.mark.parametrize("escape", ESCAPES)
+@pytest.mark.parametrize("escape", gate("imports in a file that lies as the tests' do", of=ESCAPES))
 async def test_no_candidate_makes_its_failure_the_tests_own(pool: SandboxPool, escape: str) -> None:
     verdict = await grade(ESCAPES[escape], list(TRAPS.values()), pool=pool)
     for trap, result in zip(TRAPS, verdict.results, strict=True):

@@ -9,7 +9,7 @@ import pytest
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, grade, open_pool
 from tests.sandboxes.inside.shared_cases import pairs, right
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,8 @@ def passes_in_plain_python(source: str, code: str) -> bool:
     return True
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 async def test_a_program_passes_where_plain_python_passes_it(pool: SandboxPool) -> None:
     assert len(pairs()) > 20
     for name, (good, bad, code) in pairs().items():
@@ -38,6 +40,8 @@ async def test_a_program_passes_where_plain_python_passes_it(pool: SandboxPool) 
             assert verdict.status != "checker_error", (name, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 async def test_what_is_reached_in_two_ways_is_one_thing(pool: SandboxPool) -> None:
     for name, (source, code) in right().items():
         assert passes_in_plain_python(source, code), name
@@ -69,6 +73,8 @@ async def test_what_a_program_has_put_into_an_argument_and_gives_back_is_there(p
         assert verdict.passed, (code, verdict.results)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 async def test_thousands_of_callbacks_with_a_list_take_no_time_to_speak_of(pool: SandboxPool) -> None:
     source = "def order(xs, before):\n    import functools\n    xs.sort(key=functools.cmp_to_key(lambda a, b: -1 if before(a, b) else 1))"
     code = "xs = [*range(600)][::-1]\norder(xs, lambda a, b: a < b)\nassert xs == [*range(600)]"

@@ -9,6 +9,7 @@ from tests.sandboxes.inside.tests_object_cases import pairs
 from tests.sandboxes.plain_python import passes_in_plain_python
 
 
+@pytest.mark.soak
 def test_the_cases_are_decided_so_in_one_process() -> None:
     cases = pairs()
     for at in (0, 1):
@@ -16,6 +17,7 @@ def test_the_cases_are_decided_so_in_one_process() -> None:
         assert dict(zip(cases, passed, strict=True)) == dict.fromkeys(cases, at == 0)
 
 
+@pytest.mark.soak
 @pytest.mark.anyio
 async def test_right_programs_pass_and_faulty_ones_do_not(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=2) as pool:
@@ -29,9 +31,15 @@ async def test_right_programs_pass_and_faulty_ones_do_not(bubblewrap: BackendNam
 @pytest.mark.parametrize(
     ("source", "made"),
     [
-        ("import copy\ndef f(a, b): return copy.deepcopy([a, b])", "class Own: pass"),
+        pytest.param(
+            "import copy\ndef f(a, b): return copy.deepcopy([a, b])", "class Own: pass", marks=pytest.mark.soak
+        ),
         ("def f(a, b): a.__dict__['_x'] = 1", "class Own: pass"),
-        ("import copy\ndef f(a, b): return copy.copy(a)", "import threading\nOwn = threading.Event"),
+        pytest.param(
+            "import copy\ndef f(a, b): return copy.copy(a)",
+            "import threading\nOwn = threading.Event",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 async def test_what_cannot_be_copied_or_set_ends_the_test(bubblewrap: BackendName, source: str, made: str) -> None:

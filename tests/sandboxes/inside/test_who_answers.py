@@ -10,8 +10,9 @@ import pytest
 
 from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 from tests.sandboxes.plain_python import passes_in_plain_python
+from tests.sandboxes.rings import gate
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 MOCKED = """
     from unittest.mock import patch
@@ -377,7 +378,7 @@ async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
         yield pool
 
 
-@pytest.mark.parametrize("name", IMPOSTORS)
+@pytest.mark.parametrize("name", gate("asserted of a named tuple", "an exception for a text", of=IMPOSTORS))
 async def test_an_impostor_earns_nothing(pool: SandboxPool, name: str) -> None:
     source, code = (dedent(text) for text in IMPOSTORS[name])
     verdict = await grade(source, [TestFile(code=code)], pool=pool)
@@ -385,18 +386,24 @@ async def test_an_impostor_earns_nothing(pool: SandboxPool, name: str) -> None:
     assert "checker_error" not in {result.status.value for result in verdict.results}, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 def test_the_cases_are_what_plain_python_says() -> None:
     found = passes_in_plain_python((dedent(source), dedent(code)) for source, code, _ in HONEST.values())
     assert dict(zip(HONEST, found, strict=True)) == {name: passes for name, (_, _, passes) in HONEST.items()}
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize(
+    "name", gate("a service that hands on what a mock says", "a mock passes for the class that it specifies", of=HONEST)
+)
 async def test_who_is_honest_is_answered_as_in_plain_python(pool: SandboxPool, name: str) -> None:
     source, code, passes = HONEST[name]
     verdict = await grade(dedent(source), [TestFile(code=dedent(code))], pool=pool)
     assert verdict.passed == passes, verdict.results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("what", UNGRADABLE)
 async def test_what_python_itself_uses_of_a_class_is_not_set(pool: SandboxPool, what: str) -> None:
     source = "class A:\n def __init__(self): self.x = 1\n def __len__(self): return 3\ndef kinds(): return [A]"
