@@ -26,7 +26,7 @@ from tests.policy_by_prompt import PolicyByPrompt
 from tests.proxy.conformance.recording import Recorder
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl"
 AGENTS = CACHE / "agents"
 AGENT_SDK = AGENTS / "claude-agent-sdk"

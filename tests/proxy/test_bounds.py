@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import anyio
 import pytest
 
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
+from agentrl.proxy.tokenizer import LeanTokenizer
 from tests.components import wait_until
 from tests.instant_engine import InstantEngine
 
@@ -66,20 +68,46 @@ async def test_a_request_beyond_a_bound_is_refused_by_its_name(
         assert not engine.order
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("chat/completions", {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 1_000_000}]}),
-        ("completions", {**TEXT, "prompt": "1 2 3 " * 1_000_000}),
-        ("completions", {**TEXT, "prompt": ["1 2 3"] * 20_000}),
-        ("completions", {**TEXT, "prompt": [30] * 200_000}),
-        ("responses", {"model": "nano", "input": "1 2 3 " * 1_000_000}),
-        ("messages", {**CHAT, "max_tokens": 1, "system": "1 2 3 " * 1_000_000}),
-        ("messages/count_tokens", {**CHAT, "system": "1 2 3 " * 1_000_000}),
-    ],
-)
-@pytest.mark.usefixtures("no_garbage_collection")
+TOO_LONG: list[tuple[str, dict[str, Any]]] = [
+    ("chat/completions", {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 1_000_000}]}),
+    ("completions", {**TEXT, "prompt": "1 2 3 " * 1_000_000}),
+    ("completions", {**TEXT, "prompt": ["1 2 3"] * 20_000}),
+    ("completions", {**TEXT, "prompt": [30] * 200_000}),
+    ("responses", {"model": "nano", "input": "1 2 3 " * 1_000_000}),
+    ("messages", {**CHAT, "max_tokens": 1, "system": "1 2 3 " * 1_000_000}),
+    ("messages/count_tokens", {**CHAT, "system": "1 2 3 " * 1_000_000}),
+]
+MAY_FIT = {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 80_000}]}
+
+
+@pytest.fixture
+def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The length of each text that is tokenised, and the thread that does it."""
+    texts: list[tuple[int, int]] = []
+    encode = LeanTokenizer.encode
+
+    def noted(self: LeanTokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
+        texts.append((len(text), threading.get_ident()))
+        return encode(self, text, add_special_tokens)
+
+    monkeypatch.setattr(LeanTokenizer, "encode", noted)
+    return texts
+
+
+@pytest.mark.parametrize(("path", "body"), TOO_LONG)
 async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
+    nano_format: ChatFormat, tokenised: list[tuple[int, int]], path: str, body: dict[str, Any]
+) -> None:
+    async with opened(nano_format) as (_, proxy):
+        status, _ = await asked(proxy, body, path)
+    assert status == 400
+    assert sum(length for length, _ in tokenised) < 10_000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("path", "body"), TOO_LONG)
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_what_cannot_fit_is_refused_in_little_time(
     nano_format: ChatFormat, path: str, body: dict[str, Any]
 ) -> None:
     async with opened(nano_format) as (_, proxy):
@@ -91,8 +119,19 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
         assert time.process_time() - used[1] < 0.5
 
 
+async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(
+    nano_format: ChatFormat, tokenised: list[tuple[int, int]]
+) -> None:
+    async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)) as (_, proxy):
+        status, reply = await asked(proxy, MAY_FIT)
+    assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
+    (thread,) = (thread for length, thread in tokenised if length > 100_000)
+    assert thread != threading.get_ident()
+
+
+@pytest.mark.soak
 @pytest.mark.usefixtures("no_garbage_collection")
-async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(nano_format: ChatFormat) -> None:
+async def test_the_event_loop_goes_on_while_a_text_is_tokenised(nano_format: ChatFormat) -> None:
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)
     async with opened(chat_format) as (_, proxy):
         longest_s = 0.0
@@ -107,7 +146,7 @@ async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(nano_forma
 
         async with anyio.create_task_group() as group:
             group.start_soon(watch)
-            content = json.dumps({**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 80_000}]}).encode()
+            content = json.dumps(MAY_FIT).encode()
             status, reply = await asked(proxy, content)
             done.set()
         assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")

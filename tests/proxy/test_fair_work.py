@@ -33,6 +33,7 @@ async def started(work: FairWork, owners: list[str], size: int, task: Callable[[
             group.start_soon(one, owner)
 
 
+@pytest.mark.soak
 async def test_small_pieces_leave_the_loop_time_for_others_and_sessions_take_turns() -> None:
     order: list[str] = []
     turns = 0
@@ -56,6 +57,7 @@ async def test_small_pieces_leave_the_loop_time_for_others_and_sessions_take_tur
     assert turns > 50, "the loop looks at nothing else while a hundred requests are read"
 
 
+@pytest.mark.soak
 async def test_large_pieces_run_in_threads_one_at_a_time_for_each_session() -> None:
     running: dict[str, int] = {"busy": 0, "other": 0}
     most: dict[str, int] = dict(running)

@@ -12,7 +12,7 @@ from tests.instant_engine import InstantEngine
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.soak
 async def test_no_damaged_request_is_a_failure_of_the_proxy(nano_format: ChatFormat) -> None:
     async with open_proxy(
         InstantEngine(), nano_format, "nano", middleware=lambda proxy: Service(proxy, ADMIN_KEY).handle

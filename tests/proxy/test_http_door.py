@@ -81,7 +81,10 @@ async def status(proxy: Proxy, request: bytes, timeout_s: float = 40) -> int:
     return int(line[1]) if len(line) > 1 else 0
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::", "localhost"])
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "0.0.0.0", "localhost", *(pytest.param(host, marks=pytest.mark.soak) for host in ("::1", "::"))],
+)
 async def test_its_url_is_one_that_clients_can_use(nano_format: ChatFormat, host: str) -> None:
     if ":" in host and not socket.has_ipv6:
         missing("this machine has no IPv6")
@@ -90,6 +93,7 @@ async def test_its_url_is_one_that_clients_can_use(nano_format: ChatFormat, host
             assert response.status == 200
 
 
+@pytest.mark.soak
 async def test_heads_and_bodies_that_do_not_come_are_given_up(nano_format: ChatFormat) -> None:
     async with opened(nano_format, head_timeout_s=0.3, body_timeout_s=0.6) as (_, proxy):
         key = proxy.open_session().key
@@ -102,6 +106,7 @@ async def test_heads_and_bodies_that_do_not_come_are_given_up(nano_format: ChatF
         assert time.monotonic() - started < 9, "a head may take 10 s, and a body 60, where nothing else is said"
 
 
+@pytest.mark.soak
 async def test_a_byte_now_and_then_does_not_keep_a_head_open(nano_format: ChatFormat) -> None:
     async with opened(nano_format, head_timeout_s=0.4) as (_, proxy):
         client = await Client.of(proxy)
@@ -119,6 +124,7 @@ async def test_a_byte_now_and_then_does_not_keep_a_head_open(nano_format: ChatFo
                 group.cancel_scope.cancel()
 
 
+@pytest.mark.soak
 async def test_a_connection_is_used_again_until_it_has_idled_for_too_long(nano_format: ChatFormat) -> None:
     async with opened(nano_format, head_timeout_s=5, keep_alive_timeout_s=0.5) as (_, proxy):
         client = await Client.of(proxy)
@@ -128,6 +134,7 @@ async def test_a_connection_is_used_again_until_it_has_idled_for_too_long(nano_f
         assert (await client.rest()).count(b" 200 OK") == 3
 
 
+@pytest.mark.soak
 async def test_500_slow_connections_starve_neither_episodes_nor_other_clients(nano_format: ChatFormat) -> None:
     async with opened(nano_format, max_connections=50, head_timeout_s=100, body_timeout_s=100) as (_, proxy):
         session = proxy.open_session()
@@ -239,7 +246,7 @@ async def test_the_document_describes_what_the_proxy_answers(nano_format: ChatFo
             assert validator.is_valid(body) == (answered_status == 200), body
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("no_garbage_collection")
 async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(nano_format: ChatFormat) -> None:
     """The loop's thread computes much less than it takes to read and write such a reply once."""

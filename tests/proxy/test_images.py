@@ -20,7 +20,7 @@ from tests.conftest import start_server, stop_server
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.tiny_vl import largest_difference, make_tiny_vl, picture
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(300)]
 RED, BLUE = picture(48, 32, (200, 30, 30)), picture(32, 64, (30, 30, 200))
 TOLERANCE = 1e-3
 

@@ -44,6 +44,7 @@ def test_of_all_recorded_replies_the_longest_that_it_begins_with_is_continued(
         assert session.raw_prompt(nano_format, path).parent is by_looking_at_all(session.record, path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["ids", "text"])
 def test_a_long_episode_of_raw_prompts_costs_one_pass_a_request(nano_format: ChatFormat, kind: str) -> None:
     session = Session()

@@ -337,8 +337,15 @@ async def run(python: str, script: str, home: Path, **environment: str) -> tuple
     return done.returncode, done.stdout.decode()
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", PROGRAM_OF)
+IN_GATE = ("openai", "anthropic", "google-genai")
+"""The SDKs that speak the five dialects; agentrl's own environment has them. What other clients send is replayed by `test_conformance.py`."""
+IN_SOAK = [name for name in PROGRAM_OF if name not in IN_GATE]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*IN_GATE, *(pytest.param(name, marks=[pytest.mark.soak, pytest.mark.timeout(180)]) for name in IN_SOAK)],
+)
 async def test_a_python_client(name: str, nano_format: ChatFormat, tmp_path: Path) -> None:
     program = PROGRAM_OF[name]
     python, version = await in_thread(python_and_version, program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -43,3 +44,39 @@ def test_text_goes_on_from_the_first_of_equal_choices_too(nano_format: ChatForma
     parent = session.raw_prompt(nano_format, "1 + 1 =2 + 1 =").parent
     assert parent is not None
     assert parent.choice_index == 0
+
+
+class Altering:
+    """A renderer that alters one id where it goes on from a turn."""
+
+    def __init__(self, renderer: Any, at: int) -> None:
+        self._renderer = renderer
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._renderer, name)
+
+    def bridge_to_next_turn(self, *args: Any, **options: Any) -> Any:
+        bridged = self._renderer.bridge_to_next_turn(*args, **options)
+        ids = list(bridged.token_ids)
+        ids[self._at] += 1
+        return replace(bridged, token_ids=ids)
+
+
+def test_a_conversation_whose_recorded_ids_would_come_back_altered_begins_anew(nano_format: ChatFormat) -> None:
+    asked = len(Session().prompt(nano_format, USER, None).input_ids)
+    messages = [*USER, SAID, {"role": "user", "content": "and + 1?"}]
+    said = len(generation(0).output_ids)
+    for at in range(asked + said + 1):
+        altering = ChatFormat(nano_format.tokenizer, Altering(nano_format.renderer, at), nano_format.context_length)
+        session = Session()
+        turn = session.add("call", session.prompt(altering, USER, None), generation(0), 1.0, SAID, 0)
+        path = turn.token_ids()
+        extended = altering.extend(path[:asked], path[asked:], messages[-1:], None)
+        if at < asked + said:
+            assert extended is None
+            assert session.prompt(altering, messages, None).parent is None
+        else:
+            assert extended is not None
+            assert extended.ids[: asked + said] == path
+            assert session.prompt(altering, messages, None).parent is turn

@@ -53,6 +53,9 @@ REPLIES = {
     "a call in a thought that has no end": f"<think>\nI look. {CALL}",
 }
 
+IN_SOAK = ("too deep",)
+"""Those that take seconds, and of which another says the same."""
+
 
 def encoded(chat_format: ChatFormat, text: str) -> list[int]:
     ids: list[int] = chat_format.tokenizer.encode(text, add_special_tokens=False)
@@ -89,7 +92,9 @@ def joined(chat_format: ChatFormat, states: Sequence[list[int]], stop: Sequence[
     return got
 
 
-@pytest.mark.parametrize("name", REPLIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak) if name in IN_SOAK else name for name in REPLIES]
+)
 def test_pieces_are_what_the_whole_reply_says_wherever_it_is_cut(name: str, nano_format: ChatFormat) -> None:
     ids = encoded(nano_format, REPLIES[name] + "<|im_end|>")
     step = max(1, len(ids) // 60)
@@ -105,7 +110,9 @@ def test_pieces_are_what_the_whole_reply_says_wherever_it_is_cut(name: str, nano
                 assert got.content.strip() == whole.content.strip()
 
 
-@pytest.mark.parametrize("stop", ["x y", "é!", "\n\n", "<tool"])
+@pytest.mark.parametrize(
+    "stop", ["x y", "<tool", *(pytest.param(stop, marks=pytest.mark.soak) for stop in ("é!", "\n\n"))]
+)
 def test_a_text_that_may_become_a_stop_string_does_not_come_into_the_middle_of_a_call(
     stop: str, nano_format: ChatFormat
 ) -> None:
@@ -241,7 +248,7 @@ CASES = [
     pytest.param(CALL, 25, {"tool_choice": NAMED}, id="named and cut off"),
     pytest.param(MALFORMED, None, {}, id="malformed"),
     pytest.param(DEEP, None, {}, id="deep"),
-    pytest.param(ENDLESS, 900, {}, id="a loop of brackets that is cut off"),
+    pytest.param(ENDLESS, 900, {}, id="a loop of brackets that is cut off", marks=pytest.mark.soak),
     pytest.param(ENDLESS, None, {}, id="deeper than readers go"),
 ]
 

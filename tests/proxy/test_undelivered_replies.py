@@ -50,18 +50,27 @@ class Failing(InstantEngine):
 
 
 class Kept(RecordedCalls):
-    """A call log that takes `delay_s` to keep a reply."""
-
-    delay_s = 0.0
+    """A call log that takes a while to keep a reply."""
 
     async def keep(self, choice: RecordedChoice) -> None:
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
-        await anyio.sleep(self.delay_s)
 
     @contextmanager
     def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         yield
+
+
+class Held(Kept):
+    """A call log that keeps no reply before it `may`."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.begun, self.may = anyio.Event(), anyio.Event()
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        self.begun.set()
+        await self.may.wait()
 
 
 @asynccontextmanager
@@ -132,21 +141,54 @@ async def test_wherever_a_client_gives_a_call_up_it_is_recorded_if_it_was_answer
         assert given_up > 5, "the places where a call may be given up"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_call_is_committed_before_its_reply_leaves(nano_format: ChatFormat, path: str, stream: bool) -> None:
+    async with opened(nano_format) as proxy:
+        call_log, said = Held(), bytearray()
+        session = proxy.open_session(call_log=call_log)
+
+        async def read() -> None:
+            reply = await ask(proxy, session, path, stream=stream)
+            said.extend(reply.body)
+            if reply.events is not None:
+                async for event in reply.events:
+                    said.extend(event)
+
+        def is_answered() -> bool:
+            return any(end in said.decode() for end in ENDS) if stream else bool(said)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await wait_until(call_log.begun.is_set, 40)
+            await anyio.sleep(0.05)  # a reply that waits for nothing would be there by then
+            assert not is_answered()
+            assert session.record.turns == []
+            call_log.may.set()
+        assert is_answered()
+        assert len(session.record.turns) == (2 if path == "/v1/completions" else 1)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_a_program_that_leaves_while_its_reply_is_committed_leaves_nothing(
     nano_format: ChatFormat, path: str
 ) -> None:
     async with opened(nano_format) as proxy:
-        call_log = Kept([])
-        call_log.delay_s = 0.3
+        call_log = Held()
         session = proxy.open_session(call_log=call_log)
         headers = {"Authorization": f"Bearer {session.key}"}
-        async with httpx2.AsyncClient(
-            base_url=proxy.url, headers=headers, timeout=httpx2.Timeout(60, read=0.1)
-        ) as http:
-            with pytest.raises(httpx2.ReadTimeout):
+        async with (
+            httpx2.AsyncClient(base_url=proxy.url, headers=headers, timeout=60) as http,
+            anyio.create_task_group() as group,
+        ):
+
+            async def post() -> None:
                 await http.post(path, json={"model": "nano", **BODIES[path]})
-        await anyio.sleep(0.5)
+
+            group.start_soon(post)
+            await wait_until(call_log.begun.is_set, 40)
+            group.cancel_scope.cancel()
+        await wait_until(lambda: session.activity.requests == 0, 40)
         assert session.record.turns == []
 
 

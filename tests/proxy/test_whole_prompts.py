@@ -39,7 +39,7 @@ from tests.proxy.test_agents import CODEX, installed
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.recorded_run import TrainerOfRun
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(240)]
 CONTEXT = 65_536
 REPLY_TOKENS = 8
 QUESTION = "Look around, and tell what you see."

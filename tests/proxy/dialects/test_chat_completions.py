@@ -21,6 +21,7 @@ from agentrl.proxy.chat_format import AssistantMessage
 from agentrl.proxy.completion import Delta
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.rollout.run_episode import IN_PROCESS_URL
+from tests.components import wait_until
 
 pytestmark = pytest.mark.anyio
 USER = [{"role": "user", "content": "State the final answer to the following arithmetic problem: 12 + 30 ="}]
@@ -325,7 +326,7 @@ async def test_an_episode_that_closes_during_a_call_records_nothing_more(setup: 
     setup.engine.fleet.running.set()
     async with anyio.create_task_group() as group:
         group.start_soon(call)
-        await anyio.sleep(0.2)
+        await wait_until(lambda: setup.engine.in_flight == 1, 40)
         setup.proxy.close_session(setup.session)
         await setup.engine.resume()
     assert statuses == [409]
@@ -369,12 +370,9 @@ async def test_a_reader_that_leaves_a_stream_ends_its_generation(setup: Setup) -
     stream = await setup.ask(stream=True, max_tokens=500)
     async for _ in stream:
         break
-    await anyio.sleep(0.1)
-    assert setup.engine.in_flight == 1
+    await wait_until(lambda: setup.engine.in_flight == 1, 40)
     await stream.close()
-    with anyio.fail_after(40):
-        while setup.engine.in_flight:
-            await anyio.sleep(0.02)
+    await wait_until(lambda: setup.engine.in_flight == 0, 40)
     await setup.engine.resume()
     assert not setup.session.record.turns
     assert (await setup.engine.generate([1, 2], Sampling(max_new_tokens=2), "s")).output_ids
