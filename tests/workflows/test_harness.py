@@ -245,6 +245,8 @@ async def test_what_is_written_into_the_pipe_of_the_relay_ends_no_episode(bubble
             assert (done.error, done.reward, done.metrics["exit_code"]) == (None, 1.0, 0.0), line
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_path_of_a_request_names_no_other_server(bubblewrap: BackendName) -> None:
     """The key of the session goes with every request."""
     ask = (
@@ -254,7 +256,7 @@ async def test_a_path_of_a_request_names_no_other_server(bubblewrap: BackendName
     )
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         path = f"@127.0.0.1:{elsewhere.getsockname()[1]}/v1/models"
-        says = write("/tmp/ask.py", ask) + f"timeout 20 python3 /tmp/ask.py {path} > said.txt; true"
+        says = write("/tmp/ask.py", ask) + f"timeout 2 python3 /tmp/ask.py {path} > said.txt; true"
         done = await outcome_of(says, task(), bubblewrap)
         elsewhere.setblocking(False)
         with pytest.raises(BlockingIOError):
