@@ -256,6 +256,7 @@ async def _open_client(server: Server) -> AsyncIterator[Any]:
 def _import_mcp() -> None:
     try:
         import_module("mcp.client.streamable_http")
+        import_module("jsonschema")  # which mcp else imports with the first result, on the event loop
     except ImportError:
         raise EpisodeError("MCP environments need the package mcp: pip install -e '/path/to/agentrl[mcp]'") from None
 

@@ -17,7 +17,7 @@ from agentrl.envs import AsyncToolEnv
 from agentrl.errors import EpisodeError, ToolDefinitionError
 from tests.loopback import python_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 SERVER = Path(__file__).with_name("mcp_server.py")
 STDIO = {"command": [sys.executable, str(SERVER), "stdio"]}
 TASK = {"prompt": "What is 2 + 3?", "answer": "5"}
@@ -64,6 +64,7 @@ async def test_over_http(http: dict[str, Any]) -> None:
         await env.close()
 
 
+@pytest.mark.soak
 async def test_a_server_of_its_own_or_one_for_all() -> None:
     async with open_resources() as resources:
         own = [await opened(resources, **STDIO) for _ in range(2)]
@@ -89,6 +90,7 @@ async def test_a_server_that_dies_is_started_again_with_the_next_call() -> None:
         await env.close()
 
 
+@pytest.mark.soak
 async def test_a_tool_that_hangs_is_given_up_and_its_server_kept() -> None:
     async with open_resources() as resources:
         env = await opened(resources, **STDIO, tool_timeout_s=60)
@@ -100,6 +102,7 @@ async def test_a_tool_that_hangs_is_given_up_and_its_server_kept() -> None:
         await env.close()
 
 
+@pytest.mark.soak
 async def test_a_server_that_answers_nothing_any_more_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrl.envs.mcp_env.PROBE_TIMEOUT_S", 0.3)
     async with open_resources() as resources:
@@ -112,6 +115,7 @@ async def test_a_server_that_answers_nothing_any_more_is_replaced(monkeypatch: p
         await env.close()
 
 
+@pytest.mark.soak
 async def test_without_an_event_loop_it_works_too() -> None:
     def play() -> str:
         env = gymnasium.make("agentrl/MCP-v0", **STDIO)

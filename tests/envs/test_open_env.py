@@ -19,7 +19,7 @@ from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import tool_loop
 from tests.loopback import python_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,7 @@ async def test_an_episode_with_the_servers_schema_and_rewards(url: str) -> None:
         await env.close()
 
 
+@pytest.mark.soak
 async def test_sessions_do_not_disturb_each_other(url: str) -> None:
     async with open_resources() as resources:
         envs = [await opened(resources, url, seed) for seed in range(5)]
@@ -71,6 +72,7 @@ async def test_sessions_do_not_disturb_each_other(url: str) -> None:
             await env.close()
 
 
+@pytest.mark.soak
 async def test_a_task_plays_without_a_workflow_of_ones_own(url: str) -> None:
     def play(request: dict[str, Any]) -> ToolCall:
         return ToolCall("act", '{"number": 50}' if len(request["messages"]) == 2 else '{"number": 42}')
@@ -84,7 +86,7 @@ async def test_a_task_plays_without_a_workflow_of_ones_own(url: str) -> None:
     assert (outcome.error, outcome.reward) == (None, pytest.approx(0.9))
 
 
-async def test_a_server_that_is_not_there(url: str) -> None:
+async def test_a_server_that_is_not_there() -> None:
     async with open_resources() as resources:
         with pytest.raises(EpisodeError, match="cannot be used"):
             await opened(resources, "http://127.0.0.1:9", seed=0)

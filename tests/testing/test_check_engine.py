@@ -22,6 +22,7 @@ from agentrl.testing import check_engine
 
 pytestmark = pytest.mark.anyio
 PROMPT = [1, 20, 30, 40]
+SOAK = [pytest.mark.soak, pytest.mark.timeout(180)]
 
 
 def token_logprobs(prompt: list[int], output: list[int], temperature: float) -> Sequence[float]:
@@ -31,6 +32,7 @@ def token_logprobs(prompt: list[int], output: list[int], temperature: float) -> 
     return [float(scored[len(prompt) - 1 + index, token]) for index, token in enumerate(output)]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 async def test_each_kind_of_server_keeps_the_contract(any_server_url: str, versions: list[Path]) -> None:
     async with sglang_engine([any_server_url]) as engine:
@@ -130,24 +132,39 @@ class Hangs(Broken):
         await anyio.sleep(60)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("kind", "complaint"),
     [
         (PositiveLogprobs, r"a reply is not sound: .*logprob"),
         (NamesOtherVersions, r"engine.version is \d+, and the tokens of a reply name the versions \[7\]"),
-        (ScalesLogprobs, r"a logprob differs from that of a forward pass by|is not sound"),
-        (IgnoresTemperature, "two replies at temperature 0 differ"),
-        (ignores(top_k=-1), "top_k = 1 is greedy decoding"),
-        (ignores(min_p=0.0), r"with top_k = -1 and min_p = 1\.0 a token of logprob"),
-        (ignores(logit_bias=()), r"logit_bias = -0\.5 on the token \d+ moved its logprob by"),
-        (ignores(frequency_penalty=0.0), r"with frequency_penalty = 0\.4 and presence_penalty = 0\.0 the logits"),
-        (ignores(presence_penalty=0.0), r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits"),
-        (CountsThePrompt, r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits"),
-        (ForgetsTheBeginning, "with a partial generation, the reply begins with partial.start"),
-        (DoesNotPause, "a pause holds replies: a reply came while the engine was paused"),
-        (Refuses, "EngineError: the kettle is on"),
-        (Hangs, "health: it took longer than 5 s"),
+        pytest.param(ScalesLogprobs, r"a logprob differs from that of a forward pass by|is not sound", marks=SOAK),
+        pytest.param(IgnoresTemperature, "two replies at temperature 0 differ", marks=SOAK),
+        pytest.param(ignores(top_k=-1), "top_k = 1 is greedy decoding", marks=SOAK),
+        pytest.param(ignores(min_p=0.0), r"with top_k = -1 and min_p = 1\.0 a token of logprob", marks=SOAK),
+        pytest.param(ignores(logit_bias=()), r"logit_bias = -0\.5 on the token \d+ moved its logprob by", marks=SOAK),
+        pytest.param(
+            ignores(frequency_penalty=0.0),
+            r"with frequency_penalty = 0\.4 and presence_penalty = 0\.0 the logits",
+            marks=SOAK,
+        ),
+        pytest.param(
+            ignores(presence_penalty=0.0),
+            r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits",
+            marks=SOAK,
+        ),
+        pytest.param(
+            CountsThePrompt,
+            r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits",
+            marks=SOAK,
+        ),
+        pytest.param(
+            ForgetsTheBeginning,
+            "with a partial generation, the reply begins with partial.start",
+            marks=SOAK,
+        ),
+        pytest.param(DoesNotPause, "a pause holds replies: a reply came while the engine was paused", marks=SOAK),
+        pytest.param(Refuses, "EngineError: the kettle is on", marks=SOAK),
+        pytest.param(Hangs, "health: it took longer than 5 s", marks=SOAK),
     ],
 )
 async def test_a_broken_clause_is_named(server_url: str, kind: type[Broken], complaint: str) -> None:

@@ -22,6 +22,12 @@ from agentrl.testing import check_env
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy, a short step of the event loop takes long by the clock."""
+    monkeypatch.setattr(sys.modules["agentrl.testing.check_env"], "BLOCKED_AFTER_S", 60)
+
+
 class Sound(ToolEnv):
     """Find a number."""
 
@@ -60,6 +66,7 @@ class Refuses(Sound):
         ("Blackjack-v1", {}),
     ],
 )
+@pytest.mark.usefixtures("slow_steps")
 async def test_sound_environments_pass(env: Any, settings: dict[str, Any]) -> None:
     await check_env(env, settings.pop("tasks", (None,)), **settings)
 
@@ -184,8 +191,8 @@ class Blocks(Sound):
     @tool
     async def compare(self, number: int) -> str:
         """Compare."""
-        end = time.perf_counter() + 0.8
-        while time.perf_counter() < end:
+        end = time.thread_time() + 1
+        while time.thread_time() < end:
             pass
         return "higher"
 
@@ -249,16 +256,23 @@ def nothing_left() -> Iterator[None]:
         (BrokenTool, r"made the tool 'compare' raise RuntimeError: boom\n.*mend the tool"),
         (BrokenLastTool, r"made the tool 'peek' raise AttributeError.*kode"),
         (Endless, r"did not end within 200 messages\n.*max_turns"),
-        (Blocks, r"test_check_env.py:\d+ in compare blocks the event loop"),
         (LeavesFiles, "made and closed 4 times, it leaves files behind"),
         (LeavesThreads, "made and closed 4 times, it leaves threads behind: poller"),
         (WrongSpace, "gymnasium's check_env says"),
     ],
 )
+@pytest.mark.usefixtures("slow_steps")
 async def test_what_is_wrong_is_named_with_its_remedy(env: Any, complaint: str) -> None:
     with pytest.raises(CheckFailedError, match=complaint) as caught:
         await check_env(env)
     assert str(caught.value).startswith(f"the environment {env.__name__} has 1 problem:\n1. ")
+
+
+async def test_what_blocks_the_event_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["agentrl.testing.check_env"], "BLOCKED_AFTER_S", 0.5)
+    with pytest.raises(CheckFailedError, match=r"test_check_env.py:\d+ in compare blocks the event loop") as caught:
+        await check_env(Blocks)
+    assert str(caught.value).startswith("the environment Blocks has 1 problem:\n1. ")
 
 
 class ClosesBadly(Sound):
@@ -293,7 +307,7 @@ class WaitsForItself(Sound):
         (ClosesBadly, "closing it raised RuntimeError: already closed"),
         (NeverCloses, "closing it took longer than 0.3 s"),
         (OpensThreeTimes, r"reset raised OSError: too many connections where \d others had been made"),
-        (WaitsForItself, "blocks the event loop"),
+        pytest.param(WaitsForItself, "blocks the event loop", marks=pytest.mark.soak),
     ],
 )
 async def test_what_happens_at_the_end_or_never_ends_is_named(

@@ -22,6 +22,13 @@ SUM: dict[str, Any] = {"question": "2 + 3 =", "answer": "5", "metadata": {}}
 QUESTION = {"prompt": "What is 6 times 7?", "answer": "42", "scorer": "number"}
 
 
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy, a short step of the event loop takes long by the clock, and so does the end of an episode."""
+    for name in ("BLOCKED_AFTER_S", "CANCEL_TIMEOUT_S"):
+        monkeypatch.setattr(sys.modules["agentrl.testing.check_workflow"], name, 60)
+
+
 async def ask(episode: Episode[Any], messages: list[Any]) -> str:
     reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
     return reply.choices[0].message.content or ""
@@ -42,12 +49,19 @@ async def typed(episode: Episode[Question]) -> float:
 
 @pytest.mark.parametrize(
     ("workflow", "task"),
-    [(calculator.run, SUM), (chat.run, QUESTION), (debate.run, QUESTION), (typed, Question("6 * 7"))],
+    [
+        (calculator.run, SUM),
+        pytest.param(chat.run, QUESTION, marks=pytest.mark.soak),
+        pytest.param(debate.run, QUESTION, marks=pytest.mark.soak),
+        (typed, Question("6 * 7")),
+    ],
 )
+@pytest.mark.usefixtures("slow_steps")
 async def test_sound_workflows_pass(workflow: Any, task: Any) -> None:
     await check_workflow(workflow, [task])
 
 
+@pytest.mark.soak
 async def test_a_workflow_is_checked_by_the_path_of_its_file_and_on_the_nano_model(tmp_path: Path) -> None:
     path = tmp_path / "flow.py"
     path.write_text("from agentrl.workflows.calculator import run\n")
@@ -93,8 +107,8 @@ async def edits_its_history(episode: Episode) -> float:
 
 async def blocks(episode: Episode) -> float:
     await ask(episode, user("?"))
-    end = time.perf_counter() + 0.8
-    while time.perf_counter() < end:
+    end = time.thread_time() + 1
+    while time.thread_time() < end:
         pass
     return 1.0
 
@@ -121,27 +135,45 @@ async def never_ends(episode: Episode) -> float:
     ("workflow", "complaint"),
     [
         (never_calls, "never called the model"),
-        (returns_text, r"failed: .*BadRewardError.*\n.*return a finite float"),
+        pytest.param(returns_text, r"failed: .*BadRewardError.*\n.*return a finite float", marks=pytest.mark.soak),
         (returns_nan, r"failed: .*BadRewardError.*\n.*return a finite float"),
         (raises, r"failed: KeyError: '42'\n.*return a reward"),
         (forgets_to_await, r"'coroutine' object has no attribute 'strip'\n.*write `await` before the call"),
         (is_not_repeatable, r"gave other messages the second time\n.*episode.seed"),
         (edits_its_history, r"none of its 3 calls goes on from an earlier one(.|\n)*independent_calls=True"),
-        (blocks, r"test_check_workflow.py:\d+ in blocks blocks the event loop"),
         (swallows, "swallows its cancellation"),
-        (never_ends, r"does not end when it is cancelled: (.|\n)*test_check_workflow.py:\d+"),
     ],
 )
+@pytest.mark.usefixtures("slow_steps")
 async def test_what_is_wrong_is_named_with_its_remedy(workflow: Any, complaint: str) -> None:
     with pytest.raises(CheckFailedError, match=complaint) as caught:
         await check_workflow(workflow, [QUESTION])
     assert str(caught.value).startswith(f"the workflow {workflow.__name__} has 1 problem:\n1. ")
 
 
+@pytest.mark.parametrize(
+    ("workflow", "bound", "seconds", "complaint"),
+    [
+        (blocks, "BLOCKED_AFTER_S", 0.5, r"test_check_workflow.py:\d+ in blocks blocks the event loop"),
+        (never_ends, "CANCEL_TIMEOUT_S", 1.5, r"does not end when it is cancelled: (.|\n)*test_check_workflow.py:\d+"),
+    ],
+)
+@pytest.mark.usefixtures("slow_steps")
+async def test_what_keeps_others_waiting_is_named(
+    workflow: Any, bound: str, seconds: float, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["agentrl.testing.check_workflow"], bound, seconds)
+    with pytest.raises(CheckFailedError, match=complaint) as caught:
+        await check_workflow(workflow, [QUESTION])
+    assert str(caught.value).startswith(f"the workflow {workflow.__name__} has 1 problem:\n1. ")
+
+
+@pytest.mark.usefixtures("slow_steps")
 async def test_calls_that_are_meant_to_be_apart_are_fine() -> None:
     await check_workflow(edits_its_history, [QUESTION], independent_calls=True)
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_a_script_of_the_users_own_says_what_they_want_to_see() -> None:
     def shy(request: Request) -> str:
         return ""
@@ -174,6 +206,7 @@ except CheckFailedError as error:
 """
 
 
+@pytest.mark.soak
 async def test_a_client_that_blocks_the_event_loop_is_ended_and_named(tmp_path: Path) -> None:
     """In a process of its own, where nothing else refuses blocking calls."""
     (tmp_path / "script.py").write_text(BLOCKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,12 @@ async def outcome_of(
     [
         (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0, "ungradable": 0.0}),
         ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0, "ungradable": 0.0}),
-        ("```python\nprint(\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, "ungradable": 0.0}),
+        pytest.param(
+            "```python\nprint(\n```",
+            0.0,
+            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, "ungradable": 0.0},
+            marks=pytest.mark.soak,
+        ),
         ("I would rather not.", 0.0, {"has_code": 0.0}),
     ],
 )
@@ -79,6 +85,7 @@ async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: Backe
     assert "there is no prompt" in str(without.error)
 
 
+@pytest.mark.soak
 async def test_a_test_that_cannot_be_graded_is_seen(bubblewrap: BackendName) -> None:
     needs = {"kind": "assert", "code": "import sqlite3\nassert use(sqlite3.connect(':memory:')) == 0"}
     outcome = await outcome_of(
@@ -87,6 +94,7 @@ async def test_a_test_that_cannot_be_graded_is_seen(bubblewrap: BackendName) -> 
     assert (outcome.reward, outcome.metrics["ungradable"]) == (0.0, 1.0)
 
 
+@pytest.mark.soak
 async def test_partial_rewards_and_cpp(bubblewrap: BackendName) -> None:
     outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", {**TASK, "partial": True})
     assert outcome.reward == 0.5
@@ -115,7 +123,8 @@ async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendNam
     assert (outcome.reward, outcome.metrics["attempts"]) == (0.0, 1.0)
 
 
-async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName) -> None:
+async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["agentrl.sandboxes.python_session"], "INTERRUPT_GRACE_S", 30)
     results: list[str] = []
 
     def script(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
@@ -130,14 +139,12 @@ async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName) -> None:
             "x",
         ]
         if len(results) < len(codes):
-            return ToolCall("python", json.dumps({"code": codes[len(results)]}))
+            code = codes[len(results)]
+            monkeypatch.setattr(python_tool, "TIMEOUT_S", 0.3 if "sleep" in code else 60)
+            return ToolCall("python", json.dumps({"code": code}))
         return "So it is \\boxed{42}."
 
-    python_tool.TIMEOUT_S, before = 0.3, python_tool.TIMEOUT_S
-    try:
-        outcome = await outcome_of(python_tool.run, script, {"question": "6 times 7?", "answer": "42"})
-    finally:
-        python_tool.TIMEOUT_S = before
+    outcome = await outcome_of(python_tool.run, script, {"question": "6 times 7?", "answer": "42"})
     assert outcome.reward == 1.0
     assert outcome.metrics == {"tool_calls": 7.0, "tool_errors": 4.0}
     assert results[0] == "hi\nset"
@@ -188,6 +195,7 @@ def test_answers_agree_by_value() -> None:
     assert agrees("\\frac{1}{2}", "\\frac{1}{2}")
 
 
+@pytest.mark.soak
 async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano_format: ChatFormat) -> None:
     """The nano model writes no programs: its episodes finish, with a record and without a reward."""
     tasks = [
@@ -209,6 +217,7 @@ async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano
             assert outcome.record.turns
 
 
+@pytest.mark.soak
 async def test_a_sandbox_goes_back_whatever_becomes_of_the_episode(bubblewrap: BackendName) -> None:
     """More episodes than sandboxes, which fail, hang or finish: none of them keeps a sandbox."""
 

@@ -29,7 +29,7 @@ from agentrl.workflows.hidden_tests import with_tests
 from agentrl.workflows.repository import Repository
 from tests.workflows.tar_texts import pack, texts
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 WRONG = "def add(a, b):\n    return a - b\n"
 RIGHT = "def add(a, b):\n    return a + b\n"
 HIDDEN = "from calc import add\n\ndef test_small():\n    assert add(2, 3) == 5\n\ndef test_zero():\n    assert add(2, 0) == 2\n"
@@ -93,14 +93,22 @@ async def test_the_repository_decides_and_not_how_the_agent_ends(bubblewrap: Bac
     async with runner(lambda prompt: prompt, bubblewrap) as opened:
         done = await opened.run(task(prompt=write("calc.py", RIGHT) + "exit 3"), 0)
         assert (done.error, done.reward, done.metrics["exit_code"]) == (None, 1.0, 3.0)
-        limits = {"timeout_s": 6, "memory_mb": 512}
-        done = await opened.run(task(prompt=write("calc.py", RIGHT) + "sleep 60", limits=limits), 0)
-        assert (done.error, done.reward, done.metrics["timed_out"]) == (None, 1.0, 1.0)
         done = await opened.run(task(prompt="true", partial=True), 0)
         assert (done.error, done.reward) == (None, 0.5)
         assert (await opened.run(task(prompt="true"), 0)).reward == 0.0
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
+async def test_what_an_agent_did_before_its_time_was_over_counts(bubblewrap: BackendName) -> None:
+    async with runner(lambda prompt: prompt, bubblewrap) as opened:
+        limits = {"timeout_s": 6, "memory_mb": 512}
+        done = await opened.run(task(prompt=write("calc.py", RIGHT) + "sleep 60", limits=limits), 0)
+        assert (done.error, done.reward, done.metrics["timed_out"]) == (None, 1.0, 1.0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_an_answer_is_read_from_the_file_that_the_row_names(bubblewrap: BackendName) -> None:
     for text, answered in (("Mended.", 1.0), ("", 0.0)):
         row = {**SHELL, "answer": "answer.txt"}
@@ -109,7 +117,7 @@ async def test_an_answer_is_read_from_the_file_that_the_row_names(bubblewrap: Ba
         assert (done.error, done.metrics["answered"]) == (None, answered)
 
 
-@pytest.mark.parametrize("solution", [True, False])
+@pytest.mark.parametrize("solution", [True, pytest.param(False, marks=pytest.mark.soak)])
 async def test_a_test_that_has_to_pass_and_is_nowhere_is_an_error_of_the_task_and_no_reward(
     bubblewrap: BackendName, solution: bool
 ) -> None:
@@ -127,6 +135,8 @@ async def test_a_test_that_has_to_pass_and_is_nowhere_is_an_error_of_the_task_an
     assert ("with its solution" in told) == solution
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_test_that_vanishes_by_what_an_agent_does_is_not_passed_and_no_error(bubblewrap: BackendName) -> None:
     """Its file cannot be read, or it is there with the code that the task asks for alone."""
     tests = "import calc\n\nif hasattr(calc, 'double'):\n    def test_double(): assert calc.double(2) == 4\n"
@@ -139,6 +149,8 @@ async def test_a_test_that_vanishes_by_what_an_agent_does_is_not_passed_and_no_e
         assert (done.error, done.reward) == (None, reward), left
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_command_grades_in_place_of_pytest(bubblewrap: BackendName) -> None:
     tests = {"files": {"check.sh": 'test "$(cat said.txt)" = hello\n'}, "command": ["sh", "check.sh"]}
     assert (await outcome_of("printf hello > said.txt", task(tests=tests), bubblewrap)).reward == 1.0
@@ -166,6 +178,7 @@ CHEATS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_a_cheat_earns_nothing(bubblewrap: BackendName) -> None:
     async with runner(lambda prompt: CHEATS[prompt], bubblewrap) as opened:
@@ -211,6 +224,8 @@ LINES = {
 }
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_an_agent_that_does_harm_earns_nothing_and_the_next_is_not_harmed(bubblewrap: BackendName) -> None:
     row = {**SHELL, "answer": "answer.txt"}
     async with runner(lambda prompt: HARMS.get(prompt, prompt), bubblewrap) as opened:
@@ -220,6 +235,8 @@ async def test_an_agent_that_does_harm_earns_nothing_and_the_next_is_not_harmed(
         assert (await opened.run(task(prompt=write("calc.py", RIGHT)), 0)).reward == 1.0
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_what_is_written_into_the_pipe_of_the_relay_ends_no_episode(bubblewrap: BackendName) -> None:
     tests = {"files": {"check.sh": 'test "$(cat said.txt)" = written\n'}, "command": ["sh", "check.sh"]}
     async with runner(lambda prompt: to_the_host(LINES[prompt]), bubblewrap) as opened:
@@ -228,6 +245,8 @@ async def test_what_is_written_into_the_pipe_of_the_relay_ends_no_episode(bubble
             assert (done.error, done.reward, done.metrics["exit_code"]) == (None, 1.0, 0.0), line
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_path_of_a_request_names_no_other_server(bubblewrap: BackendName) -> None:
     """The key of the session goes with every request."""
     ask = (
@@ -264,7 +283,10 @@ async def test_an_agent_that_never_asks_is_an_error_with_its_last_words(bubblewr
 
 @pytest.mark.parametrize(
     ("path", "refusal"),
-    [("/messages", r"/v1/messages: 404"), ("/chat/completions", r"/v1/chat/completions: 400: .*context")],
+    [
+        pytest.param("/messages", r"/v1/messages: 404", marks=pytest.mark.soak),
+        ("/chat/completions", r"/v1/chat/completions: 400: .*context"),
+    ],
 )
 async def test_an_agent_whose_every_request_is_refused_is_an_error_that_quotes_the_model(
     path: str, refusal: str, bubblewrap: BackendName
@@ -285,6 +307,8 @@ async def test_an_agent_whose_every_request_is_refused_is_an_error_that_quotes_t
     assert re.search(rf"the agent 'python3' got no reply from the model, .*\({refusal}", done.error or ""), done
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_too_much_in_the_repository_earns_nothing(bubblewrap: BackendName) -> None:
     says = write("calc.py", RIGHT) + "head -c 40000000 /dev/zero > zeros"
     done = await outcome_of(says, task(), bubblewrap)

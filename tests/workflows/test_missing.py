@@ -27,7 +27,7 @@ from tests.workflows.test_swe_rows import git
 from tests.workflows.test_terminal_task import GREETING
 from tests.workflows.test_verifiers import HUB
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 NOWHERE = "agentrl.invalid/not-there:1"
 GIVEN = {"files": {"a.py": ""}}
@@ -85,7 +85,7 @@ def rows() -> list[dict[str, Any]]:
     return [{"instance_id": f"row-{index}"} for index in range(3)]
 
 
-@pytest.mark.parametrize("backend", ["bubblewrap", "UNSAFE_no_isolation"])
+@pytest.mark.parametrize("backend", ["bubblewrap", pytest.param("UNSAFE_no_isolation", marks=pytest.mark.soak)])
 async def test_a_backend_that_runs_no_images_is_refused_before_a_run_whose_tasks_need_one(backend: str) -> None:
     told = await refused("harness", [harness_task(name="calc", image=NOWHERE)], backend)
     assert (
@@ -113,6 +113,8 @@ async def test_a_docker_engine_that_is_not_there_is_found_before_a_run(
         assert remedy in await refused("harness", [harness_task()], backend)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_an_image_that_is_nowhere_is_found_before_a_run(docker: BackendName, tmp_path: Path) -> None:
     tasks = [harness_task(name="here"), harness_task(name="there", image=NOWHERE), harness_task(image=NOWHERE)]
     told = await refused("harness", tasks, docker)

@@ -8,7 +8,7 @@ from agentrl.sandboxes import BackendName, open_sandbox
 from agentrl.workflows.hidden_tests import HiddenTests, run_hidden_tests
 from agentrl.workflows.repository import pack
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 UNDER_TEST = "import pytest\ndef fail():\n    raise ValueError\ndef expect():\n    pytest.xfail('no')\ndef skip():\n    pytest.skip('no')\n"
 HIDDEN = """
 import unittest

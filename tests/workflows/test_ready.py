@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import sys
@@ -28,6 +29,7 @@ from agentrl.sandboxes import BackendName
 from agentrl.testing import Refusal, ScriptedModel, ToolCall
 from agentrl.workflows import black_box, chat, debate, judge, self_correct, self_play, tool_loop
 from agentrl.workflows import gym as gym_workflow
+from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
@@ -335,7 +337,7 @@ async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName) -> Non
     assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, ENDED_WELL)
 
 
-@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize("sandbox", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("ends", "timeout_s", "code", "complaint"),
     [
@@ -345,24 +347,27 @@ async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName) -> Non
             1.0,
             r"exit code 1: LookupError: no such tool\. The end of its standard error: 'Traceback",
         ),
-        (
+        pytest.param(
             "print('out of cheese', file=sys.stderr); raise SystemExit(3)",
             60,
             3.0,
             r"exit code 3: out of cheese\. The end of its standard error: '",
+            marks=pytest.mark.soak,
         ),
-        (
+        pytest.param(
             "sys.stderr.write('x' * 10**6 + 'at last'); sys.exit(4)",
             60,
             4.0,
             r"exit code 4: .*x{500}at last'$",
+            marks=pytest.mark.soak,
         ),
         ("os.kill(os.getpid(), 9)", 60, -9.0, r"exit code (-9|137)"),
-        (
+        pytest.param(
             "print('waits', file=sys.stderr, flush=True); import time; time.sleep(60)",
             3,
             -1.0,
             r"was stopped: timeout_s = 3 s .*: waits\. The end",
+            marks=pytest.mark.soak,
         ),
     ],
 )
@@ -389,14 +394,23 @@ async def test_a_program_that_fails_or_hangs_after_a_call_is_a_failure_that_tell
 
 
 async def test_what_a_program_leaves_running_is_stopped(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    left = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1; touch {mark}']); print('Paris')"
+    lock = tmp_path / "lock"
+    left = f"import fcntl, subprocess; file = open({str(lock)!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+    left += "subprocess.Popen(['sleep', '1000'], pass_fds=[file.fileno()]); print('Paris')"
     outcome = await outcome_of(
         black_box.run, lambda _: "", {"command": [sys.executable, "-c", left], "answer": "Paris"}
     )
     assert outcome.reward == 1.0
-    await anyio.sleep(1.3)
-    assert not mark.exists()
+
+    def is_free() -> bool:
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    await wait_until(is_free, 40)
 
 
 async def test_a_sandbox_reaches_the_model_and_nothing_else(backend: BackendName) -> None:

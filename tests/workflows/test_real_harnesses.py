@@ -33,7 +33,7 @@ from tests.policy_by_prompt import PolicyByPrompt
 from tests.proxy.conformance.recording import Recorder
 from tests.recorded_run import TrainerOfRun
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(600)]
 WRONG = "def add(a, b):\n    return a - b\n"
 HIDDEN = "from calc import add\n\ndef test_small():\n    assert add(2, 3) == 5\n"
 LOOK, MEND, DONE = "cat calc.py", "sed -i 's/a - b/a + b/' calc.py && cat calc.py", "I have mended add()."

@@ -24,7 +24,7 @@ from agentrl.sandboxes import BackendName
 from agentrl.testing import ScriptedModel
 from agentrl.workflows import harness
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 SLUGS = {
     "slugs/__init__.py": "",
     "slugs/make.py": "def slug(title):\n    return title.lower().replace(' ', '-')\n",
@@ -174,6 +174,8 @@ async def test_a_mend_earns_1(tasks: list[dict[str, Any]], backend: BackendName)
         assert (done.error, done.reward, done.metrics["tests_passed"]) == (None, 1.0, 1.0)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_what_tests_print_decides_nothing(tasks: list[dict[str, Any]], bubblewrap: BackendName) -> None:
     loud = "\n\ndef test_of_no_list():\n    print('x' * 10_000_000)\n    assert False\n"
     files = {name: text + loud for name, text in tasks[0]["tests"]["files"].items()}
@@ -196,7 +198,16 @@ NO_MENDS = {
 }
 
 
-@pytest.mark.parametrize("command", NO_MENDS.values(), ids=[*NO_MENDS])
+SHARPEST = ("nothing", "a conftest that makes all pass", "an end with exit code 0")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=name, marks=[] if name in SHARPEST else pytest.mark.soak)
+        for name, command in NO_MENDS.items()
+    ],
+)
 async def test_what_is_no_mend_earns_nothing(
     tasks: list[dict[str, Any]], bubblewrap: BackendName, command: str
 ) -> None:
@@ -282,6 +293,8 @@ def test_a_test_that_is_inherited_or_made_by_a_decorator_is_taken_for_one(rows: 
         assert task["tests"]["must_pass"] == row["FAIL_TO_PASS"]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 def test_all_rows_that_cannot_be_used_are_one_error_and_vet_reports_each(
     rows: list[dict[str, Any]], tmp_path: Path, bubblewrap: BackendName, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,6 +347,8 @@ def test_a_repository_that_no_sandbox_has_room_for_is_named_before_a_run(
         list(swe_rows.tasks_of_rows(rows))
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_the_commit_and_the_files_that_a_patch_removes_are_the_data_sets(
     rows: list[dict[str, Any]], bubblewrap: BackendName
 ) -> None:
@@ -352,6 +367,8 @@ async def test_the_commit_and_the_files_that_a_patch_removes_are_the_data_sets(
     assert (done.error, done.reward) == (None, 1.0)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 def test_vet_finds_rows_whose_solution_fails_or_whose_tests_pass_for_nothing(
     rows: list[dict[str, Any]], tmp_path: Path, bubblewrap: BackendName, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from agentrl.workflows.task_verifier import open_task, pytest_reward, reward_of
 from agentrl.workflows.vet_terminal import vet_terminal_tasks
 from tests.workflows.test_harness import SHELL
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 FOLDERS = Path(__file__).parent / "terminal_tasks"
 GREETING, WORD_COUNT = FOLDERS / "greeting", FOLDERS / "word_count"
 SOLVE = 'echo "Hello, world!" > /app/hello.txt'
@@ -79,6 +79,8 @@ def variant(tmp_path: Path, name: str, **files: str | None) -> Path:
     return folder
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_an_agent_with_a_shell_solves_a_task(docker: BackendName) -> None:
     model = ScriptedModel(
         ToolCall("shell", {"command": "cat name.txt; pwd; ls /tests/ /solution/; exit 3"}),
@@ -101,6 +103,8 @@ async def test_an_agent_with_a_shell_solves_a_task(docker: BackendName) -> None:
     assert wrote == "[exit code 0]\n"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_share_of_the_reward_is_for_a_share_of_the_work(docker: BackendName) -> None:
     says = "echo 3 > /srv/data/count.txt"
     async with runner(ScriptedModel(lambda request: says)) as opened:
@@ -125,6 +129,8 @@ CHEATS = {
 }
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_cheat_earns_nothing(docker: BackendName) -> None:
     await check_cheats(await task(GREETING, agent=SHELL), CHEATS, honest=f"touch json.py; {SOLVE}")
 
@@ -173,6 +179,8 @@ STEERS = {
 }
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_variables_of_the_task_lead_the_verifier_to_nothing_of_the_agents(
     docker: BackendName, tmp_path: Path
 ) -> None:
@@ -236,6 +244,8 @@ def test_a_link_may_not_stand_for_a_place_that_variables_name() -> None:
     assert not found.stands_for_a_place("app/data")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_working_folder_in_path_leaves_the_agent_its_work(docker: BackendName, tmp_path: Path) -> None:
     script = "#!/bin/sh\nset -e\ntest $(made) = 3 && test -s /app/made.txt && echo 1 > /logs/verifier/reward.txt\n"
     folder = variant(tmp_path, "in_path", tests__test_sh=script)
@@ -246,6 +256,8 @@ async def test_a_working_folder_in_path_leaves_the_agent_its_work(docker: Backen
     assert (done.error, done.reward) == (None, 1.0)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_what_fails_and_is_not_the_agents_is_no_reward(docker: BackendName, tmp_path: Path) -> None:
     """A reward of 0 says that the agent failed."""
     scripts = {
@@ -274,6 +286,8 @@ async def test_what_fails_and_is_not_the_agents_is_no_reward(docker: BackendName
         )
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_the_agents_files_and_the_tests_have_room_together(docker: BackendName, tmp_path: Path) -> None:
     settings = (GREETING / "task.toml").read_text().replace("storage_mb = 256", "storage_mb = 24")
     folder = variant(tmp_path, "full", task_toml=settings)
@@ -283,6 +297,8 @@ async def test_the_agents_files_and_the_tests_have_room_together(docker: Backend
     assert (done.error, done.reward, done.metrics["files_lost"]) == (None, 1.0, 0.0)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_what_a_verifier_prints_and_how_long_it_takes_has_bounds(docker: BackendName, tmp_path: Path) -> None:
     settings = (GREETING / "task.toml").read_text().replace("timeout_sec = 30.0", "timeout_sec = 1.0")
     async with runner(ScriptedModel(lambda request: SOLVE)) as opened:
@@ -296,6 +312,8 @@ async def test_what_a_verifier_prints_and_how_long_it_takes_has_bounds(docker: B
         assert (done.error, done.reward, done.metrics["verifier_timed_out"]) == (None, 0.0, 1.0)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_nonsense_is_no_reward(docker: BackendName, tmp_path: Path) -> None:
     async def outcome(name: str, script: str) -> Outcome:
         folder = variant(tmp_path, name, tests__test_sh=f"#!/bin/sh\n{script}\n")
@@ -314,12 +332,16 @@ async def test_nonsense_is_no_reward(docker: BackendName, tmp_path: Path) -> Non
         assert "has changed since its tasks were read" in ((await opened.run(given, 0)).error or "")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_sandboxes_without_images_are_refused(bubblewrap: BackendName, docker: BackendName) -> None:
     async with runner(ScriptedModel("Done."), bubblewrap) as opened:
         done = await opened.run(await task(GREETING), 0)
     assert "is an image of Docker; it needs backend = 'docker'" in (done.error or "")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_vetting_names_each_task_that_is_not_sound(docker: BackendName, tmp_path: Path) -> None:
     always = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
     once = "#!/bin/sh\ncase $(od -An -N1 -tu1 /dev/urandom) in *[02468]) echo Hello, world! > /app/hello.txt;; esac\n"
@@ -353,6 +375,8 @@ async def test_vetting_names_each_task_that_is_not_sound(docker: BackendName, tm
     assert report.faults[0].kind is FaultKind.FLAKY
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_vetting_gives_the_network_and_asks_for_the_content_that_the_task_says(
     docker: BackendName, tmp_path: Path
 ) -> None:
@@ -369,6 +393,8 @@ async def test_vetting_gives_the_network_and_asks_for_the_content_that_the_task_
     assert [fault.kind for fault in changed.faults] == [FaultKind.UNREADABLE]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 def test_vetting_reads_tasks_as_a_run_does(
     docker: BackendName, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -388,6 +414,8 @@ def test_vetting_reads_tasks_as_a_run_does(
     assert "no tasks are named" in capsys.readouterr().err
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 def test_the_command_vets_a_folder_of_tasks(
     docker: BackendName, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -395,6 +423,8 @@ def test_the_command_vets_a_folder_of_tasks(
     assert '"kept": 2' in capsys.readouterr().out
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_the_older_form_is_run_too(docker: BackendName, tmp_path: Path) -> None:
     folder = tmp_path / "older"
     shutil.copytree(GREETING / "environment", folder)
@@ -411,6 +441,8 @@ async def test_the_older_form_is_run_too(docker: BackendName, tmp_path: Path) ->
     assert report.warnings == ()
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_an_image_of_the_older_form_holds_neither_tests_nor_solution(docker: BackendName, tmp_path: Path) -> None:
     folder = tmp_path / "older"
     (folder / "tests" / "deep").mkdir(parents=True)
@@ -442,6 +474,8 @@ async def test_an_image_of_the_older_form_holds_neither_tests_nor_solution(docke
     assert "its Dockerfile copies its whole folder (COPY . /app), of which tests, run-tests.sh" in report.warnings[0]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_an_image_is_built_in_its_time_and_once(
     docker: BackendName, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -461,6 +495,8 @@ async def test_an_image_is_built_in_its_time_and_once(
     assert "building" not in capfd.readouterr().err
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_a_folder_of_the_images_own_that_nobody_can_write_to_is_named(
     docker: BackendName, tmp_path: Path
 ) -> None:
@@ -592,6 +628,8 @@ def test_a_virtual_environment_of_the_start_steers_and_one_of_the_agents_does_no
     assert found.stands_for_a_place("app/.venv/lib")
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 async def test_files_in_a_virtual_environment_of_the_image_earn_nothing(docker: BackendName, tmp_path: Path) -> None:
     script = "#!/bin/sh\npython3 /tests/check.py && echo 1 > /logs/verifier/reward.txt\n"
     folder = variant(

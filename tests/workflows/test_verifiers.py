@@ -25,7 +25,6 @@ from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.timeout(120),
     # verifiers and datasets leave these behind
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
@@ -83,6 +82,7 @@ async def test_what_cannot_be_loaded_fails_its_episode() -> None:
         assert complaint in ((await outcome_of(lambda _: "", task)).error or "")
 
 
+@pytest.mark.soak
 async def test_on_the_real_engine(any_server_url: str, nano_format: ChatFormat) -> None:
     async with sglang_engine([any_server_url]) as engine:
         tapped = Tapped(engine)
@@ -97,6 +97,7 @@ async def test_on_the_real_engine(any_server_url: str, nano_format: ChatFormat) 
                     assert_record_is_what_the_engine_saw(outcome.record, tapped.calls)
 
 
+@pytest.mark.soak
 def test_task_files_for_a_whole_environment(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agentrl.workflows.verifiers_env", "vf-gcd", str(tmp_path)]
     subprocess.run(
@@ -136,9 +137,12 @@ async def test_each_kind_plays_as_the_library_says() -> None:
 
 
 KINDS = ("single", "many", "stateful", "weights", "group", "parser", "think", "none", "sampling", "tool", "mixture")
+SHARPEST = ("group", "sampling", "mixture")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in SHARPEST else pytest.param(kind, marks=pytest.mark.soak) for kind in KINDS]
+)
 async def test_rewards_and_requests_are_those_of_the_library_itself(kind: str) -> None:
     def says(request: dict[str, Any]) -> Any:
         asked = [message["content"] for message in request["messages"] if message["role"] == "user"]
