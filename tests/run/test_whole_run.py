@@ -17,14 +17,22 @@ from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
 from agentrl.run.open_run import open_run
+from agentrl.run.run_directory import read_metrics
 from tests.components import missing
-from tests.run.test_train import ROOT, environment, left_behind, long_run, metrics, wait_for_step
+from tests.run.test_train import ROOT, environment, left_behind, long_run, wait_for_step
 from tests.whole_audit import audit
 
 pytestmark = pytest.mark.slow
 
 LARGEST_MISMATCH = 1e-3
 """Between the logprobs of the engine and those of the trainer, of any token."""
+
+
+def wait_for_checkpoint(run_dir: Path) -> None:
+    deadline = time.monotonic() + 240
+    while not open_run(run_dir).checkpoints:
+        assert time.monotonic() < deadline, "no checkpoint was committed"
+        time.sleep(0.05)
 
 
 def check_nothing_is_left_behind(run_dir: Path) -> None:
@@ -36,7 +44,7 @@ def check_nothing_is_left_behind(run_dir: Path) -> None:
 
 def check_steps(run_dir: Path, steps: int, bound: int) -> dict[str, Any]:
     """Every step has its line, and no token is older than it may be; the summary."""
-    rows = metrics(run_dir)
+    rows = read_metrics(run_dir)
     assert [row["step"] for row in rows] == list(range(1, steps + 1))
     assert all(0 <= row["staleness_max"] <= bound for row in rows)
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
@@ -64,11 +72,12 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
     words = [sys.executable, "-m", "agentrl", "train"]
     with long_run([*words, "workflows/calculator.py", *(f"--{k}={v}" for k, v in settings.items())], run_dir) as run:
         wait_for_step(run_dir, 3)
+        wait_for_checkpoint(run_dir)
         run.kill()
         run.communicate(timeout=300)
     recorded = {one.id: one.reward for one in open_run(run_dir).episodes(status="finished")}
     assert len(recorded) >= 3 * 8
-    steps = metrics(run_dir)[-1]["step"] + 2
+    steps = read_metrics(run_dir)[-1]["step"] + 2
 
     again = [*words, f"--resume={run_dir}", f"--steps={steps}"]
     done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
@@ -116,7 +125,7 @@ def test_the_quickstart_trains(tmp_path: Path) -> None:
     assert summary["episodes_finished"] >= 6 * 64
     assert 0 < summary["eval_before"] < 1
     assert 0 < summary["eval_after"] < 1
-    assert sum(row["trained_tokens"] for row in metrics(run_dir)) > 0
+    assert sum(row["trained_tokens"] for row in read_metrics(run_dir)) > 0
     found = audit(run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 6 * 8, 6)
     check_nothing_is_left_behind(run_dir)
