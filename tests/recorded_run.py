@@ -6,12 +6,13 @@ import queue
 import random
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.concurrency.child_process import ChildProcess
@@ -137,6 +138,17 @@ class ThreadTrainer(ChildProcess):
 
     def end(self) -> None:
         self._asked.put(None)
+
+
+def cancel_when_asked(client: TrainerClient, scope: anyio.CancelScope, patch: pytest.MonkeyPatch) -> None:
+    """Cancel `scope` as soon as the trainer has its next command."""
+    write_lines = client._started.write_lines
+
+    async def write_and_cancel(lines: Sequence[str]) -> None:
+        await write_lines(lines)
+        scope.cancel()
+
+    patch.setattr(client._started, "write_lines", write_and_cancel)
 
 
 @asynccontextmanager

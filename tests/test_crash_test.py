@@ -13,8 +13,6 @@ import pytest
 from agentrl.rollout.database import check_pages, open_database
 from benchmarks.crash_test import ROOT, disturb, synced_note
 
-pytestmark = pytest.mark.timeout(180)
-
 BEGIN = """
 import resource, signal, sqlite3, sys, time
 from pathlib import Path

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +18,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from agentrl.cli.main import main
 from agentrl.config import RunConfig, config_keys
 
 ROOT = Path(__file__).parents[1]
@@ -122,8 +121,10 @@ def test_every_make_target_that_a_page_names_is_one() -> None:
         assert named <= known, page.name
 
 
-@pytest.mark.slow
-def test_every_command_and_option_that_a_page_shows_is_one() -> None:
+def test_every_command_and_option_that_a_page_shows_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     shown: defaultdict[str, set[str]] = defaultdict(set)
     for page in PAGES:
         text = page.read_text()
@@ -134,15 +135,8 @@ def test_every_command_and_option_that_a_page_shows_is_one() -> None:
     assert {"train", "eval", "audit", "doctor", "init", "serve", "sft"} <= set(shown)
     keys = {spelled_alike(key) for key in config_keys()}
     for command, options in shown.items():
-        done = subprocess.run(
-            [sys.executable, "-m", "agentrl", command, "--help"],
-            env={**os.environ, "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, f"agentrl {command} --help: {done.stderr}"
-        listed = {spelled_alike(word) for word in re.findall(r"[\w.-]+", done.stdout)} | keys
+        assert main([command, "--help"]) == 0, f"agentrl {command} --help: {capsys.readouterr().err}"
+        listed = {spelled_alike(word) for word in re.findall(r"[\w.-]+", capsys.readouterr().out)} | keys
         # Flags of SGLang are passed through by any name.
         wrong = {o for o in options if spelled_alike(o) not in listed and not o.startswith("engine.flags.")}
         assert not wrong, f"agentrl {command} has no {sorted(wrong)}"

@@ -18,8 +18,6 @@ import agentrl
 from agentrl.config import RunConfig, config_keys
 from agentrl.models import model_directory
 
-pytestmark = pytest.mark.timeout(300)
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -113,19 +111,28 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
     assert [str(page) for page in pages if page.is_file() and stranger.search(page.read_text())] == []
 
 
-def test_importing_the_door_costs_nearly_nothing() -> None:
-    script = (
-        "import time; started = time.perf_counter(); import agentrl; took = time.perf_counter() - started\n"
-        "import sys; heavy = {'torch', 'openai', 'transformers', 'gymnasium', 'pydantic', 'pandas', 'anyio'}\n"
-        "print(took, sorted(heavy & set(sys.modules)), agentrl.__version__)"
-    )
-    shown = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout
-        for _ in range(3)
-    ]
-    took, _, rest = min(shown, key=lambda line: float(line.split()[0])).partition(" ")
+IMPORT = (
+    "import time; started = time.perf_counter(); import agentrl; took = time.perf_counter() - started\n"
+    "import sys; heavy = {'torch', 'openai', 'transformers', 'gymnasium', 'pydantic', 'pandas', 'anyio'}\n"
+    "print(took, sorted(heavy & set(sys.modules)), agentrl.__version__)"
+)
+
+
+def imported() -> tuple[float, str]:
+    """How long the import took, and what it brought."""
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True, timeout=60)
+    took, _, rest = done.stdout.partition(" ")
+    return float(took), rest
+
+
+def test_importing_the_door_brings_nothing_that_is_slow_to_import() -> None:
+    _, rest = imported()
     assert rest == f"[] {agentrl.__version__}\n"
-    assert float(took) < 0.3
+
+
+@pytest.mark.soak
+def test_importing_the_door_costs_nearly_nothing() -> None:
+    assert min(imported()[0] for _ in range(3)) < 0.3
 
 
 def test_the_rollout_side_imports_no_torch_and_no_sibling_package() -> None:

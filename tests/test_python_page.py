@@ -18,6 +18,7 @@ def python_blocks() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_script_trains_and_what_reads_its_run_shows_its_tokens(tmp_path: Path) -> None:
     script, reading = python_blocks()

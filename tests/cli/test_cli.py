@@ -28,6 +28,7 @@ def agentrl(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
@@ -63,11 +64,10 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
     assert "holds something else than this evaluation" in other.stderr
 
 
-@pytest.mark.timeout(180)
-def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Path) -> None:
-    made = agentrl("init", str(tmp_path / "sums"))
-    assert made.returncode == 0, made.stderr
-    assert made.stdout.splitlines()[-1] == "Its tests: python -m pytest", "pytest is installed here"
+@pytest.mark.slow
+def test_init_writes_a_project_that_passes_its_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "sums")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Its tests: python -m pytest", "pytest is installed here"
     assert sorted(path.name for path in (tmp_path / "sums").iterdir()) == [
         "environment.py",
         "environment_test.py",
@@ -76,9 +76,17 @@ def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Pat
         "workflow.py",
     ]
     tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path / "sums", capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path / "sums", capture_output=True, text=True, timeout=100
     )
     assert tests.returncode == 0, tests.stdout
+    assert main(["init", str(tmp_path / "sums")]) == 2
+    assert "exists already; choose another name" in capsys.readouterr().err
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(180)
+def test_a_project_of_init_evaluates(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path / "sums")]) == 0
     evaluated = subprocess.run(
         [
             sys.executable,
@@ -99,9 +107,6 @@ def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Pat
     )
     assert evaluated.returncode == 0, evaluated.stderr
     assert json.loads(evaluated.stdout)["failed"] == 0
-    again = agentrl("init", str(tmp_path / "sums"))
-    assert again.returncode == 2
-    assert "exists already; choose another name" in again.stderr
 
 
 def test_init_says_how_to_come_by_what_its_tests_need(

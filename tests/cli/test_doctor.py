@@ -51,6 +51,7 @@ def test_it_names_what_an_engine_cannot_bound() -> None:
     assert "no filter of system calls" in hole
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_it_tries_every_limit() -> None:
     working_backend("bubblewrap")

@@ -246,7 +246,10 @@ def full_disk() -> Iterator[None]:
     path.rmdir()
 
 
-@pytest.mark.parametrize(("words", "line"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [pytest.param(*rest, id=name, marks=[pytest.mark.soak] * (name == "a full disk")) for name, *rest in ROWS],
+)
 def test_bad_input_ends_in_one_line(
     words: Callable[[Doors], list[Any]],
     line: str,
@@ -344,7 +347,7 @@ def test_a_part_that_is_started_by_hand_says_what_starts_it(
     assert isinstance(end.value.code, str), "which Python prints, and ends with 1"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_output_that_nobody_reads_and_characters_that_a_terminal_lacks_end_nothing(tmp_path: Path) -> None:
     run_dir = Doors(tmp_path).made_run()
     command = f"{sys.executable} -m agentrl audit {run_dir} | true; exit ${{PIPESTATUS[0]}}"

@@ -32,7 +32,7 @@ def agentrl_without(package: str, *words: str, cwd: Path) -> subprocess.Complete
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=50, check=False)
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "sft"])
+@pytest.mark.parametrize("command", ["train", pytest.param("eval", marks=pytest.mark.soak), "sft"])
 def test_a_command_names_the_extra_that_it_needs_and_leaves_nothing(tmp_path: Path, command: str) -> None:
     workflow = [] if command == "sft" else ["--workflow", CALCULATOR]
     ended = agentrl_without("torch", command, "--tasks", tasks_in(tmp_path), *workflow, cwd=tmp_path)

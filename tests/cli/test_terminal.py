@@ -6,6 +6,7 @@ import contextlib
 import io
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -65,9 +66,11 @@ def test_words_stay_whole_on_a_screen_and_lines_in_a_file() -> None:
         assert all(len(line) <= 60 for line in lines) if on_screen else len(lines) == 1
 
 
-def test_a_terminal_shows_the_run() -> None:
+def test_a_terminal_shows_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
     view = view_on(console)
+    monkeypatch.setattr("agentrl.run.view.time", SimpleNamespace(perf_counter=lambda: 130.0))
+    view.training_started = 100.0
     view.on_step(STEP)
     console.print(view)
     shown = console.export_text()

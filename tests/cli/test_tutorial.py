@@ -62,6 +62,7 @@ def check_output(command: str, expected: list[str], printed: list[str]) -> None:
     assert free or position == len(shown), f"{command} printed more:\n" + "\n".join(printed[position:])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     folder = tmp_path

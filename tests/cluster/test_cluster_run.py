@@ -21,9 +21,8 @@ from agentrl.run.retrain import retrain
 from agentrl.run.run_directory import read_metrics
 from tests.whole_audit import audit
 
-cluster_utils = pytest.importorskip("ray.cluster_utils")
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.slow,
     pytest.mark.filterwarnings(
         "ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*", "ignore::ResourceWarning"
     ),
@@ -45,23 +44,36 @@ async def run(episode):
     return await play(episode)
 """
 """Episodes that begin while there is a file wait until it is gone."""
-OF_A_NODE = {"num_cpus": 4, "object_store_memory": 80 * 2**20}
+
+
+def of_a_node(room: int = 4, name: str = "room") -> dict[str, Any]:
+    """What a node has. Ray starts a process for each of its CPUs."""
+    resources = {name: room} if room else {}
+    return {"num_cpus": room, "resources": resources, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+
+
+@contextmanager
+def open_nodes(*rooms: int) -> Iterator[Any]:
+    """A cluster of several nodes, each with room for so many workers and servers."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    opened = cluster_utils.Cluster()
+    try:
+        for room in rooms:
+            opened.add_node(**of_a_node(room))
+        yield opened
+    finally:
+        opened.shutdown()
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without room, and two nodes that take workers and servers."""
-    opened = cluster_utils.Cluster(
-        initialize_head=True, head_node_args={**OF_A_NODE, "num_cpus": 0, "include_dashboard": False}
-    )
-    for _ in range(2):
-        opened.add_node(**OF_A_NODE, resources={"room": 4})
-    yield opened
-    opened.shutdown()
+    with open_nodes(0, 4, 4) as opened:
+        yield opened
 
 
-def command(cluster: Any, folder: Path, steps: int, *more: str) -> list[str]:
-    """A run whose workflow's file, and the module that it imports, are nowhere but in its own folder."""
+def command(cluster: Any, folder: Path, steps: int, *more: str, each: int = 2) -> list[str]:
+    """A run whose workflow's file, and the module that it imports, are nowhere but in its own folder. `each`: how many workers, and servers, it has."""
     work = folder / "work"
     work.mkdir()
     (work / "w.py").write_text(WORKFLOW.format(hold=str(folder / "hold")))
@@ -76,10 +88,10 @@ def command(cluster: Any, folder: Path, steps: int, *more: str) -> list[str]:
         "rollout.group_size": 4,
         "rollout.max_concurrent": 4,
         "rollout.max_tokens": 48,
-        "engine.servers": 2,
+        "engine.servers": each,
         "engine.health_interval_s": 0.5,
         "cluster.address": cluster.address,
-        "cluster.rollout_workers": 2,
+        "cluster.rollout_workers": each,
         "cluster.worker_resources.room": 1,
         "cluster.server_resources.room": 1,
     }
@@ -114,12 +126,33 @@ def held_after_step(run: subprocess.Popen[str], folder: Path, step: int) -> Iter
         (folder / "hold").unlink()
 
 
+def test_a_run_goes_on_when_the_node_of_its_worker_and_server_is_killed(tmp_path: Path) -> None:
+    with open_nodes(0, 2) as cluster:
+        run = start(command(cluster, tmp_path, 3, each=1), tmp_path)
+        try:
+            with held_after_step(run, tmp_path, 1):
+                # SIGKILL of the raylet, without a word to anybody: its worker and its server go with it.
+                cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+                cluster.add_node(**of_a_node(2))
+            code, said = end(run)
+        finally:
+            run.kill()
+    assert code == 0, said
+    steps = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in steps] == [1, 2, 3]
+    assert steps[-1]["workers_lost"] >= 1
+    assert steps[-1]["engine_failures"] >= 1
+    assert audit(tmp_path / "run").violations == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(cluster: Any, tmp_path: Path) -> None:
     run = start(command(cluster, tmp_path, 5), tmp_path)
     with held_after_step(run, tmp_path, 1):
         # SIGKILL of the raylet, without a word to anybody: its workers and its server go with it.
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
-        cluster.add_node(**OF_A_NODE, resources={"room": 4})
+        cluster.add_node(**of_a_node())
     code, said = end(run)
     assert code == 0, said
     steps = read_metrics(tmp_path / "run")
@@ -129,15 +162,17 @@ def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(clu
     assert audit(tmp_path / "run").violations == []
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_trainer_on_a_node_goes_on_elsewhere_when_that_is_killed_and_trains_to_the_bit_as_here(
     cluster: Any, tmp_path: Path
 ) -> None:
-    node = cluster.add_node(**OF_A_NODE, resources={"trainer": 1})
+    node = cluster.add_node(**of_a_node(1, "trainer") | {"num_cpus": 4})
     where = ("--cluster.ranks_on_nodes", "--cluster.rank_resources.trainer=1")
     run = start(command(cluster, tmp_path, 3, *where), tmp_path)
     with held_after_step(run, tmp_path, 1):
         cluster.remove_node(node, allow_graceful=False)
-        node = cluster.add_node(**OF_A_NODE, resources={"trainer": 1})
+        node = cluster.add_node(**of_a_node(1, "trainer") | {"num_cpus": 4})
     code, said = end(run)
     cluster.remove_node(node)
     assert code == 0, said
@@ -148,6 +183,8 @@ def test_a_trainer_on_a_node_goes_on_elsewhere_when_that_is_killed_and_trains_to
     assert (retrained.steps, retrained.same) == (3, 3)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_cluster_that_is_too_small_is_named_before_anything_starts(cluster: Any, tmp_path: Path) -> None:
     words = command(cluster, tmp_path, 1, "--cluster.gpus_per_server=4")
     code, said = end(start(words, tmp_path))

@@ -29,8 +29,6 @@ from agentrl.run.training_loop import _step
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 
-pytestmark = pytest.mark.timeout(180)
-
 HEALTHY: dict[str, Any] = {
     "step": {
         "logprob_mismatch_mean_abs": 1e-4,
@@ -273,10 +271,11 @@ async def waits_for_ever(episode: Episode) -> float:
         (never_calls_tools, "replies that were offered tools calls one", "One reply: '"),
         (is_cut_off, "are cut off for their length", "rollout.max_tokens"),
         (fails_alike, "all failed with: ConnectionError: the judge at 10.0.0.7", "Mend the workflow"),
-        (
+        pytest.param(
             waits_for_ever,
             "no episode and no training step has ended",
             "8 episodes, none of which is waiting for the model",
+            marks=pytest.mark.soak,  # within 2 s
         ),
     ],
     ids=["rewards_equal", "no_tool_call", "replies_truncated", "same_failure", "stalled"],

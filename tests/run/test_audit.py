@@ -23,8 +23,6 @@ from tests.chains import commit_whole
 from tests.rollout.test_store import kept_choice, outcome
 from tests.whole_audit import audit
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:

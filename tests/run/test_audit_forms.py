@@ -34,6 +34,7 @@ VALUES = ["NULL", "-1", "1e308", "x'ff'", "'abc'", "CAST(x'ff' AS TEXT)", "'[[1]
 VALUES += [f"'{DEEP.decode()}'", f"'[{'9' * 5000}]'"]
 
 
+@pytest.mark.soak
 def test_a_value_of_any_kind_in_any_column_is_found(runs: dict[str, Path]) -> None:
     """Also one that no code of agentrl could have written there."""
     run_dir, tried = runs["finished"], 0
@@ -113,6 +114,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.soak
 def test_an_entry_of_any_form_is_found(runs: dict[str, Path], tmp_path: Path) -> None:
     """In a chain that was mended after it."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:

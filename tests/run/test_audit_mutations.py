@@ -300,6 +300,9 @@ DAMAGES: dict[str, Damage] = {
     ),
     "an older configuration": an_older_configuration,
     **{f"{name} is taken away": removed(name) for name in ("summary.json", "eval_before.json")},
+    **{f"{name}, one bit of it": edited(name, flipped) for name in FILES},
+}
+FORMS: dict[str, Damage] = {
     **{
         f"{name} of {kind}": edited(name, lambda _, content=content: content)
         for name in ("config.json", "metrics.jsonl", "summary.json", f"{NEWEST}/checkpoint.json")
@@ -327,17 +330,17 @@ DAMAGES: dict[str, Damage] = {
         for name in ("step", "groups", "minibatches", "optimizer_steps", "digest", "chain")
         for what in (None, "x", [[1]], [[0, -1]], [[[0, "0-9999999999"]]], [[[0, "x"]]])
     },
-    **{f"{name}, one bit of it": edited(name, flipped) for name in FILES},
     **{f"{name} that is cut off": edited(name, lambda content: content[: len(content) // 2]) for name in FILES},
     **{f"{name} that is empty": edited(name, lambda _: b"") for name in FILES},
 }
+"""Evidence of any form where evidence belongs."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", [*DAMAGES, *(pytest.param(name, marks=pytest.mark.soak) for name in FORMS)])
 def test_damage_is_found(runs: dict[str, Path], tmp_path: Path, name: str) -> None:
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")
-    DAMAGES[name](run_dir)
+    (DAMAGES | FORMS)[name](run_dir)
     found = verdict(run_dir)
     if name not in ("an index that is gone", "an index that is another"):  # which `sql` may leave behind, too
         found = [text for text in found if "finished_once" not in text]

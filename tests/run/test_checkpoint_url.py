@@ -30,7 +30,7 @@ from tests.components import missing
 from tests.recorded_run import TrainerOfRun, batch, record_run, running
 from tests.whole_audit import audit
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.anyio
 MOTO = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl" / "moto" / "bin" / "moto_server"
 BUCKET = "checkpoints"
 
@@ -149,6 +149,8 @@ async def checkpoint(trainer: TrainerSupervisor, *steps: int) -> None:
     await trainer.commit()
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_what_is_kept_is_at_the_url_and_comes_back_from_it(tmp_path: Path, through: type[Proxy]) -> None:
     run_dir, said = tmp_path / "run", list[str]()
     await in_thread(record, run_dir)
@@ -180,6 +182,8 @@ async def test_what_is_kept_is_at_the_url_and_comes_back_from_it(tmp_path: Path,
     assert await in_thread(lambda: list(url.wrong(here))) == []
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_a_checkpoint_that_is_not_whole_at_the_url_does_not_count(
     tmp_path: Path, through: type[Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +210,8 @@ async def test_a_checkpoint_that_is_not_whole_at_the_url_does_not_count(
     assert (await in_thread(audit, run_dir)).violations == []
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_a_store_that_cannot_delete_costs_room_until_the_next_start(tmp_path: Path, through: type[Proxy]) -> None:
     run_dir, said = tmp_path / "run", list[str]()
     await in_thread(record, run_dir)

@@ -20,6 +20,8 @@ from tests import run_program
 from tests.run_program import ends_well, kill_at_step
 from tests.whole_audit import audit
 
+pytestmark = pytest.mark.soak
+
 STEPS = 6
 PROGRAM = """
 import json, sys

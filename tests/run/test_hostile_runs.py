@@ -18,6 +18,8 @@ from agentrl.rollout.store import Store
 from tests.run.test_train import left_behind, long_run, metrics, wait_for_step
 from tests.whole_audit import audit
 
+pytestmark = pytest.mark.soak
+
 WORKFLOW = """
 import asyncio
 import random

@@ -26,8 +26,6 @@ from tests.components import missing
 from tests.power_cut import Call, Disk, calls, strace, write
 from tests.power_cut_program import TASKS, config, files
 
-pytestmark = pytest.mark.timeout(600)
-
 ROOT = Path(__file__).parents[2]
 VARIANTS = {"nothing": 0.0, "everything": 1.0, "few": 0.2, "half": 0.5, "most": 0.8}
 """The share of what was not synced that a cut leaves on the disk."""
@@ -170,6 +168,8 @@ def the_end(recording: Recording) -> Promised:
     return promised(disk)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_a_power_cut_at_any_write_costs_nothing_that_was_committed(recording: Recording, scratch: Path) -> None:
     everything = the_end(recording)
     wrong, points, writes = [], 0, 0
@@ -214,6 +214,8 @@ def test_calls_that_overlap_are_read_as_they_took_effect(tmp_path: Path) -> None
     assert disk.after_a_cut(None, 0.0) == {"file": b"here"}
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "forgotten",
     [

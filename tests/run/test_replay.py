@@ -19,7 +19,7 @@ from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import GroupTask, episode_seed, group_seed
 from agentrl.run.replay import replay
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 TASKS = [{"n": 3}]
 
 

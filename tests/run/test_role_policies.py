@@ -53,6 +53,7 @@ def start(directory: Path, config: RunConfig, *words: str) -> subprocess.Popen[s
     return run_program.start(directory, PROGRAM, config.model_dump_json(), *words)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_two_roles_learn_opposite_things_and_their_checkpoint_answers_as_they_do(tmp_path: Path) -> None:
     rollout = {"batch_size": 32, "group_size": 8, "max_staleness": 0}
@@ -110,7 +111,7 @@ def test_two_roles_learn_opposite_things_and_their_checkpoint_answers_as_they_do
         with_roles(others, training=False)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_path: Path) -> None:
     rollout = {"batch_size": 8, "group_size": 4, "max_staleness": 1, "workers": 1}
@@ -129,7 +130,7 @@ def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_pa
     assert (again.steps, again.same, again.wrong) == (4, 4, False)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_two_roles_learn_on_sglang_each_under_its_own_adapter(tmp_path: Path) -> None:
     rollout = {"batch_size": 8, "group_size": 4, "max_staleness": 1}
@@ -142,7 +143,7 @@ def test_two_roles_learn_on_sglang_each_under_its_own_adapter(tmp_path: Path) ->
     assert audit(tmp_path / "run").violations == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_two_ranks_train_the_adapters_of_both_roles(tmp_path: Path) -> None:
     rollout = {"batch_size": 8, "group_size": 4, "max_staleness": 1}

@@ -30,8 +30,6 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir, in_use, lock_run
 
-pytestmark = pytest.mark.timeout(120)
-
 HOLD = """
 import subprocess, sys
 from pathlib import Path

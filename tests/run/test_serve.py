@@ -18,8 +18,6 @@ from agentrl.models import NANO
 from agentrl.record.trajectory import TokenRecord
 from tests.rescoring import Rescorer
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @dataclass
 class Service:

@@ -27,7 +27,6 @@ from tests.engine.test_adapter import save_adapter
 from tests.engine.test_real_sglang import assert_exact
 from tests.run.test_serve import Service
 
-pytestmark = pytest.mark.timeout(240)
 NAMES = ("writer", "critic")
 
 
@@ -85,6 +84,8 @@ def answers(service: Service, checkpoint: Path, version: int) -> None:
         anyio.run(assert_exact, results, oracles)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 def test_a_checkpoint_of_roles_is_served_and_takes_weights_of_its_roles(service: Service, checkpoint: Path) -> None:
     answers(service, checkpoint, 0)
     for version in (1, 2):
@@ -123,6 +124,8 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_weights_that_are_refused_leave_both_roles_answered_as_before(
     reason: str, service: Service, checkpoint: Path, tmp_path: Path

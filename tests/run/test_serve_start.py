@@ -15,13 +15,11 @@ from agentrl.config import load_config
 from agentrl.models import NANO
 from agentrl.run.serve import serve
 
-pytestmark = pytest.mark.timeout(240)
-
 SILENCE_S = 60
 """More than the engine is waited for in the test."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_ends_it_while_it_starts_and_it_never_says_that_it_serves(number: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(SILENCE_S)

@@ -33,7 +33,7 @@ from tests.components import missing
 from tests.recorded_run import TrainerOfRun
 from tests.whole_audit import audit
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = {

@@ -17,7 +17,7 @@ from agentrl.models import NANO
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
 from agentrl.run.run_lock import lock_run
-from tests.recorded_run import trainer_of
+from tests.recorded_run import cancel_when_asked, trainer_of
 
 pytestmark = pytest.mark.anyio
 
@@ -39,12 +39,16 @@ def parameters_of(file: Path) -> int:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
-async def test_who_is_cancelled_leaves_no_answer_for_the_next_and_two_ranks_send_whole_weights(tmp_path: Path) -> None:
+async def test_who_is_cancelled_leaves_no_answer_for_the_next_and_two_ranks_send_whole_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_dir = tmp_path / "run"
     lock = await in_thread(prepared, run_dir)
     async with trainer_of(run_dir, lock=lock) as trainer:
-        with anyio.move_on_after(0.1) as scope:
+        with anyio.CancelScope() as scope, monkeypatch.context() as patch:
+            cancel_when_asked(trainer, scope, patch)
             await trainer.load(None)
         assert scope.cancelled_caught
         await trainer.join_weight_group("127.0.0.1", free_port(), 1, "weights", "gloo", 20)

@@ -26,7 +26,7 @@ from tests.other_machine import OtherMachine
 from tests.recorded_run import batch, record_run, trainer_of
 from tests.whole_audit import audit
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(240)]
 RANKS = {"ranks": 2, "step_timeout_s": 60, "advantage": {"kind": "gae"}}
 
 

@@ -26,10 +26,10 @@ from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.retrain import retrain
 from agentrl.trainer.policies import Policies
 from agentrl.trainer.step_metrics import importance_weight_quantiles
-from tests.recorded_run import TrainerOfRun, batch, record_run, running
+from tests.recorded_run import TrainerOfRun, batch, cancel_when_asked, record_run, running
 from tests.whole_audit import audit
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.anyio
 
 
 def chains(run_dir: Path) -> list[str]:
@@ -69,7 +69,13 @@ BOUNDARIES: dict[str, Callable[[pytest.MonkeyPatch, Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize(
+    "boundary",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] * (name in ("memory, after the second", "the digest")))
+        for name in BOUNDARIES
+    ],
+)
 def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
     boundary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: list[TrainedStep]
 ) -> None:
@@ -149,7 +155,7 @@ async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(
 
 
 async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
-    tmp_path: Path, straight: list[TrainedStep]
+    tmp_path: Path, straight: list[TrainedStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does a second Ctrl-C leave the run, and an episode that raises KeyboardInterrupt."""
     run_dir = tmp_path / "run"
@@ -157,7 +163,8 @@ async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
     await in_thread(record_run, run_dir)
     async with running(run_dir, said.append) as trainer:
         await trainer.step(batch(1))
-        with anyio.move_on_after(0.01) as scope:
+        with anyio.CancelScope() as scope, monkeypatch.context() as patch:
+            cancel_when_asked(trainer.client, scope, patch)
             await trainer.step(batch(2))
         assert scope.cancelled_caught
         await trainer.save_remaining()
@@ -295,7 +302,13 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] * (name in ("a file cut short", "an empty manifest")))
+        for name in DAMAGES
+    ],
+)
 async def test_a_damaged_checkpoint_gives_way_to_an_older_one_and_is_made_again(
     damage: str, tmp_path: Path, straight: list[TrainedStep]
 ) -> None:

@@ -1,0 +1,131 @@
+"""Whole runs, as a user starts them: one that is killed and gone on with, and the first steps of `make quickstart`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.envs.calculator_env import distinct_tasks
+from agentrl.models import NANO
+from agentrl.rollout.store import Store
+from agentrl.run.open_run import open_run
+from agentrl.run.run_directory import read_metrics
+from tests.components import missing
+from tests.run.test_train import ROOT, environment, left_behind, long_run, wait_for_step
+from tests.whole_audit import audit
+
+pytestmark = pytest.mark.slow
+
+LARGEST_MISMATCH = 1e-3
+"""Between the logprobs of the engine and those of the trainer, of any token."""
+
+
+def wait_for_checkpoint(run_dir: Path) -> None:
+    deadline = time.monotonic() + 240
+    while not open_run(run_dir).checkpoints:
+        assert time.monotonic() < deadline, "no checkpoint was committed"
+        time.sleep(0.05)
+
+
+def check_nothing_is_left_behind(run_dir: Path) -> None:
+    deadline = time.monotonic() + 60
+    while left := left_behind(run_dir):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def check_steps(run_dir: Path, steps: int, bound: int) -> dict[str, Any]:
+    """Every step has its line, and no token is older than it may be; the summary."""
+    rows = read_metrics(run_dir)
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    assert all(0 <= row["staleness_max"] <= bound for row in rows)
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    assert summary["steps"] == steps
+    assert summary["staleness_max"] <= summary["staleness_bound"] == bound
+    assert summary["logprob_mismatch_max"] < LARGEST_MISMATCH
+    return summary
+
+
+def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tmp_path: Path) -> None:
+    run_dir, tasks = tmp_path / "run", tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(24, seed=1)))
+    settings = {
+        "tasks": tasks,
+        "run_dir": run_dir,
+        "model.path": NANO,
+        "rollout.batch_size": 8,
+        "rollout.group_size": 4,
+        "rollout.max_concurrent": 8,
+        "rollout.max_tokens": 32,
+        "rollout.max_staleness": 2,
+        "rollout.order": "fifo",
+        "trainer.checkpoint.every": 2,
+    }
+    words = [sys.executable, "-m", "agentrl", "train"]
+    with long_run([*words, "workflows/calculator.py", *(f"--{k}={v}" for k, v in settings.items())], run_dir) as run:
+        wait_for_step(run_dir, 3)
+        wait_for_checkpoint(run_dir)
+        run.kill()
+        run.communicate(timeout=300)
+    recorded = {one.id: one.reward for one in open_run(run_dir).episodes(status="finished")}
+    assert len(recorded) >= 3 * 8
+    steps = read_metrics(run_dir)[-1]["step"] + 2
+
+    again = [*words, f"--resume={run_dir}", f"--steps={steps}"]
+    done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = audit(run_dir)
+    assert found.violations == []
+    assert (found.trained, found.batches, found.last_checkpoint, found.restarts) == (2 * steps, steps, steps, 2)
+    with Store(run_dir / "store.sqlite", read_only=True) as store:
+        trained = [group for batch in store.batches() for group in batch.trained.group_ids]
+    assert len(trained) == len(set(trained)) == 2 * steps, "every step trained on two groups of its own"
+    now = {one.id: one.reward for one in open_run(run_dir).episodes(status="finished")}
+    assert recorded.items() <= now.items()
+    check_steps(run_dir, steps, bound=2)
+    check_nothing_is_left_behind(run_dir)
+
+
+def quickstart(run_dir: Path) -> list[list[str]]:
+    """The commands of `make quickstart`, in another run directory."""
+    words = ["make", "--dry-run", "--old-file=.venv/installed", f"BIN={Path(sys.executable).parent}", "quickstart"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    try:
+        shown = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True, env=env).stdout
+    except FileNotFoundError:
+        missing("make is not installed")
+    config = run_dir.with_suffix(".toml")
+    config.write_text((ROOT / "workflows/quickstart.toml").read_text().replace("runs/quickstart", str(run_dir)))
+    places = {"runs/quickstart": str(run_dir), "workflows/quickstart.toml": str(config)}
+    commands = [shlex.split(line) for line in shown.replace("\\\n", " ").splitlines()]
+    assert [Path(command[0]).name for command in commands] == ["rm", "python", "agentrl"]
+    for old, new in places.items():
+        commands = [[word.replace(old, new) for word in command] for command in commands]
+    return commands
+
+
+def test_the_quickstart_trains(tmp_path: Path) -> None:
+    """Six of its steps, and a part of its evaluations."""
+    run_dir = tmp_path / "run"
+    *before, train = quickstart(run_dir)
+    fewer = ["--steps", "6", "--eval.limit", "16", "--rollout.episode-timeout-s", "600"]
+    for command in (*before, [*train, *fewer]):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    summary = check_steps(run_dir, 6, bound=3)
+    assert summary["episodes_failed"] == 0
+    assert summary["episodes_finished"] >= 6 * 64
+    assert 0 < summary["eval_before"] < 1
+    assert 0 < summary["eval_after"] < 1
+    assert sum(row["trained_tokens"] for row in read_metrics(run_dir)) > 0
+    found = audit(run_dir)
+    assert (found.violations, found.trained, found.last_checkpoint) == ([], 6 * 8, 6)
+    check_nothing_is_left_behind(run_dir)
