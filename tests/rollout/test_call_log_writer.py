@@ -210,8 +210,11 @@ async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
     server_url: str, nano_format: ChatFormat, store: Store
 ) -> None:
     async def run(episode: Episode) -> float:
-        await ask(episode, [{"role": "user", "content": "7 + 8 ="}], temperature=2.0, max_tokens=900, stop=["\x00"])
+        asked = [{"role": "user", "content": "7 + 8 ="}]
+        await ask(episode, asked, temperature=2.0, max_tokens=900, stop=["\x00"], logit_bias=without_end)
         return 1.0
+
+    without_end = {str(nano_format.tokenizer.eos_token_id): -100}
 
     def has_tokens(call_logs: CallLogWriter) -> bool:
         return any(partial.so_far and partial.so_far().output_ids for _, _, partial in call_logs.growing.values())
