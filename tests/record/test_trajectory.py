@@ -173,7 +173,7 @@ async def test_a_long_reply_survives_many_updates_with_exact_logprobs(
     async with sglang_engine([own_server], pause_mode=mode) as engine:
         await engine.update_weights(versions[0], 0)
         results: list[tuple[list[int], Generation]] = []
-        grown, most = Condition(), 900
+        grown, most = Condition(), 400
 
         async def one(start: int) -> None:
             prompt = [1, 2, 3, start]
