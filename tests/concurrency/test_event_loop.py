@@ -195,7 +195,7 @@ def test_an_interrupt_in_the_moment_of_its_end_does_not_keep_it_from_ending() ->
     run_loop(main)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_its_end_does_not_wait_for_tasks_generators_and_threads_that_do_not_end() -> None:
     release = threading.Event()
 
@@ -333,7 +333,7 @@ LEFT = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("left", sorted(LEFT))
 def test_the_process_ends_though_what_user_code_left_does_not(left: str, tmp_path: Path) -> None:
     program = tmp_path / "ending.py"
@@ -349,7 +349,7 @@ def test_the_process_ends_though_what_user_code_left_does_not(left: str, tmp_pat
     assert time.perf_counter() - started < EXIT_FUNCTIONS_TIMEOUT_S + 10
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_exit_functions_run_beside_a_thread_that_does_not_end(tmp_path: Path) -> None:
     program = tmp_path / "ending.py"
     program.write_text(ENDING.replace("LEFT", LEFT["thread"] + "; atexit.register(print, ' and sent')"))
@@ -370,6 +370,7 @@ def alarms() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.soak
 def test_an_exception_between_its_steps_does_not_end_it(alarms: None, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> str:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -385,6 +386,7 @@ def test_an_exception_between_its_steps_does_not_end_it(alarms: None, caplog: py
     assert "ValueError was raised in the event loop, which goes on" in caplog.text
 
 
+@pytest.mark.soak
 def test_exceptions_do_not_end_what_is_cleared_up_at_its_end(alarms: None) -> None:
     closed: list[str] = []
 
@@ -429,6 +431,7 @@ run_loop(main)
 """
 
 
+@pytest.mark.soak
 def test_a_loop_that_cannot_turn_any_more_ends() -> None:
     started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=40)

@@ -16,7 +16,7 @@ import pytest
 
 from agentrl.concurrency.loop_watchdog import INTERRUPT, LoopBlocked, watch_loop
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
 
 def blocks(seconds: float) -> None:

@@ -36,6 +36,7 @@ print(len(result.finished), len(result.failed), result.failed[:1])
 """
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_episodes_of_a_run_that_was_stopped_go_on(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def test_episodes_of_a_run_that_was_stopped_go_on(tmp_path: Path) -> None:
     assert (process.returncode, output) == (0, "6 0 []\n")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_code_that_blocks_the_event_loop_uses_time_up() -> None:
     async def main() -> float:
         started = asyncio.get_running_loop().time()
@@ -74,7 +75,7 @@ def test_code_that_blocks_the_event_loop_uses_time_up() -> None:
 def test_all_time_counts_without_its_thread() -> None:
     clock = RunningTime()
     clock.stop()
-    clock._thread.join(5)
+    clock._thread.join(60)
     before, (seen, left_out) = clock.now(), clock._seen
     clock._seen = seen - 100, left_out
-    assert 0 <= clock.now() - before < 5
+    assert 0 <= clock.now() - before < 50

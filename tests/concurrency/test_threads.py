@@ -74,7 +74,7 @@ def test_no_module_waits_for_threads_that_a_workflow_may_keep() -> None:
         assert calls == len(re.findall(r"to_thread\.run_sync\([^#]*?limiter=", text)), file
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_workflow_that_takes_all_threads_harms_no_other(nano_format: ChatFormat, tmp_path: Path) -> None:
     release = threading.Event()
 

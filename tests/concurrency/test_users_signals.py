@@ -46,6 +46,7 @@ def test_a_time_limit_ends_the_code_that_set_it() -> None:
     run_loop(main)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("spins", [False, True])
 def test_a_time_limit_ends_nothing_else(spins: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def sets() -> str:
@@ -74,6 +75,7 @@ def test_a_time_limit_ends_nothing_else(spins: bool, caplog: pytest.LogCaptureFi
     assert "the handler of signal 14 raised outside of the code that set it: the exception is dropped" in caplog.text
 
 
+@pytest.mark.soak
 def test_after_the_loop_handlers_are_what_they_were_and_timers_are_off() -> None:
     before = signal.getsignal(signal.SIGALRM)
 
@@ -98,6 +100,7 @@ def test_a_handler_that_is_set_again_as_it_was_found_is_bounded_once() -> None:
     run_loop(main)
 
 
+@pytest.mark.soak
 def test_workflows_with_time_limits_that_raise_harm_no_other_and_no_run(
     nano_format: ChatFormat, tmp_path: Path
 ) -> None:

@@ -98,6 +98,8 @@ for model in sys.argv[1:]:
     assert "hello" in chat_format.decode(chat_format.render([{"role": "user", "content": "hello"}], []).ids), model
     assert vocabulary_of(model) == 475, model
     assert not [name for name in sys.modules if name.partition(".")[0] == "torch"], model
+"""
+MODEL = """
 from transformers import AutoModelForCausalLM
 import torch
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype="float32")
@@ -106,8 +108,11 @@ assert model(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 475)
 """Does with models what a run's main process and its workers do, and then what a workflow with a model of its own may do."""
 
 
-@pytest.mark.timeout(180)
-def test_who_talks_about_tokens_loads_no_torch(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "then", ["", pytest.param(MODEL, marks=[pytest.mark.soak, pytest.mark.timeout(180)])], ids=["", "and a model"]
+)
+def test_who_talks_about_tokens_loads_no_torch(then: str, tmp_path: Path) -> None:
     """Whatever name a model's configuration has for its dtype, if it has one."""
     models = []
     for name in ("dtype", "torch_dtype", None):
@@ -116,6 +121,6 @@ def test_who_talks_about_tokens_loads_no_torch(tmp_path: Path) -> None:
         config = json.loads((NANO / "config.json").read_text())
         dtype = config.pop("dtype")
         (models[-1] / "config.json").write_text(json.dumps({**config, name: dtype} if name else config))
-    words = [sys.executable, "-c", TOKENS, *map(str, models)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=170)
+    words = [sys.executable, "-c", TOKENS + then, *map(str, models)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=110 if not then else 170)
     assert done.returncode == 0, done.stderr

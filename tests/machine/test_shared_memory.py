@@ -62,7 +62,7 @@ def test_a_directory_cannot_be_guessed_or_entered_by_others() -> None:
 
 def test_links_and_files_of_that_name_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
-    link, file = SHARED_MEMORY / f"{PREFIX}link", SHARED_MEMORY / f"{PREFIX}file"
+    link, file = (SHARED_MEMORY / f"{PREFIX}{kind}-{os.getpid()}" for kind in ("link", "file"))
     link.symlink_to(tmp_path)
     file.write_text("not ours")
     try:

@@ -62,6 +62,7 @@ def test_a_directory_goes_before_the_hub(cache: Path, tmp_path: Path) -> None:
     assert found("some-org/Nano-1B", cache, tmp_path).stdout.strip() == str(tmp_path / "some-org" / "Nano-1B")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_the_command_line_takes_an_id(cache: Path, tmp_path: Path, server_url: str) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n')

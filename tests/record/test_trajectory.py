@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
+from agentrl.concurrency.condition import Condition
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import TOOL
@@ -129,13 +130,28 @@ async def converse(
             return session.record, engine.calls
 
 
-@pytest.mark.timeout(300)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES)
 def test_the_record_is_what_the_engine_saw_and_rescoring_reproduces_its_logprobs(
     own_server: str, nano_format: ChatFormat, versions: list[Path], rescorer: Rescorer, moves: list[dict[str, Any]]
 ) -> None:
-    record, calls = anyio.run(converse, own_server, nano_format, versions, moves)
+    check_record(own_server, nano_format, versions, rescorer, moves)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves=MOVES)
+def test_of_many_more_conversations_the_record_is_what_the_engine_saw_too(
+    own_server: str, nano_format: ChatFormat, versions: list[Path], rescorer: Rescorer, moves: list[dict[str, Any]]
+) -> None:
+    check_record(own_server, nano_format, versions, rescorer, moves)
+
+
+def check_record(
+    url: str, nano_format: ChatFormat, versions: list[Path], rescorer: Rescorer, moves: list[dict[str, Any]]
+) -> None:
+    record, calls = anyio.run(converse, url, nano_format, versions, moves)
 
     assert_record_is_what_the_engine_saw(record, calls)
     assert rescorer.largest_difference(record) < TOLERANCE
@@ -150,30 +166,35 @@ def test_the_record_is_what_the_engine_saw_and_rescoring_reproduces_its_logprobs
 
 @pytest.mark.slow
 @pytest.mark.anyio
-@pytest.mark.parametrize("mode", ["retract", "abort"])
+@pytest.mark.parametrize("mode", ["retract", pytest.param("abort", marks=pytest.mark.soak)])
 async def test_a_long_reply_survives_many_updates_with_exact_logprobs(
     own_server: str, versions: list[Path], rescorer: Rescorer, mode: Any
 ) -> None:
     async with sglang_engine([own_server], pause_mode=mode) as engine:
         await engine.update_weights(versions[0], 0)
         results: list[tuple[list[int], Generation]] = []
+        grown, most = Condition(), 400
 
         async def one(start: int) -> None:
             prompt = [1, 2, 3, start]
-            results.append((prompt, await engine.generate(prompt, Sampling(max_new_tokens=200), f"s{start}")))
+            sampling = Sampling(max_new_tokens=most)
+            reply = await engine.generate(prompt, sampling, f"s{start}", lambda _: grown.notify_all())
+            results.append((prompt, reply))
+            grown.notify_all()
 
         async with anyio.create_task_group() as group:
             for start in range(10, 22):
                 group.start_soon(one, start)
             for version in (1, 2, 3, 1, 2, 3):
-                await anyio.sleep(0.02)
+                if len(results) < 12:
+                    await grown.wait()
                 await engine.update_weights(versions[version], version)
 
     assert len(results) == 12
     assert max(len(generation.versions) for _, generation in results) >= 3
     record = TokenRecord()
     for prompt, generation in results:
-        assert generation.finish == "stop" or len(generation.output_ids) == 200
+        assert generation.finish == "stop" or len(generation.output_ids) == most
         record.add("id", None, prompt, generation, 1.0)
     assert rescorer.largest_difference(record) < TOLERANCE
 

@@ -210,8 +210,11 @@ async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
     server_url: str, nano_format: ChatFormat, store: Store
 ) -> None:
     async def run(episode: Episode) -> float:
-        await ask(episode, [{"role": "user", "content": "7 + 8 ="}], temperature=2.0, max_tokens=900, stop=["\x00"])
+        asked = [{"role": "user", "content": "7 + 8 ="}]
+        await ask(episode, asked, temperature=2.0, max_tokens=900, stop=["\x00"], logit_bias=without_end)
         return 1.0
+
+    without_end = {str(nano_format.tokenizer.eos_token_id): -100}
 
     def has_tokens(call_logs: CallLogWriter) -> bool:
         return any(partial.so_far and partial.so_far().output_ids for _, _, partial in call_logs.growing.values())
@@ -290,12 +293,16 @@ async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_a
     assert len(outcome.record.turns) == 4
 
 
-async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_store_is(store: Store) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("attempts", [6, pytest.param(20, marks=pytest.mark.soak)])
+async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_store_is(
+    store: Store, attempts: int
+) -> None:
     """Its partial was on its way to the store when the attempt ended: the next attempt must not be given it."""
     generation = Generation(output_ids=[1, 2], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="abort")
     choice = RecordedChoice("request", "call", 0, [], generation)
     async with open_call_log(store) as call_logs:
-        for episode_index in range(20):
+        for episode_index in range(attempts):
             call_log = call_logs.episode(0, episode_index)
             partial = PartialGeneration(None)
             partial.so_far = lambda: generation
@@ -307,5 +314,5 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
                 tasks.start_soon(call_logs.write)
                 await anyio.sleep(0.002 * (episode_index % 3))
                 await call_logs.add(0, episode_index, 1, Outcome(status="failed", error="timeout"), call_log)
-    for episode_index in range(20):
+    for episode_index in range(attempts):
         assert await in_thread(store.logged_calls, 0, episode_index) == []

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import threading
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import anyio
 import pytest
-import reasoning_gym  # noqa: F401 - takes seconds to import: before the event loop runs
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
@@ -31,6 +31,11 @@ from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList, Tasks, TaskStream
 from agentrl.rollout.workflow import Workflow
 from tests.engine.scripted_server import scripted_server, sound_states
+
+with warnings.catch_warnings(
+    action="ignore"
+):  # of a package that it imports, where that is compiled for the first time
+    import reasoning_gym  # noqa: F401 - takes seconds to import: before the event loop runs
 
 pytestmark = pytest.mark.anyio
 TASKS = [{"n": index} for index in range(5)]
@@ -186,7 +191,7 @@ async def asks_too_much(episode: Episode) -> float:
     [
         (raises, "ZeroDivisionError: from the workflow"),
         (exits, "SystemExit: 3"),
-        (hangs, "`rollout.episode_timeout_s` = 0.6"),
+        (hangs, "`rollout.episode_timeout_s` = 3"),
         (never_calls, "without calling the model"),
         (returns_nan, "the reward is nan; it must be a finite number"),
         (returns_text, "returned 'good' of type str"),
@@ -204,9 +209,8 @@ async def test_a_bad_episode_is_recorded_with_its_traceback_and_the_run_goes_on(
         await call(episode)
         return 1.0
 
-    batches, controller, rows = await collect(
-        run, server_url, nano_format, tmp_path, batches=3, episode_timeout_s=0.6 if bad is hangs else 30
-    )
+    bounds = {"episode_timeout_s": 3, "retries": 0} if bad is hangs else {}
+    batches, controller, rows = await collect(run, server_url, nano_format, tmp_path, batches=3, **bounds)
     failed = [error or "" for status, error in rows if status == "failed"]
     assert len(batches) == 3
     assert failed
@@ -334,14 +338,16 @@ async def test_no_more_episodes_are_said_to_run_than_may(
 async def test_nothing_runs_on_after_the_run_is_cancelled(
     server_url: str, nano_format: ChatFormat, tmp_path: Path
 ) -> None:
-    running = 0
+    running, waits = 0, anyio.Event()
 
     async def run(episode: Episode) -> float:
         nonlocal running
         running += 1
         try:
             await call(episode)
-            await anyio.sleep(30 if episode.task["n"] else 0)
+            if episode.task["n"]:
+                waits.set()
+                await anyio.sleep(30)
         finally:
             running -= 1
         return 1.0
@@ -352,8 +358,12 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
         async with runner_of(run, server_url, nano_format) as runner:
             gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
             controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
-            with anyio.move_on_after(1):
-                await controller.run()
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(controller.run)
+                    await waits.wait()
+                    assert running > 0
+                    group.cancel_scope.cancel()
             assert running == 0
             assert runner.proxy is not None
             assert len(runner.proxy.sessions) == 0
@@ -460,7 +470,6 @@ async def test_a_task_that_cannot_be_used_is_skipped_and_counted_and_the_run_goe
     assert "ZeroDivisionError: in the middle" in found[1][1]
 
 
-@pytest.mark.timeout(120)
 async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_and_nothing_of_it_is_stored(
     server_url: str, nano_format: ChatFormat, tmp_path: Path
 ) -> None:
@@ -524,11 +533,15 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
         ),
         ({"versions": b"J[]"}, r"turn 0: its version spans cover 0 of \d tokens"),
         ({"output_ids": b"i\x00"}, "its record cannot be read: ValueError"),
-        ({"record": b'{"parent": [-1], "prompt_length": [1], "reward": [Infinity]}'}, "it was given the reward inf"),
+        pytest.param(
+            {"record": b'{"parent": [-1], "prompt_length": [1], "reward": [Infinity]}'},
+            "it was given the reward inf",
+            marks=pytest.mark.soak,
+        ),
         ({"record": b'{"parent": [0], "prompt_length": [1]}'}, "turn 0 goes on from one that comes later"),
-        ({"record": b'{"parent": [-1]}'}, "its record cannot be read: KeyError"),
-        ({"record": b'{"parent'}, "its record cannot be read: JSONDecodeError"),
-        ({"prompt_ids": b"H"}, "its record cannot be read: ValueError"),
+        pytest.param({"record": b'{"parent": [-1]}'}, "its record cannot be read: KeyError", marks=pytest.mark.soak),
+        pytest.param({"record": b'{"parent'}, "its record cannot be read: JSONDecodeError", marks=pytest.mark.soak),
+        pytest.param({"prompt_ids": b"H"}, "its record cannot be read: ValueError", marks=pytest.mark.soak),
     ],
     ids=[
         "NaN",

@@ -58,7 +58,9 @@ def state(outcome: Outcome) -> str:
     return json.dumps([outcome.record.to_json(), outcome.metrics, outcome.has_turn_rewards, outcome.reward])
 
 
-@pytest.mark.parametrize("delay_s", [0, 0.001, 0.01, 0.05])
+@pytest.mark.parametrize(
+    "delay_s", [0, 0.01, *(pytest.param(delay, marks=pytest.mark.soak) for delay in (0.001, 0.05))]
+)
 @pytest.mark.parametrize("change", [reward, role_reward, mark_failed, log, another_call])
 async def test_what_comes_after_the_end_is_refused(nano_format: ChatFormat, change: Any, delay_s: float) -> None:
     refused = 0

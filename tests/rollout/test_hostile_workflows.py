@@ -27,7 +27,7 @@ from tests.rollout.hostile_run import GROUP_SIZE, call, first_of_its_group, play
 from tests.rollout.hostile_workflows import FAILURES, interrupts
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("hostile", "named"), FAILURES, ids=[workflow.__name__ for workflow, _ in FAILURES])
 def test_whatever_a_workflow_ends_with_is_its_own_failure(
     nano_format: ChatFormat, tmp_path: Path, hostile: Workflow, named: str
@@ -135,7 +135,7 @@ async def earns_a_tensor(episode: Episode) -> Any:
     return torch.tensor(0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "odd",
     [
@@ -194,7 +194,7 @@ async def closes_without_end(episode: Episode) -> Any:
     return 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("hostile", [swallows, swallows_in_finally, swallows_in_a_scope, closes_without_end])
 def test_what_does_not_end_is_abandoned_and_named(
     nano_format: ChatFormat, tmp_path: Path, hostile: Workflow, caplog: pytest.LogCaptureFixture
@@ -215,7 +215,7 @@ def test_what_does_not_end_is_abandoned_and_named(
     assert f"{__file__}:{line} in swallows" in said[0]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_exception_whose_text_does_not_end_stops_nobody(
     nano_format: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +239,7 @@ def test_an_exception_whose_text_does_not_end_stops_nobody(
     assert all("WaitsError: its text took longer than 0.3 s" in (attempt.error or "") for attempt in result.failed)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_abandoned_workflow_gets_no_more_replies(nano_format: ChatFormat, tmp_path: Path) -> None:
     refusals: list[int] = []
 
@@ -267,7 +267,7 @@ def test_an_abandoned_workflow_gets_no_more_replies(nano_format: ChatFormat, tmp
     assert set(refusals) == {409}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_that_is_stopped_does_not_wait_for_what_does_not_end(nano_format: ChatFormat, tmp_path: Path) -> None:
     running: list[int] = []
 
@@ -284,7 +284,7 @@ def test_a_run_that_is_stopped_does_not_wait_for_what_does_not_end(nano_format: 
     assert result.attempts == [], "what was stopped is no failure: it goes on when the run is resumed"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_work_that_is_stopped_in_order_has_time_for_its_end(nano_format: ChatFormat, tmp_path: Path) -> None:
     tidied: list[int] = []
 

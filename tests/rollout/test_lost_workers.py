@@ -31,6 +31,7 @@ async def run(episode):
 REAL_TIME_SIGNAL = 40
 
 
+@pytest.mark.soak
 @pytest.mark.anyio
 @pytest.mark.timeout(240)
 async def test_a_nameless_signal_and_a_lack_of_descriptors_end_no_run(

@@ -11,7 +11,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import EngineError, error_line
 from agentrl.rollout.open_rollout import open_model
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
 
 async def test_the_log_that_a_failed_engine_names_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from agentrl.rollout.tasks import TaskStream
 from agentrl.testing import ScriptedModel
 from agentrl.workflows import chat
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.anyio
 ROWS = [
     {"question": "Ann has 3 bags of 14 apples. How many?", "answer": "3 * 14 = <<3*14=42>>42.\n#### 42"},
     {

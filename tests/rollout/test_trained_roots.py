@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -218,13 +218,17 @@ async def test_a_function_of_the_workflow_chooses_and_its_faults_are_its_episode
 
 
 async def test_a_function_that_does_not_end_fails_its_episode(nano_format: ChatFormat) -> None:
-    def hangs(root: Root) -> bool:
-        time.sleep(3)
-        return True
+    at_the_end = threading.Event()
 
-    async with running(agent, nano_format, hangs, cancel_timeout_s=0.5) as runner:
-        with anyio.fail_after(30):
-            outcome = await runner.run({}, 0)
+    def hangs(root: Root) -> bool:
+        return at_the_end.wait(100)
+
+    try:
+        async with running(agent, nano_format, hangs, cancel_timeout_s=0.5) as runner:
+            with anyio.fail_after(60):
+                outcome = await runner.run({}, 0)
+    finally:
+        at_the_end.set()
     assert "the function of trajectories took longer than `rollout.cancel_timeout_s` = 0.5 s" in (outcome.error or "")
 
 

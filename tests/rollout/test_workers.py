@@ -45,7 +45,7 @@ from tests.run.test_train import environment, left_behind, metrics
 from tests.tapped_server import TappedServer, tapped_server
 from tests.whole_audit import audit
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.anyio
 BOUND_S = 200  # starting a process takes seconds, and on a busy machine many
 ROOT = Path(__file__).parents[2]
 
@@ -204,6 +204,8 @@ async def run_all(runner: WorkerRunner, *todo: str) -> list[Outcome]:
     return [outcomes[index] for index in range(len(todo))]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_episodes_run_in_the_workers_and_record_what_the_engine_saw(server_url: str, workflow: Path) -> None:
     (workflow.parent / "go").touch()
     said: list[str] = []
@@ -286,6 +288,8 @@ async def run_beside(runner: WorkerRunner, workflow: Path, *todo: str) -> list[O
         return await run_all(runner, *todo)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server_url: str, workflow: Path) -> None:
     said: list[str] = []
     async with workers(server_url, settings(workflow, hang_timeout_s=2), said) as (runner, server):
@@ -304,6 +308,8 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
     assert len(made) <= len(turns) + 1 + in_the_air, "no call that was answered was made twice"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_what_blocks_a_worker_outside_of_python_is_named_too(server_url: str, workflow: Path) -> None:
     async with workers(server_url, settings(workflow, hang_timeout_s=2), []) as (runner, _):
         (outcome,) = await run_all(runner, "matches")
@@ -311,6 +317,8 @@ async def test_what_blocks_a_worker_outside_of_python_is_named_too(server_url: s
     assert f'File "{workflow}", line {line_of("re.match")} in matches' in outcome.error
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_an_episode_that_ends_its_process_fails_alone(server_url: str, workflow: Path) -> None:
     said: list[str] = []
     async with workers(server_url, settings(workflow), said) as (runner, _):
@@ -321,6 +329,7 @@ async def test_an_episode_that_ends_its_process_fails_alone(server_url: str, wor
     assert other.status == "finished", other.error
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(500)
 async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_them_too(tmp_path: Path) -> None:
     for name, seed in (("train", 1), ("eval", 999)):
@@ -379,6 +388,8 @@ anyio.run(main)
 """
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_no_worker_outlives_the_main_process(server_url: str, workflow: Path) -> None:
     config = settings(workflow).model_dump_json()
     command = [sys.executable, "-c", HOST, server_url, config]
@@ -391,7 +402,7 @@ async def test_no_worker_outlives_the_main_process(server_url: str, workflow: Pa
     await wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", 40)
 
 
-async def test_what_cannot_be_sent_to_a_worker_is_refused_before_work_starts(server_url: str, tmp_path: Path) -> None:
+async def test_what_cannot_be_sent_to_a_worker_is_refused_before_work_starts(tmp_path: Path) -> None:
     workflow = tmp_path / "flow.py"
     workflow.write_text("async def run(episode): ...\n")
     config = settings(workflow).model_copy(update={"run_dir": str(tmp_path / "run"), "tasks": "-"})
@@ -400,9 +411,18 @@ async def test_what_cannot_be_sent_to_a_worker_is_refused_before_work_starts(ser
     with pytest.raises(TaskFileError, match=r"task 1 .* 'when' \(tuple\)"):
         await train(config, tasks=[{"n": 1}, {"n": 2, "when": (1, 2)}])
     assert not (tmp_path / "run").exists()
-    workflow.write_text("import nothing_of_that_name\n")
     with pytest.raises(ConfigError, match=r"proxy\.port"):
         load_config(overrides={"rollout.workers": "2", "proxy.port": "8000"})
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+async def test_workers_that_cannot_load_the_workflow_or_end_with_it_are_an_error_of_the_start(
+    server_url: str, tmp_path: Path
+) -> None:
+    workflow = tmp_path / "flow.py"
+    config = settings(workflow).model_copy(update={"run_dir": str(tmp_path / "run"), "tasks": "-"})
+    workflow.write_text("import nothing_of_that_name\n")
     with pytest.raises(WorkflowError, match="nothing_of_that_name"):
         async with workers(server_url, config, []):
             pass
