@@ -25,7 +25,6 @@ from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
 LONG = 600
-SGLANG = pytest.param("sglang", marks=[pytest.mark.soak, pytest.mark.timeout(240)])
 
 
 async def config_of(kind: str, **changes: Any) -> EngineConfig:
@@ -42,7 +41,9 @@ def server_pids(url: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["embedded", SGLANG])
+@pytest.mark.parametrize(
+    "kind", ["embedded", pytest.param("sglang", marks=[pytest.mark.soak, pytest.mark.timeout(240)])]
+)
 async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind: str, tmp_path: Path) -> None:
     ended: list[BaseException | None] = []
 
@@ -65,8 +66,9 @@ async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind
     assert not await anyio.to_thread.run_sync(server_pids, server.url)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["embedded", SGLANG])
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_replies_survive_the_death_of_their_server(kind: str, versions: list[Path], tmp_path: Path) -> None:
     """kill -9 in the middle of long replies: they end elsewhere, exactly; the server returns with the current weights."""
     config = await config_of(kind, servers=2, health_interval_s=0.3)
@@ -95,7 +97,7 @@ async def test_replies_survive_the_death_of_their_server(kind: str, versions: li
         assert engine.fleet.failures == 1
         assert len(results) == 8
 
-        await wait_until(lambda: len(engine.serving) == 2, 90)
+        await wait_until(lambda: len(engine.serving) == 2, 150)
         later = await ask_directly(first)
         assert later["meta_info"]["weight_version"] == "2"
 

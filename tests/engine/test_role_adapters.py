@@ -75,8 +75,9 @@ async def replies_of_both(engine: SGLangEngine, published: list[Path], *, update
     return results
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["embedded", pytest.param("sglang", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_each_role_is_answered_by_its_own_adapter_with_its_own_logprobs_and_versions(
     kind: str, made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ async def test_adapters_that_a_server_refuses_and_a_whole_model_leave_none_of_a_
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(300)
 async def test_an_embedded_server_with_too_little_room_for_the_adapters_says_so(
     made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
 ) -> None:

@@ -147,7 +147,7 @@ async def test_in_place_keeps_the_cache_of_open_replies_alone(sglang_url: str, v
 async def mortal(url: str) -> AsyncIterator[tuple[str, Callable[[], None]]]:
     """Another address of a server, and how to have it die there: all connections are cut, and there are no more.
 
-    A second server that is really killed would take as long to start as all tests here; test_launch.py has some.
+    A second server that is really killed would take as long to start as all tests here take: the soak has that, in test_launch.py.
     """
     port, life = int(url.rpartition(":")[2]), anyio.CancelScope()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -26,13 +27,14 @@ FOUR = Sampling(max_new_tokens=4)
 class Waits(ScriptedServer):
     """It says that it loads weights, and has loaded them when it may."""
 
+    def __init__(self, answer: Callable[[Json], Answer]) -> None:
+        super().__init__(answer)
+        self.begun, self.may_end = anyio.Event(), anyio.Event()
+
     async def update(self, http: web.Request) -> web.Response:
         self.begun.set()
         await self.may_end.wait()
         return await super().update(http)
-
-    def __post_init__(self) -> None:
-        self.begun, self.may_end = anyio.Event(), anyio.Event()
 
 
 async def test_an_update_that_its_caller_leaves_while_a_server_loads_ends_all_the_same(

@@ -142,10 +142,9 @@ async def ask_many(
             group.start_soon(one, start)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "mode", ["abort", *(pytest.param(mode, marks=pytest.mark.soak) for mode in ("retract", "in_place"))]
-)
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("mode", ["retract", "in_place", "abort"])
 async def test_replies_go_on_where_their_server_leaves_and_a_newcomer_has_the_weights(
     mode: PauseMode, versions: list[Path]
 ) -> None:

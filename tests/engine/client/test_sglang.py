@@ -8,6 +8,7 @@ import anyio
 import psutil
 import pytest
 from aiohttp import web
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
@@ -15,9 +16,11 @@ from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan, join_generations
+from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.conftest import start_server, stop_server
 from tests.engine.scripted_server import Answer, Json, scripted_server, sound_states
+from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
 
@@ -115,6 +118,38 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
     with pytest.raises(EngineError, match="cannot be reached"):
         async with sglang_engine(["http://127.0.0.1:9"]):
             pass
+
+
+@pytest.mark.slow
+async def test_replies_of_a_server_that_is_killed_end_on_another(server_url: str, versions: list[Path]) -> None:
+    process, url = await in_thread(start_server, NANO)
+    try:
+        async with sglang_engine([server_url]) as engine:
+            await engine.update_weights(versions[0], 0)
+        async with sglang_engine([server_url, url], limits=EngineLimits(health_interval_s=0.2)) as engine:
+            partials = [PartialGeneration() for _ in range(4)]
+            record = TokenRecord()
+
+            async def ask(number: int) -> None:
+                prompt, sampling = [1, 2, 3, 4 + number], Sampling(max_new_tokens=300)
+                reply = await engine.generate(prompt, sampling, f"s{number}", partial=partials[number])
+                record.add("id", None, prompt, reply, 1.0)
+
+            def all_begun() -> bool:
+                return all(one.so_far is not None and one.so_far().output_ids for one in partials)
+
+            async with anyio.create_task_group() as group:
+                for number in range(4):
+                    group.start_soon(ask, number)
+                await wait_until(lambda: all_begun() and all(server.in_flight for server in engine.fleet.servers), 60)
+                process.kill()
+                await wait_until(lambda: engine.fleet.failures == 1, 60)
+            assert engine.serving == [server_url]
+            assert engine.fleet.bad_replies == 0
+    finally:
+        await in_thread(stop_server, process)
+    assert len(record.turns) == 4
+    assert await in_thread(lambda: Rescorer(versions[:1]).largest_difference(record)) < 1e-4
 
 
 @pytest.mark.soak
