@@ -31,7 +31,7 @@ from tests.engine.test_real_sglang import assert_exact, replies_under_updates
 from tests.real_sglang import sglang_config
 from tests.trainer.test_policy import sequences
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.anyio
 RANK, ALPHA = 4, 8
 
 
@@ -72,6 +72,8 @@ def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     return [save_adapter(checkpoint, tmp_path_factory.mktemp(f"a{v}"), seed=v, scale=0.01 * v) for v in range(4)]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
     kind: str, checkpoint: Path, adapters: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +119,7 @@ async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
         await assert_exact(again, oracles)
 
 
+@pytest.mark.soak
 async def test_a_server_without_lora_says_how_to_start_it(sglang_url: str, adapters: list[Path]) -> None:
     async with sglang_engine([sglang_url]) as engine:
         with pytest.raises(EngineError, match="start it with --enable-lora"):
@@ -124,6 +127,7 @@ async def test_a_server_without_lora_says_how_to_start_it(sglang_url: str, adapt
         assert (await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids
 
 
+@pytest.mark.slow
 async def test_the_embedded_server_computes_with_one_adapter_and_hands_back_what_names_another(
     checkpoint: Path, adapters: list[Path], tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from tests.engine.test_launch import server_pids
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.anyio
 BUCKET_BYTES = 1 << 20
 TOLERANCE = 1e-3
 """Of the largest difference in a reply. Wrong weights, or a KV cache of other weights, differ by 1e-2 and more."""
@@ -52,6 +52,8 @@ class Sender:
         await in_thread(self._group.send, self._buckets[index])
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 async def test_broadcast_weights_serve_replies_exactly_also_after_a_server_died(
     versions: list[Path], tmp_path: Path

@@ -76,8 +76,9 @@ async def test_a_tiny_top_p_is_greedy_and_keeps_the_logprobs_of_the_whole_distri
 
 
 async def test_sampling_follows_the_distribution(server: Server) -> None:
-    """Frequencies of the first token over many draws, against its probabilities (three standard errors)."""
-    draws = 1500
+    """Frequencies of the first token over many draws, against its probabilities: five standard errors, which chance alone would
+    exceed once in a million runs."""
+    draws = 3000
     counts: dict[int, int] = {}
     top: list[Any] = []
 
@@ -100,7 +101,7 @@ async def test_sampling_follows_the_distribution(server: Server) -> None:
     assert len(top) == 3
     for logprob, token, _ in top:
         p = float(torch.tensor(logprob).exp())
-        assert abs(counts.get(token, 0) / draws - p) < 3.5 * (p * (1 - p) / draws) ** 0.5
+        assert abs(counts.get(token, 0) / draws - p) < 5 * (p * (1 - p) / draws) ** 0.5
 
 
 async def test_stop_token_and_stop_string_end_a_reply_and_are_reported(server: Server) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from agentrl.config import EngineConfig, load_config
 from agentrl.engine.launch import local_servers, open_engine
-from agentrl.engine.protocol import Sampling
+from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.errors import ConfigError, EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
@@ -23,7 +23,7 @@ from tests.components import wait_until
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.anyio
 LONG = 600
 
 
@@ -40,7 +40,10 @@ def server_pids(url: str) -> list[int]:
     return [int(pid) for pid in found.stdout.split()]
 
 
-@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", ["embedded", pytest.param("sglang", marks=[pytest.mark.soak, pytest.mark.timeout(240)])]
+)
 async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind: str, tmp_path: Path) -> None:
     ended: list[BaseException | None] = []
 
@@ -63,6 +66,8 @@ async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind
     assert not await anyio.to_thread.run_sync(server_pids, server.url)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_replies_survive_the_death_of_their_server(kind: str, versions: list[Path], tmp_path: Path) -> None:
     """kill -9 in the middle of long replies: they end elsewhere, exactly; the server returns with the current weights."""
@@ -70,16 +75,21 @@ async def test_replies_survive_the_death_of_their_server(kind: str, versions: li
     async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
         await engine.update_weights(versions[1], 1)
         results: list[tuple[list[int], Generation]] = []
+        partials: list[PartialGeneration] = []
 
         async def one(start: int) -> None:
-            prompt = [1, 2, 3, start]
-            results.append((prompt, await engine.generate(prompt, Sampling(max_new_tokens=LONG), f"s{start}")))
+            prompt, sampling = [1, 2, 3, start], Sampling(max_new_tokens=LONG)
+            partials.append(PartialGeneration())
+            results.append((prompt, await engine.generate(prompt, sampling, f"s{start}", partial=partials[-1])))
+
+        def all_begun() -> bool:
+            return all(one.so_far is not None and one.so_far().output_ids for one in partials)
 
         first, second = engine.serving
         async with anyio.create_task_group() as group:
             for start in range(10, 18):
                 group.start_soon(one, start)
-            await anyio.sleep(0.5)
+            await wait_until(lambda: len(partials) == 8 and all_begun(), 60)
             for pid in await anyio.to_thread.run_sync(server_pids, first):
                 os.kill(pid, signal.SIGKILL)
             await wait_until(lambda: engine.serving == [second], 40)
@@ -105,6 +115,8 @@ async def ask_directly(url: str) -> Any:
         return await response.json()
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path: Path) -> None:
     config = EngineConfig(servers=2, health_interval_s=0.2, hang_timeout_s=1)
     async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
@@ -125,6 +137,8 @@ async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path:
         assert await anyio.to_thread.run_sync(server_pids, hung) != [pid]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path) -> None:
     async with open_engine(NANO, EngineConfig(health_interval_s=0.2), log=tmp_path / "engine.log") as engine:
         results: list[Generation] = []

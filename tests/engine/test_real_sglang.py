@@ -31,7 +31,7 @@ from tests.conftest import start_server, stop_server
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 CALLS = int(os.environ.get("AGENTRL_TEST_CALLS", "400"))
 CALLS_A_SESSION = 16
 WORKERS = 32

@@ -20,7 +20,7 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.embedded.adapter_slots import AdapterSlots
 from agentrl.engine.embedded.requests import RefusedError
 from agentrl.engine.launch import open_engine
-from agentrl.engine.protocol import Sampling
+from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
@@ -30,7 +30,7 @@ from tests.engine.test_launch import server_pids
 from tests.engine.test_real_sglang import assert_exact
 from tests.real_sglang import sglang_config
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.anyio
 NAMES = ("writer", "critic")
 VERSIONS = 3
 Replies = dict[str, list[tuple[list[int], Generation]]]
@@ -53,23 +53,30 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict[str
 async def replies_of_both(engine: SGLangEngine, published: list[Path], *, updates: int, tokens: int) -> Replies:
     """Replies of both roles at once, to the same prompts, in one session each, while all adapters change."""
     results: Replies = {name: [] for name in NAMES}
+    partials: list[PartialGeneration] = []
 
     async def one(name: str, index: int) -> None:
-        prompt = [1, 2, 3, 4 + index]
-        said = await engine.generate(prompt, Sampling(max_new_tokens=tokens), f"s{index}", adapter=name)
+        prompt, sampling = [1, 2, 3, 4 + index], Sampling(max_new_tokens=tokens)
+        partials.append(partial := PartialGeneration())
+        said = await engine.generate(prompt, sampling, f"s{index}", partial=partial, adapter=name)
         results[name].append((prompt, said))
+
+    def all_begun() -> bool:
+        return all(one.so_far is not None and one.so_far().output_ids for one in partials)
 
     async with anyio.create_task_group() as group:
         for index in range(4):
             for name in NAMES:
                 group.start_soon(one, name, index)
         for update in range(updates):
-            await anyio.sleep(0.1)
+            await wait_until(lambda: len(partials) == 4 * len(NAMES) and all_begun(), 60)
             version = 1 + update % (VERSIONS - 1)
             await engine.update_weights(published[version], version)
     return results
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_each_role_is_answered_by_its_own_adapter_with_its_own_logprobs_and_versions(
     kind: str, made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
@@ -106,6 +113,8 @@ async def test_each_role_is_answered_by_its_own_adapter_with_its_own_logprobs_an
             await assert_exact(again[name], oracles[name])
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_adapters_that_a_server_refuses_and_a_whole_model_leave_none_of_a_past_update(
     kind: str, made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
@@ -144,6 +153,8 @@ async def test_adapters_that_a_server_refuses_and_a_whole_model_leave_none_of_a_
         await assert_exact(plain, [whole] * 3)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 async def test_an_embedded_server_with_too_little_room_for_the_adapters_says_so(
     made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
 ) -> None:

@@ -1,75 +1,99 @@
-"""What the gate asks of real SGLang servers: generate, interrupt and update in each mode, and one killed in the middle of replies."""
+"""What the gate asks of a real SGLang server: generate, interrupt and update in each mode, and die in the middle of replies."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import openai
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import PauseMode, Sampling
-from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
-from tests.conftest import start_server, stop_server
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 REPLIES = 6
-TOKENS = 300
+TOKENS = 200
 TOLERANCE = 1e-4
 """Between logprobs of SGLang and of transformers, both in float32."""
 
 
 class Replies:
-    """Replies to prompts of their own that are open at the same time, with the tokens that each has so far."""
+    """Replies that servers make all the while, to prompts of their own, and the updates of weights that fall into them."""
 
-    def __init__(self) -> None:
-        self.lengths: dict[int, int] = {}
+    def __init__(self, engine: SGLangEngine, versions: list[Path]) -> None:
+        self.open: dict[int, int] = {}
+        """How many tokens are known of each reply that is open."""
         self.ended: list[tuple[list[int], Generation]] = []
+        self.served = [versions[0]]
+        """The weights of each version."""
+        self._engine, self._versions = engine, versions
 
-    async def ask(self, engine: SGLangEngine, number: int, tokens: int = TOKENS) -> None:
+    async def ask(self, number: int, tokens: int = TOKENS) -> None:
         prompt = [1, 2, 3, 4 + number]
 
         def show(ids: list[int]) -> None:
-            self.lengths[number] = len(ids)
+            self.open[number] = len(ids)
 
-        sampling = Sampling(max_new_tokens=tokens)
-        self.ended.append((prompt, await engine.generate(prompt, sampling, f"s{number}", show)))
+        self.open[number] = 0
+        reply = await self._engine.generate(prompt, Sampling(max_new_tokens=tokens), f"s{number}", show)
+        del self.open[number]
+        self.ended.append((prompt, reply))
 
     @asynccontextmanager
-    async def open(self, engine: SGLangEngine) -> AsyncIterator[Callable[[], Any]]:
-        """Begin all replies; what is yielded waits until some token more is known. All have ended when the context has."""
+    async def made(self) -> AsyncIterator[None]:
+        """Have replies open for the length of the context, after which all have ended."""
+        over = False
 
-        async def grown() -> None:
-            before = sum(self.lengths.values())
-            await wait_until(lambda: sum(self.lengths.values()) >= before + REPLIES, 60)
+        async def converse(number: int) -> None:
+            while not over:
+                await self.ask(number)
 
         async with anyio.create_task_group() as group:
             for number in range(REPLIES):
-                group.start_soon(self.ask, engine, number)
-            yield grown
+                group.start_soon(converse, number)
+            await self.all_open()
+            yield
+            over = True
 
-    async def assert_exact(self, versions: list[Path]) -> None:
+    async def all_open(self) -> None:
+        """Wait until each reply that is open has a token."""
+        await wait_until(lambda: len(self.open) == REPLIES and min(self.open.values()) > 0, 90)
+
+    async def update(self) -> None:
+        """Update weights, and once more as long as no reply was open meanwhile."""
+        split = False
+        while not split:
+            await self.all_open()
+            newest, ended = len(self.served), len(self.ended)
+            self.served.append(self._versions[newest % len(self._versions)])
+            await self._engine.update_weights(self.served[newest], newest)
+            await self._more_ended(ended)
+            made_by = [{span.version for span in reply.versions} for _, reply in self.ended[ended:]]
+            split = any({newest - 1, newest} <= numbers for numbers in made_by)
+
+    async def _more_ended(self, than: int) -> None:
+        await wait_until(lambda: len(self.ended) > than, 90)
+
+    async def assert_exact(self) -> None:
         """Each token has one version, and the logprob that transformers computes under the weights of that version."""
         record = TokenRecord()
         for prompt, generation in self.ended:
             covered = [place for span in generation.versions for place in range(span.start, span.end)]
             assert covered == list(range(len(generation.output_ids)))
             record.add("id", None, prompt, generation, 1.0)
-        assert await in_thread(lambda: Rescorer(versions).largest_difference(record)) < TOLERANCE
+        assert await in_thread(lambda: Rescorer(self.served).largest_difference(record)) < TOLERANCE
 
 
 async def test_a_conversation_is_recorded_as_the_server_saw_it(
@@ -89,53 +113,78 @@ async def test_a_conversation_is_recorded_as_the_server_saw_it(
     assert len(session.record.turns) == 3
     assert len(session.record.leaves()) == 1, "each request extends the turn before"
     assert_record_is_what_the_engine_saw(session.record, engine.by_session[session.key])
-    assert await in_thread(lambda: Rescorer(versions).largest_difference(session.record)) < TOLERANCE
+    assert await in_thread(lambda: Rescorer(versions[:1]).largest_difference(session.record)) < TOLERANCE
 
 
 @pytest.mark.parametrize("mode", ["retract", "abort"])
 async def test_open_replies_go_on_under_new_weights_and_each_token_has_its_version(
     mode: PauseMode, sglang_url: str, versions: list[Path]
 ) -> None:
-    replies = Replies()
     async with sglang_engine([sglang_url], pause_mode=mode) as engine:
         await engine.update_weights(versions[0], 0)
-        async with replies.open(engine) as grown:
-            for version in (1, 2):
-                await grown()
-                await engine.update_weights(versions[version], version)
+        replies = Replies(engine, versions)
+        async with replies.made():
+            await replies.update()
+            await replies.update()
         assert engine.fleet.bad_replies == engine.fleet.failures == 0
-    assert max(len(generation.versions) for _, generation in replies.ended) >= 2
-    await replies.assert_exact(versions)
+    await replies.assert_exact()
 
 
 async def test_in_place_keeps_the_cache_of_open_replies_alone(sglang_url: str, versions: list[Path]) -> None:
-    opened, later = Replies(), Replies()
     async with sglang_engine([sglang_url], pause_mode="in_place") as engine:
         await engine.update_weights(versions[0], 0)
-        async with opened.open(engine) as grown:
-            await grown()
-            await engine.update_weights(versions[1], 1)
-            await later.ask(engine, 0, tokens=20)
+        replies, later = Replies(engine, versions), Replies(engine, versions)
+        async with replies.made():
+            await replies.update()
+            await later.ask(0, tokens=20)  # what an open reply began with, too
         assert engine.fleet.bad_replies == engine.fleet.failures == 0
-    assert max(len(generation.versions) for _, generation in opened.ended) == 2
-    assert [span.version for _, generation in later.ended for span in generation.versions] == [1]
-    await later.assert_exact(versions)
+    later.served = replies.served
+    assert [span.version for span in later.ended[0][1].versions] == [len(replies.served) - 1]
+    await later.assert_exact()
 
 
-async def test_replies_of_a_server_that_is_killed_end_on_another(sglang_url: str, versions: list[Path]) -> None:
-    killed, killed_url = await in_thread(lambda: start_server(NANO, kind="sglang"))
-    replies = Replies()
-    try:
-        limits = EngineLimits(health_interval_s=0.2)
-        async with sglang_engine([sglang_url, killed_url], limits=limits) as engine:
-            await engine.update_weights(versions[0], 0)
-            async with replies.open(engine) as grown:
-                await grown()
-                await wait_until(lambda: all(server.in_flight for server in engine.fleet.servers), 30)
-                os.killpg(killed.pid, signal.SIGKILL)
-            assert engine.fleet.failures == 1
-            assert engine.serving == [sglang_url]
-    finally:
-        await in_thread(stop_server, killed)
-    assert len(replies.ended) == REPLIES
-    await replies.assert_exact(versions)
+@asynccontextmanager
+async def mortal(url: str) -> AsyncIterator[tuple[str, Callable[[], None]]]:
+    """Another address of a server, and how to have it die there: all connections are cut, and there are no more.
+
+    A second server that is really killed would take as long to start as all tests here take: the soak has that, in test_launch.py.
+    """
+    port, life = int(url.rpartition(":")[2]), anyio.CancelScope()
+
+    async def carry(source: SocketStream, sink: SocketStream, both: anyio.CancelScope) -> None:
+        with suppress(anyio.BrokenResourceError):
+            async for data in source:
+                await sink.send(data)
+        both.cancel()
+
+    async def connect(client: SocketStream) -> None:
+        async with client, await anyio.connect_tcp("127.0.0.1", port) as server, anyio.create_task_group() as group:
+            group.start_soon(carry, client, server, group.cancel_scope)
+            group.start_soon(carry, server, client, group.cancel_scope)
+
+    async def live() -> None:
+        with life:
+            async with listener:
+                await listener.serve(connect)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with anyio.create_task_group() as group:
+        group.start_soon(live)
+        yield f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", life.cancel
+        life.cancel()
+
+
+async def test_replies_of_a_server_that_dies_end_on_another(sglang_url: str, versions: list[Path]) -> None:
+    async with sglang_engine([sglang_url]) as engine:
+        await engine.update_weights(versions[0], 0)
+    async with mortal(sglang_url) as (mortal_url, die), sglang_engine([sglang_url, mortal_url]) as engine:
+        replies = Replies(engine, versions)
+        _, dying = engine.fleet.servers
+        async with replies.made():
+            await wait_until(lambda: dying.in_flight > 0, 90)
+            die()
+            await wait_until(lambda: engine.fleet.failures == 1, 90)
+            await replies.all_open()
+        assert engine.serving == [sglang_url]
+        assert engine.fleet.bad_replies == 0
+    await replies.assert_exact()

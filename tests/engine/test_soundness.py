@@ -263,10 +263,12 @@ def test_a_reply_that_sglang_aborts_in_its_queue_has_each_token_once(
 async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_known(tmp_path: Path) -> None:
     """Until a reply's last state, a server names the version that it serves when it sends, not that of the tokens."""
     known: list[Generation] = []
+    shown: list[int] = []
     partial = PartialGeneration()
 
     async def look() -> None:
-        await anyio.sleep(0.05)
+        """After the client has read what was sent: two tokens since the last look."""
+        await wait_until(lambda: partial.so_far is not None and len(shown) == 2 * len(known), 40)
         assert partial.so_far is not None
         known.append(partial.so_far())
 
@@ -280,7 +282,10 @@ async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_know
         return [look, late[0], look, update, late[1], look, late[2], look, *late[3:]]
 
     async with engine_over(answer) as (engine, _):
-        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s", partial=partial)
+        sampling = Sampling(max_new_tokens=COUNT)
+        generation = await engine.generate(
+            PROMPT, sampling, "s", lambda ids: shown.__setitem__(slice(None), ids), partial=partial
+        )
     assert [len(partial.output_ids) for partial in known] == [0, 2, 2, 2]
     assert generation.versions == [VersionSpan(0, 0, COUNT)]
 
@@ -299,11 +304,11 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def engine_over(
-    *answers: Callable[[Json], Answer], request_timeout_s: float = 20
+    *answers: Callable[[Json], Answer],
 ) -> AsyncIterator[tuple[SGLangEngine, list[ScriptedServer]]]:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(scripted_server(answer)) for answer in answers]
-        limits = EngineLimits(request_timeout_s=request_timeout_s, health_interval_s=0.05)
+        limits = EngineLimits(health_interval_s=0.05)
         yield (
             await stack.enter_async_context(
                 sglang_engine([server.url for server in servers], limits=limits, vocabulary=VOCABULARY)
@@ -490,7 +495,7 @@ async def test_weights_that_no_server_takes_are_a_bounded_wait_that_names_the_re
 async def test_what_a_url_names_beside_the_server_is_used_and_never_shown() -> None:
     async with scripted_server(goes_on) as server:
         secret = server.url.replace("http://", "http://someone:s3cr3t@")
-        async with sglang_engine([secret], limits=EngineLimits(request_timeout_s=1)) as engine:
+        async with sglang_engine([secret]) as engine:
             assert (await engine.generate(PROMPT, Sampling(max_new_tokens=2), "sk-agentrl-key")).output_ids == [0, 1]
             assert engine.serving == [server.url]
             assert "sk-agentrl-key" not in json.dumps(server.asked), "a session's key is not sent"

@@ -21,7 +21,7 @@ from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.rescoring import Rescorer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 REPLIES = 16
 UPDATES = 12
 MAX_CHECKED = 600

@@ -19,8 +19,6 @@ from agentrl.trainer import sequences as sequences_module
 from agentrl.trainer.packing import TrainingSequence
 from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, TrainerOfRun, batch, record_run, trainer_of
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_run(tmp_path / "run", steps=1)
@@ -39,6 +37,8 @@ def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pyte
     assert trained["groups"] == [(group, GROUP_SIZE) for group in batch(1)]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(180)
 @pytest.mark.anyio
 async def test_a_teacher_that_fails_on_rank_0_leaves_all_ranks_at_the_same_command(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"

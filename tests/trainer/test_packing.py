@@ -116,7 +116,6 @@ def policy() -> Policy:
     return Policy(NANO, CONFIG)
 
 
-@pytest.mark.timeout(180)
 @given(seed=SEEDS, trees=st.integers(1, 3))
 @settings(max_examples=20, deadline=None)
 def test_a_tree_has_the_loss_and_the_gradients_of_its_paths_one_by_one(policy: Policy, seed: int, trees: int) -> None:

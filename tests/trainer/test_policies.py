@@ -110,11 +110,11 @@ def test_each_adapter_takes_the_steps_that_peft_and_torch_take_alone_on_its_role
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.soak),
         {"minibatches": 2, "kl": {"kind": "loss", "coef": 0.05}},
         {"kl": {"kind": "reward", "coef": 0.05}, "advantage": "reinforce_pp"},
         {"advantage": {"kind": "gae", "critic_lr": 1e-3}},
-        {"objective": "m2po", "importance": "none"},
+        pytest.param({"objective": "m2po", "importance": "none"}, marks=pytest.mark.soak),
     ],
     ids=["default", "kl", "whitened", "critic", "m2po"],
 )

@@ -28,8 +28,6 @@ from agentrl.trainer.policy import Policy
 from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest_checkpoint, nll
 from recipes.nano_model import demonstration
 
-pytestmark = pytest.mark.timeout(300)
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -47,6 +45,8 @@ def sft(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_path: Path) -> None:
     for name, count, seed in (("train", 56, 3), ("eval", 16, 4)):
         lines = "".join(json.dumps(one) + "\n" for one in demonstrations(count, seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -19,8 +20,46 @@ from agentrl.run.serve import WeightsBody
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server, sound_states
 
 pytestmark = pytest.mark.anyio
-LIMITS = EngineLimits(health_interval_s=0.05, hang_timeout_s=2, request_timeout_s=10)
+LIMITS = EngineLimits(health_interval_s=0.05)
 FOUR = Sampling(max_new_tokens=4)
+
+
+class Waits(ScriptedServer):
+    """It says that it loads weights, and has loaded them when it may."""
+
+    def __init__(self, answer: Callable[[Json], Answer]) -> None:
+        super().__init__(answer)
+        self.begun, self.may_end = anyio.Event(), anyio.Event()
+
+    async def update(self, http: web.Request) -> web.Response:
+        self.begun.set()
+        await self.may_end.wait()
+        return await super().update(http)
+
+
+async def test_an_update_that_its_caller_leaves_while_a_server_loads_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with scripted_server(lambda body: []) as one:
+        monkeypatch.setattr("tests.engine.scripted_server.ScriptedServer", Waits)
+        async with scripted_server(lambda body: []) as two, sglang_engine([one.url, two.url], limits=LIMITS) as engine:
+            assert isinstance(two, Waits)
+            left = anyio.CancelScope()
+
+            async def update() -> None:
+                with left:
+                    await engine.update_weights(tmp_path, 7)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(update)
+                await two.begun.wait()
+                left.cancel()
+                await anyio.wait_all_tasks_blocked()
+                assert engine.version == 0, "it has not ended"
+                two.may_end.set()
+            assert one.version == two.version == engine.version == 7
+            assert len(engine.serving) == 2
+            assert engine.fleet.running.is_set()
 
 
 class Slow(ScriptedServer):
@@ -31,6 +70,7 @@ class Slow(ScriptedServer):
         return await super().update(http)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("patience_s", [0.0, 0.05, 0.2, 0.4])
 async def test_an_update_that_its_caller_leaves_ends_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patience_s: float

@@ -28,7 +28,7 @@ from tests.conftest import start_server, stop_server
 from tests.engine.scripted_server import ScriptedServer, scripted_server, sound_states
 from tests.rescoring import Rescorer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.anyio
 LIMITS = EngineLimits(health_interval_s=0.2, hang_timeout_s=20, request_timeout_s=120)
 LONG = 400
 FOUR = Sampling(max_new_tokens=4)
@@ -142,6 +142,8 @@ async def ask_many(
             group.start_soon(one, start)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("mode", ["retract", "in_place", "abort"])
 async def test_replies_go_on_where_their_server_leaves_and_a_newcomer_has_the_weights(
     mode: PauseMode, versions: list[Path]
@@ -175,6 +177,8 @@ async def test_replies_go_on_where_their_server_leaves_and_a_newcomer_has_the_we
         exact(results, versions)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_joins_leaves_dies_and_is_updated_the_record_is_exact(seed: int, versions: list[Path]) -> None:
     draw = random.Random(seed)

@@ -7,15 +7,20 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from aiohttp import web
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.engine.protocol import Sampling
+from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan, join_generations
+from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.conftest import start_server, stop_server
+from tests.engine.scripted_server import Answer, Json, scripted_server, sound_states
+from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +34,7 @@ async def test_progress_is_reported_and_ends_with_the_reply(server_url: str) -> 
         assert (await engine.generate([1, 2, 3], sampling, "s")).output_ids == generation.output_ids
 
 
+@pytest.mark.soak
 async def test_an_idle_connection_is_closed_here_before_a_server_can_close_it_under_a_request(server_url: str) -> None:
     port = int(server_url.rpartition(":")[2])
     sglang_keep_alive_s, margin_s = 5, 0.5
@@ -42,6 +48,48 @@ async def test_an_idle_connection_is_closed_here_before_a_server_can_close_it_un
         with anyio.fail_after(sglang_keep_alive_s - margin_s):
             while connections() > before:
                 await anyio.sleep(0.05)
+
+
+async def test_a_server_is_paused_in_mode_abort_once_it_has_handed_its_replies_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.engine.client.fleet.ABORT_TIMEOUT_S", 60)
+    handed_back = anyio.Event()
+    open_at_pause: list[int] = []
+
+    def answer(body: Json) -> Answer:
+        if len(server.asked) > 1:
+            return list(sound_states(2, first=2, version=server.version, prompt_tokens=len(body["input_ids"])))
+        begun, end = sound_states(4, piece=2)
+        end["output_ids"], end["meta_info"]["output_token_logprobs"] = [], []
+        end["meta_info"] |= {
+            "finish_reason": {"type": "abort"},
+            "weight_versions": [{"version": "0", "start": 0, "end": 2}],
+        }
+        return [begun, handed_back.wait, end]
+
+    def control(path: str) -> web.Response:
+        if path == "/pause_generation":
+            open_at_pause.append(engine.in_flight)
+        if server.told.count("/abort_request") == 3:
+            handed_back.set()
+        return web.json_response({"success": True})
+
+    async with scripted_server(answer) as server, sglang_engine([server.url], pause_mode="abort") as engine:
+        server.control = control
+        partial, replies = PartialGeneration(), list[Generation]()
+
+        async def ask() -> None:
+            sampling = Sampling(max_new_tokens=4)
+            replies.append(await engine.generate([1, 2, 3], sampling, "s", partial=partial))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await wait_until(lambda: partial.so_far is not None and partial.so_far().output_ids == [0, 1], 40)
+            await engine.update_weights(tmp_path, 1)
+    assert open_at_pause == [0]
+    assert replies[0].output_ids == [0, 1, 2, 3]
+    assert replies[0].versions == [VersionSpan(0, 0, 2), VersionSpan(1, 2, 4)]
 
 
 async def test_a_slow_reply_is_an_error_with_the_setting_to_change(server_url: str) -> None:
@@ -73,6 +121,38 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
 
 
 @pytest.mark.slow
+async def test_replies_of_a_server_that_is_killed_end_on_another(server_url: str, versions: list[Path]) -> None:
+    process, url = await in_thread(start_server, NANO)
+    try:
+        async with sglang_engine([server_url]) as engine:
+            await engine.update_weights(versions[0], 0)
+        async with sglang_engine([server_url, url], limits=EngineLimits(health_interval_s=0.2)) as engine:
+            partials = [PartialGeneration() for _ in range(4)]
+            record = TokenRecord()
+
+            async def ask(number: int) -> None:
+                prompt, sampling = [1, 2, 3, 4 + number], Sampling(max_new_tokens=300)
+                reply = await engine.generate(prompt, sampling, f"s{number}", partial=partials[number])
+                record.add("id", None, prompt, reply, 1.0)
+
+            def all_begun() -> bool:
+                return all(one.so_far is not None and one.so_far().output_ids for one in partials)
+
+            async with anyio.create_task_group() as group:
+                for number in range(4):
+                    group.start_soon(ask, number)
+                await wait_until(lambda: all_begun() and all(server.in_flight for server in engine.fleet.servers), 60)
+                process.kill()
+                await wait_until(lambda: engine.fleet.failures == 1, 60)
+            assert engine.serving == [server_url]
+            assert engine.fleet.bad_replies == 0
+    finally:
+        await in_thread(stop_server, process)
+    assert len(record.turns) == 4
+    assert await in_thread(lambda: Rescorer(versions[:1]).largest_difference(record)) < 1e-4
+
+
+@pytest.mark.soak
 async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
     process, url = start_server(NANO)
     try:
@@ -96,7 +176,7 @@ async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
         stop_server(process)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_an_attached_server_that_returns_serves_the_current_weights(versions: list[Path]) -> None:
     process, url = start_server(NANO)
     port = url.rpartition(":")[2]

@@ -136,7 +136,7 @@ def test_a_request_that_ended_during_the_pause_leaves_no_stale_cache(
         engine.load_weights(versions[0], "0", flush_cache=True)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_prompts_that_fill_several_batches_keep_replies_apart(versions: list[Path]) -> None:
     """Long prompts at once: the last of a batch is prefilled in part, and has no token to record."""
     engine = BatchingEngine(NANO)

@@ -84,7 +84,7 @@ async def test_a_bad_request_is_refused_by_name(server: Server, body: dict[str, 
     assert named in refused["error"]["message"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_server_whose_starter_dies_while_it_starts_ends_too() -> None:
     """Nobody reads that it listens, and nobody holds its standard input."""
     command = [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={NANO}", "--exit-with-stdin"]

@@ -7,7 +7,6 @@ import json
 import math
 import random
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import httpx
@@ -79,6 +78,7 @@ def _is_embedded(url: str) -> bool:
     return httpx.get(f"{url}/v1/models").status_code == 404
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_the_policy_moves_to_its_teacher_on_its_own_samples(server_url: str) -> None:
     config = TrainerConfig(optimizer={"lr": 3e-4, "warmup_steps": 0}, teacher={"url": server_url}, advantage="dr_grpo")
@@ -166,7 +166,7 @@ def test_a_teacher_that_hangs_is_an_error_within_its_time(trickles: bool, dialec
             with contextlib.suppress(OSError):
                 while trickles and not ended.wait(0.02):
                     self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            ended.wait(10)
+            ended.wait()
 
         do_GET = do_POST  # noqa: N815
 
@@ -178,12 +178,10 @@ def test_a_teacher_that_hangs_is_an_error_within_its_time(trickles: bool, dialec
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            started = time.monotonic()
             with pytest.raises(
                 TrainerError, match=r"did not give the logprobs of 40 sequences within 0\.4 s.*trainer\.step_timeout_s"
             ):
                 with_teacher_logprobs(sequences, f"http://127.0.0.1:{server.server_port}{dialect}", 0.4)
-            assert time.monotonic() - started < 8, "the server answers after ten"
         finally:
             ended.set()
             server.shutdown()

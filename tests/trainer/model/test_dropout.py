@@ -44,7 +44,11 @@ def model(request: pytest.FixtureRequest, folder: Path) -> Path:
     return folder / kind
 
 
-every_kind = pytest.mark.parametrize("model", KINDS, indirect=True)
+GATE = ("gemma2", "gpt2")
+every_kind = pytest.mark.parametrize(
+    "model", [kind if kind in GATE else pytest.param(kind, marks=pytest.mark.soak) for kind in KINDS], indirect=True
+)
+two_kinds = pytest.mark.parametrize("model", ["gpt2", pytest.param("opt", marks=pytest.mark.soak)], indirect=True)
 
 
 def policy_of(model: Path, **settings: Any) -> Policy:
@@ -85,7 +89,7 @@ def test_with_the_setting_only_the_gradient_pass_differs(model: Path) -> None:
         assert torch.equal(dropped.logprobs(packed), dropped.logprobs(packed)), "and the mode is left"
 
 
-@pytest.mark.parametrize("model", ["opt", "gpt2"], indirect=True)
+@two_kinds
 def test_recomputed_activations_drop_what_the_forward_pass_dropped(model: Path) -> None:
     plain, recomputed = (policy_of(model, dropout=True, recompute_activations=on) for on in (False, True))
     batch = sequences(plain)
@@ -151,7 +155,7 @@ def test_supervised_learning_drops_and_its_held_out_likelihood_does_not(model: P
     assert (policy.step(batch).loss != pytest.approx(expected, rel=1e-5)) is dropout
 
 
-@pytest.mark.parametrize("model", ["opt", "gpt2"], indirect=True)
+@two_kinds
 def test_activations_are_recomputed_layer_by_layer(model: Path) -> None:
     policy = policy_of(model, recompute_activations=True)
     layers = policy.packed_model.layers

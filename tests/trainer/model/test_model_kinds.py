@@ -22,16 +22,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own code f
 @pytest.mark.parametrize(
     "kind",
     [
-        "afmoe",  # reshapes the attention's output with view(), as jetmoe does
-        "cohere2",  # windows in some layers, scaled logits
+        pytest.param("afmoe", marks=pytest.mark.soak),  # reshapes the attention's output with view(), as jetmoe does
+        pytest.param("cohere2", marks=pytest.mark.soak),  # windows in some layers, scaled logits
         "deepseek_v3",  # keys and values of different widths, experts
         "gemma2",  # soft caps
         "gemma3_text",  # an embedding of positions for each kind of layer
-        "gpt2",  # learned positions
-        "jetmoe",
-        "opt",
+        pytest.param("gpt2", marks=pytest.mark.soak),  # learned positions
+        pytest.param("jetmoe", marks=pytest.mark.soak),
+        pytest.param("opt", marks=pytest.mark.soak),
         "phimoe",  # a window that only its mask has
-        "qwen3_moe",
+        pytest.param("qwen3_moe", marks=pytest.mark.soak),
     ],
 )
 def test_a_kind_that_is_right_is_accepted(kind: str) -> None:
@@ -47,18 +47,20 @@ def test_a_kind_that_is_right_is_accepted(kind: str) -> None:
     ("kind", "reason"),
     [
         ("bloom", "differ from transformers' own"),  # positions by index
-        ("gpt_neo", "differ"),  # an attention of its own
-        ("jamba", "differ"),  # state that flows along the row
-        ("lfm2", "differ"),
-        ("mamba", "differ"),
-        ("qwen3_5_text", "differ"),
+        pytest.param("gpt_neo", "differ", marks=pytest.mark.soak),  # an attention of its own
+        pytest.param("jamba", "differ", marks=pytest.mark.soak),  # state that flows along the row
+        pytest.param("lfm2", "differ", marks=pytest.mark.soak),
+        pytest.param("mamba", "differ", marks=pytest.mark.soak),
+        pytest.param("qwen3_5_text", "differ", marks=pytest.mark.soak),
         ("qwen3_next", "differ"),
         ("nemotron", "layers do not pass on"),
-        ("stablelm", "layers do not pass on"),
+        pytest.param("stablelm", "layers do not pass on", marks=pytest.mark.soak),
         ("gpt_oss", "its attention has s_aux"),
-        ("minimax_m3_vl_text", "its attention has block_indices"),  # right as long as all blocks of keys are chosen
+        pytest.param(
+            "minimax_m3_vl_text", "its attention has block_indices", marks=pytest.mark.soak
+        ),  # right as long as all blocks of keys are chosen
         ("llama4_text", "attention_chunk_size = 8192"),
-        ("falcon", "TypeError"),
+        pytest.param("falcon", "TypeError", marks=pytest.mark.soak),
         ("mpt", "AttributeError"),
     ],
 )

@@ -38,14 +38,14 @@ def small_model(kind: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("Llama", {}),
-        ("Qwen2", {}),
+        pytest.param("Llama", {}, marks=pytest.mark.soak),
+        pytest.param("Qwen2", {}, marks=pytest.mark.soak),
         ("Qwen3", {"tie_word_embeddings": True}),
         ("Mistral", {"sliding_window": 6}),
         ("Gemma2", {"sliding_window": 6, "final_logit_softcapping": 2.0, "attn_logit_softcapping": 1.0}),
-        ("Cohere", {"logit_scale": 0.3}),
-        ("Granite", {"logits_scaling": 3.0}),
-        ("Phi", {"num_key_value_heads": 4}),
+        pytest.param("Cohere", {"logit_scale": 0.3}, marks=pytest.mark.soak),
+        pytest.param("Granite", {"logits_scaling": 3.0}, marks=pytest.mark.soak),
+        pytest.param("Phi", {"num_key_value_heads": 4}, marks=pytest.mark.soak),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

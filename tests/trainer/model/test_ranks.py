@@ -20,8 +20,6 @@ from agentrl.trainer.policy import Policy
 from tests.trainer.model.ranks_program import steps
 from tests.trainer.random_trees import random_tree
 
-pytestmark = pytest.mark.timeout(300)
-
 ROOT = Path(__file__).parents[3]
 
 
@@ -51,7 +49,14 @@ def weights_of(published: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("kind", "count"), [("whole", 4), ("critic", 2), ("adapter", 2)])
+OTHERS = [
+    pytest.param(kind, count, marks=[pytest.mark.soak, pytest.mark.timeout(300)])
+    for kind, count in (("whole", 4), ("adapter", 2))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "count"), [("critic", 2), *OTHERS])
 def test_ranks_give_the_loss_gradients_and_weights_of_one_process(tmp_path: Path, kind: str, count: int) -> None:
     spread, alone = tmp_path / "spread", tmp_path / "alone"
     elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
@@ -60,7 +65,7 @@ def test_ranks_give_the_loss_gradients_and_weights_of_one_process(tmp_path: Path
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=100,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
