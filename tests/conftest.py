@@ -18,7 +18,7 @@ import pytest
 import torch
 from _pytest.terminal import TerminalReporter
 from blockbuster import blockbuster_ctx
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from safetensors.torch import load_file, save_file
 from xdist.scheduler import LoadScopeScheduling
 
@@ -29,8 +29,9 @@ from tests.real_sandboxes import working_backend
 from tests.real_sglang import sglang_command
 
 torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down whatever else runs here
-settings.register_profile("busy machine", deadline=None)  # time is bounded for each test, and not for each example
-settings.load_profile("busy machine")
+# Time is bounded for each test, and not for each example. The gate tries the same examples each time, the soak new ones.
+settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", settings.get_profile("gate"), derandomize=False)
 START_TIMEOUT_S = 60
 collect_ignore = ["workflows/terminal_tasks"]
 """Task folders, whose tests run in sandboxes."""
@@ -39,9 +40,6 @@ OF_DOCKER = (
     "sandboxes/backends/test_docker_engine",
     "sandboxes/backends/test_remote_engine",
     "sandboxes/test_docs",
-    "workflows/test_code",
-    "workflows/test_ready",
-    "workflows/test_terminal_task",
 )
 """Files whose tests use a Docker engine, beside those that have one as a parameter."""
 OF_SGLANG = (
@@ -107,7 +105,9 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say at SIGTERM, which scripts/run_tests.py sends after the time limit of all tests, which of them were running."""
+    """Choose the examples of property tests, and say at SIGTERM, which scripts/run_tests.py sends after the time limit of all tests,
+    which of them were running."""
+    settings.load_profile("soak" if config.option.markexpr == "soak" else "gate")
 
     def stop(*_: object) -> None:
         pytest.exit(f"the time is over; running: {', '.join(sorted(_RUNNING)) or 'no test'}", returncode=1)

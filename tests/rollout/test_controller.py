@@ -7,7 +7,6 @@ import math
 import re
 import sys
 import threading
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+import reasoning_gym  # noqa: F401 - takes seconds to import: before the event loop runs
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
@@ -31,11 +31,6 @@ from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList, Tasks, TaskStream
 from agentrl.rollout.workflow import Workflow
 from tests.engine.scripted_server import scripted_server, sound_states
-
-with warnings.catch_warnings(
-    action="ignore"
-):  # of a package that it imports, where that is compiled for the first time
-    import reasoning_gym  # noqa: F401 - takes seconds to import: before the event loop runs
 
 pytestmark = pytest.mark.anyio
 TASKS = [{"n": index} for index in range(5)]
