@@ -411,6 +411,18 @@ async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
     db.close()
     found = await retrain(run_dir)
     assert (found.same, found.steps, found.difference, found.wrong) == (2, 3, "weights", True)
+
+
+@pytest.mark.soak
+async def test_the_command_says_that_a_retraining_gave_other_weights(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    async with running(run_dir, pytest.fail) as trainer:
+        await trainer.step(batch(1))
+        await trainer.save_remaining()
+    with sqlite3.connect(run_dir / "store.sqlite") as db:
+        db.execute("UPDATE episodes SET reward = reward * reward WHERE group_id = 0")
+    db.close()
     words = [sys.executable, "-m", "agentrl", "audit", str(run_dir), "--retrain"]
     done = await in_thread(lambda: subprocess.run(words, capture_output=True, text=True, timeout=150))
     assert done.returncode == 1, done.stdout + done.stderr
