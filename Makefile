@@ -87,9 +87,13 @@ format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# A short selection, which docs/benchmarks.md names: the proxy, the record, worker processes, the trainer, and a whole run.
 bench: .venv/ready
-	$(BIN)/python benchmarks/proxy_overhead.py
-	$(BIN)/python benchmarks/async_vs_sync.py
+	$(BIN)/python benchmarks/proxy_overhead.py --seconds 0.5
+	$(BIN)/python benchmarks/data_path.py --rounds 5
+	$(BIN)/python benchmarks/rollout_workers.py --rounds 1
+	$(BIN)/python benchmarks/tree_training.py --rounds 1
+	$(BIN)/python benchmarks/async_vs_sync.py --steps 10
 
 nano-model: .venv/ready
 	$(BIN)/python -m recipes.nano_model agentrl/models/nano

@@ -10,6 +10,7 @@ test that it wants to pass: who is rewarded, who harms the next, how long the ho
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import socket
 import sys
@@ -58,7 +59,7 @@ def programs_with_tests(port: int, canary: str) -> list[tuple[str, str, list[Tes
 
 
 async def main(backend: BackendName, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = math.inf
     wrong: list[str] = []
     tried = 0
     with tempfile.NamedTemporaryFile() as canary, socket.create_server(("127.0.0.1", 0)) as listener:
@@ -83,6 +84,7 @@ async def main(backend: BackendName, seconds: float) -> None:
             verdict = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pools[0])
             if not verdict.passed:
                 raise SystemExit(f"these tests do not pass with a program that is right: {verdict.results}")
+            deadline = time.monotonic() + seconds
             with measured() as cost:
                 async with anyio.create_task_group() as group:
                     for pool in pools:

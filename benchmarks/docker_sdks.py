@@ -1,21 +1,22 @@
 """`docker` in threads or aiodocker: starting containers, and talking to them over their attached streams.
 
 pip install docker aiodocker && python benchmarks/docker_sdks.py      needs a Docker engine with the image agentrl/sandbox
+python benchmarks/docker_sdks.py --sdks docker --containers 2         one of them, and fewer containers
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib import import_module
 from typing import Any
 
-import aiodocker
-import docker
-
-CONTAINERS, AT_ONCE, MESSAGES = 20, 4, 300
+AT_ONCE, MESSAGES = 4, 300
 ECHO = "import sys\nfor line in sys.stdin:\n    print(line, end='', flush=True)"
 CONFIG: dict[str, Any] = {
     "Image": "agentrl/sandbox",
@@ -29,7 +30,9 @@ Times = tuple[float, float, float]
 """Seconds to the first answer, of one message there and back, and to remove."""
 
 
-async def with_aiodocker() -> list[Times]:
+async def with_aiodocker(containers: int) -> list[Times]:
+    import aiodocker
+
     client = aiodocker.Docker()
     slots = asyncio.Semaphore(AT_ONCE)
 
@@ -56,12 +59,14 @@ async def with_aiodocker() -> list[Times]:
             return first, statistics.median(trips), removal
 
     try:
-        return await asyncio.gather(*(one() for _ in range(CONTAINERS)))
+        return await asyncio.gather(*(one() for _ in range(containers)))
     finally:
         await client.close()
 
 
-def with_docker() -> list[Times]:
+def with_docker(containers: int) -> list[Times]:
+    import docker
+
     with closing(docker.from_env()) as client:
 
         def one(_: int) -> Times:
@@ -87,7 +92,7 @@ def with_docker() -> list[Times]:
             return first, statistics.median(trips), time.perf_counter() - removed
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            return list(threads.map(one, range(CONTAINERS)))
+            return list(threads.map(one, range(containers)))
 
 
 def show(name: str, measure: Any) -> None:
@@ -100,7 +105,20 @@ def show(name: str, measure: Any) -> None:
     )
 
 
+SDKS: dict[str, Callable[[int], list[Times]]] = {
+    "docker": with_docker,
+    "aiodocker": lambda containers: asyncio.run(with_aiodocker(containers)),
+}
+
+
 if __name__ == "__main__":
-    for _ in range(2):
-        show("docker", with_docker)
-        show("aiodocker", lambda: asyncio.run(with_aiodocker()))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sdks", nargs="+", default=list(SDKS), choices=list(SDKS))
+    parser.add_argument("--containers", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    for name in options.sdks:
+        import_module(name)  # not to be part of what is measured
+    for _ in range(options.rounds):
+        for name in options.sdks:
+            show(name, lambda name=name: SDKS[name](options.containers))

@@ -1,7 +1,8 @@
 """What answers made to be slow to read cost the host: the longest stall of the event loop and the peak memory, a case.
 
-    python benchmarks/hostile_answers.py [--backend docker]
+    python benchmarks/hostile_answers.py [--backend docker] [--cases 5]
 
+--cases   the first few alone
 stall     the longest step of the event loop, in CPU milliseconds of its thread
 memory    peak resident memory above what it was before, with that of the process that compares, in MB
 """
@@ -29,14 +30,14 @@ from tests.sandboxes.grading.hostile_answers import (
 )
 
 
-async def main(backend: BackendName) -> None:
+async def main(backend: BackendName, count: int | None) -> None:
     cases = [(name, answering(answer), call_tests()) for name, answer in ANSWERS.items()]
     cases += [(f"printed: {name}", printing(output), output_tests()) for name, output in OUTPUTS.items()]
     worst_s, worst_bytes = 0.0, 0
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=backend, size=2) as pool:
         await grade("def f(): return 3", [call_tests()["call, long"]], pool=pool)  # imports, caches
         print(f"{'':50}{'test':16}{'status':16}{'stall, ms':>10}{'memory, MB':>12}{'time, s':>9}")
-        for name, source, tests in cases:
+        for name, source, tests in cases[:count]:
             for kind, test in tests.items():
                 started = time.perf_counter()
                 with measured() as cost:
@@ -52,4 +53,6 @@ async def main(backend: BackendName) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="bubblewrap", choices=["docker", "bubblewrap"])
-    anyio.run(main, parser.parse_args().backend)
+    parser.add_argument("--cases", type=int)
+    options = parser.parse_args()
+    anyio.run(main, options.backend, options.cases)

@@ -228,7 +228,8 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
             group.start_soon(controller.run)
             marks: list[tuple[int, float, float]] = []
             with settled():
-                while not marks or controller.progress.finished < episodes:
+                # Marks are set between batches alone, and it takes two.
+                while not marks or marks[-1][0] < max(episodes, marks[0][0] + 1):
                     if await controller.next_batch() is None:
                         break
                     controller.advance()

@@ -26,6 +26,7 @@ import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import anyio
@@ -48,19 +49,28 @@ PACED_CALLS_PER_S = 150
 
 
 async def serve_stub() -> None:
-    """The stub: `GET /model_info`, `GET /health`, and `POST /generate` with a fixed reply, whole or in one event of a stream."""
+    """The stub: `GET /model_info`, `GET /health`, and `POST /generate` with a fixed reply, whole or in one event of a stream.
+
+    The reply is cut where fewer tokens are asked for, as the probe of a server does.
+    """
     ids = [24 + i % 10 for i in range(REPLY_TOKENS - 1)] + [2]
-    meta = {
-        "finish_reason": {"type": "stop", "matched": 2},
-        "completion_tokens": REPLY_TOKENS,
-        "weight_version": "0",
-        "weight_versions": [{"version": "0", "start": 0, "end": REPLY_TOKENS}],
-        "output_token_logprobs": [[-0.12345678 - 0.001 * i, token, None] for i, token in enumerate(ids)],
-    }
-    rest = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).removesuffix("}}")
+
+    @cache
+    def reply(count: int) -> str:
+        """All of a reply of `count` tokens but the end of its JSON."""
+        ended = count == REPLY_TOKENS
+        meta = {
+            "finish_reason": {"type": "stop", "matched": 2} if ended else {"type": "length", "length": count},
+            "completion_tokens": count,
+            "weight_version": "0",
+            "weight_versions": [{"version": "0", "start": 0, "end": count}],
+            "output_token_logprobs": [[-0.12345678 - 0.001 * i, token, None] for i, token in enumerate(ids[:count])],
+        }
+        return json.dumps({"text": "", "output_ids": ids[:count], "meta_info": meta}).removesuffix("}}")
 
     async def generate(request: web.Request) -> web.Response:
         asked = json.loads(await request.read())
+        rest = reply(min(REPLY_TOKENS, asked["sampling_params"].get("max_new_tokens", REPLY_TOKENS)))
         state = f'{rest}, "prompt_tokens": {len(asked["input_ids"])}}}}}'
         if asked.get("stream"):
             return web.Response(text=f"data: {state}\n\ndata: [DONE]\n\n", content_type="text/event-stream")

@@ -1,10 +1,11 @@
 """A training step on prefix trees, against one sequence for every branch and one for every call, in one run.
 
-    python benchmarks/tree_training.py [--rounds 3] [--hidden 128] [--layers 2]
+    python benchmarks/tree_training.py [--rounds 3] [--hidden 128] [--layers 2] [--episodes 2]
 
 Three shapes of data: episodes of ten turns with a tool; groups of eight one-turn attempts at a task with a long prompt;
 agents that go back and try something else. "Computed" counts the tokens of the forward pass; each way trains on the same
 tokens. A random Qwen3, float32, one forward and backward pass; the figures are medians of rounds that take the ways in turn.
+`--episodes` takes the first few of each shape alone.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--episodes", type=int)
     args = parser.parse_args()
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -170,7 +172,7 @@ def main() -> None:
     model = PackedModel(Qwen3ForCausalLM(config))
     print("data            way         sequences  computed  ratio  s a step  ratio")
     for name, make in (("tool episodes", tool_episodes), ("groups of 8", groups), ("branching", branching)):
-        episodes = make(random.Random(0))
+        episodes = make(random.Random(0))[: args.episodes]
         branches = by_branch(episodes)
         ways = {
             "tree": (len(branches), pack_sequences(branches, BUDGET)),

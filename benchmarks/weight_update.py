@@ -31,9 +31,6 @@ from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
 
-REPLIES = 64
-TOKENS = 500
-
 
 def make_versions(directory: Path, count: int) -> list[Path]:
     """Weights that differ from the nano model by 1 % noise a version."""
@@ -72,7 +69,9 @@ def differences(paths: list[Path], results: list[tuple[list[int], Generation]]) 
     return found
 
 
-async def measure(config: EngineConfig, paths: list[Path], updates: int, every_s: float) -> dict[str, Any]:
+async def measure(
+    config: EngineConfig, paths: list[Path], updates: int, every_s: float, replies: int, tokens: int
+) -> dict[str, Any]:
     """One run of updates under load."""
     results: list[tuple[list[int], Generation]] = []
     pauses: list[float] = []
@@ -92,13 +91,13 @@ async def measure(config: EngineConfig, paths: list[Path], updates: int, every_s
                     def on_progress(ids: list[int], size: int = len(prompt)) -> None:
                         progress[index] = size + len(ids)
 
-                    sampling = Sampling(max_new_tokens=TOKENS)
+                    sampling = Sampling(max_new_tokens=tokens)
                     watch = on_progress if index % 8 == 0 else None
                     results.append((prompt, await engine.generate(prompt, sampling, f"{index}.{count}", watch)))
                     count += 1
 
             async with anyio.create_task_group() as group:
-                for index in range(REPLIES):
+                for index in range(replies):
                     group.start_soon(keep_asking, index)
                 await anyio.sleep(1)
                 started = time.perf_counter()
@@ -106,7 +105,7 @@ async def measure(config: EngineConfig, paths: list[Path], updates: int, every_s
                     await anyio.sleep(every_s)
                     if config.pause_mode != "in_place":
                         # Every eighth reply is watched token by token; the others are as long.
-                        recomputed += 8 * sum(progress.get(i, 0) for i in range(0, REPLIES, 8))
+                        recomputed += 8 * sum(progress.get(i, 0) for i in range(0, replies, 8))
                     pauses.append(
                         await engine.update_weights(paths[1 + update % (len(paths) - 1)], 1 + update % (len(paths) - 1))
                     )
@@ -139,6 +138,8 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--every-s", type=float, default=1.0, help="time between updates, as a training step takes")
+    parser.add_argument("--replies", type=int, default=64, help="requests at once, a multiple of 8")
+    parser.add_argument("--tokens", type=int, default=500, help="of a reply, at most")
     parser.add_argument("--engine", nargs="+", default=["embedded", "sglang"], choices=["embedded", "sglang"])
     parser.add_argument("--mode", nargs="+", default=["retract", "in_place", "abort"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
@@ -157,7 +158,7 @@ async def main() -> None:
                         config = base.model_copy(update=changes)
                     else:
                         config = EngineConfig(servers=2, dtype=args.dtype, pause_mode=mode)
-                    row = await measure(config, paths, args.updates, args.every_s)
+                    row = await measure(config, paths, args.updates, args.every_s, args.replies, args.tokens)
                     print(
                         json.dumps({"engine": kind, "mode": mode, "where": where, "dtype": args.dtype, **row}),
                         flush=True,

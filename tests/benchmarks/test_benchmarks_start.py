@@ -1,0 +1,211 @@
+"""Each program of benchmarks/ starts, measures at its smallest size, and says what it found."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from agentrl.workflows.harnesses import HARNESSES, installed_agents
+from tests.components import missing
+from tests.real_sandboxes import working_backend
+from tests.real_sglang import sglang_config
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 540
+AGENT = "mini-swe-agent"
+
+
+def check_agent() -> None:
+    if not (installed_agents() / "bin" / HARNESSES[AGENT].program).exists():
+        missing(f"{AGENT} is not installed in {installed_agents()}; scripts/install_agents.sh installs it")
+
+
+NEEDS: dict[str, Callable[[], object]] = {
+    "agent": check_agent,
+    "bubblewrap": lambda: working_backend("bubblewrap"),
+    "docker": lambda: working_backend("docker"),
+    "sglang": sglang_config,
+}
+"""What a benchmark may need beside the package: the function skips the test where it is absent."""
+
+
+class Start(NamedTuple):
+    """A start of a benchmark. `{scratch}` in its arguments is a directory of the test's own."""
+
+    program: str
+    arguments: str
+    prints: str
+    """A regular expression that what it prints has to match, with a figure."""
+    needs: str = ""
+    """Keys of NEEDS, with a blank between."""
+    writes: str = ""
+    """A file in the scratch directory."""
+
+
+STARTS = [
+    Start("async_vs_sync.py", "--steps 1", r"S = \d+\.\d+, S_max = \d+\.\d+, ε = \d"),
+    Start("attacks.py", "--seconds 5", r"[1-9]\d* of \d+ programs with their tests: 0 wrong", "bubblewrap"),
+    Start(
+        "before_first_forward.py",
+        "--groups 1 --group-size 2 --turns 1 --rounds 1 --repeats 1 --against {root}",
+        r"2 episodes of 1 turns: \d+\.\d+ CPU seconds\n.*: \d+\.\d+ CPU seconds; \d+\.\d+ times as long",
+    ),
+    Start("code_size.py", "", r"all +\d+ +\d+,\d+ +of \d+"),
+    Start(
+        "crash_test.py",
+        "--disturbances 1 --tasks 8 --epochs 2 --no-comparison",
+        r'"faults": \d+,\n(.*\n)* +"tasks": 16,\n(.*\n)* +"lost": 0,\n',
+    ),
+    Start("curriculum.py", "--steps 1 --seeds 1", r"1  shuffled +not in \d.*\n +1  difficulty +not in \d"),
+    Start("data_path.py", "--rounds 1 --generated 8", r"turn  proxy ms .*\n +1 +\d+\.\d\d +\d+\.\d\d\n"),
+    Start(
+        "docker_sdks.py",
+        "--sdks docker --containers 1 --rounds 1",
+        r"first answer +\d+\.\d ms .* CPU \d+\.\d",
+        "docker",
+    ),
+    Start("durability.py", "--rounds 1 --steps 8", r"median \d+\.\d+ of the speed, \d+\.\d+ of the CPU time"),
+    Start("fair_verdicts.py", "--verdicts 6", r"p99 +\d+\.\d +\d+\.\d +\d+\.\d", "bubblewrap"),
+    Start("fuzz_proxy.py", "--minutes 0.05", r"[1-9]\d* requests: (.*\n)*longest stalls of the event loop, ms: \d"),
+    Start("hostile_answers.py", "--cases 2", r"the worst +\d+\.\d +-?\d+\.\d", "bubblewrap"),
+    Start(
+        "logprob_memory.py",
+        "--tokens 64 --vocabulary 1000 --width 64",
+        r"plain +peak +\d+ MiB .*\nchunks +peak +\d+ MiB ",
+    ),
+    Start(
+        "main_process_cost.py",
+        "--tokens 64 --turns 2 --concurrent 16 --warm-up 8 --episodes 16 --rounds 1 --rows 3",
+        r"64 tokens in 2 turns: \d+\.\d+ ms of CPU an episode (.*\n)*with the profiler: \d+\.\d+ ms",
+    ),
+    Start("many_sessions.py", "--sessions 4 --turns 1", r"all sessions: 4 calls in \d+\.\d+ s; call median \d"),
+    Start("model_kinds.py", "qwen3 --gradients", r"qwen3 +right to \d.*, gradient to \d.*\n1 accepted: qwen3\n"),
+    Start(
+        "objectives.py",
+        "--steps 1 --only RLOO --plot {scratch}/plot.png",
+        r"RLOO +\d\.\d+, \d\.\d+ +never +\d",
+        writes="plot.png",
+    ),
+    Start("partial_replies.py", "--engine embedded --replies 2 --tokens 64", r"run 2  segments  64 +\d+ tokens/s"),
+    Start(
+        "partial_replies.py",
+        "--engine sglang --replies 2 --tokens 64",
+        r"run 2  segments  64 +\d+ tokens/s",
+        "sglang",
+    ),
+    Start("proxy_overhead.py", "--seconds 0.1", r"256  openai +\d+\.\d+ (.*\n)*memory of a call in flight: \d+\.\d kB"),
+    Start(
+        "real_agents.py",
+        f"--harnesses {AGENT} --layers 1 --group-size 2 --timeout-s 120 --keep {{scratch}}/run",
+        rf"{AGENT} +2 +[1-9][\d,]* +[1-9].*\n\{{'sequences': \d",
+        "agent bubblewrap",
+        writes="run/store.sqlite",
+    ),
+    Start(
+        "rollout_workers.py",
+        "--episodes 4 --concurrent 2 --rounds 1",
+        r"workers = 0: \d+ episodes/s(.*\n)*rollout.workers = 2: \d+ episodes/s, \d+\.\d ms",
+    ),
+    Start(
+        "routing.py",
+        "--engine embedded --sessions 2 --turns 2",
+        r"sticky: +\d+\.\d% of prompt tokens cached(.*\n)* random: +\d+\.\d%",
+    ),
+    Start(
+        "routing.py",
+        "--engine sglang --sessions 2 --turns 2",
+        r"sticky: +\d+\.\d% of prompt tokens cached(.*\n)* random: +\d+\.\d%",
+        "sglang",
+    ),
+    Start(
+        "sandbox_throughput.py",
+        "--seconds 0.2 --rounds 1",
+        r"plain subprocess +\d+\.\d(.*\n)*.*a reset with bubblewrap takes \d+\.\d ms",
+        "docker bubblewrap",
+    ),
+    Start("scale_simulation.py", "--servers 1 --plot {scratch}/scale.svg", r"\n1\t\d+\.\d\t\d\.\d", writes="scale.svg"),
+    Start(
+        "step_speed.py",
+        "--layers 1 --width 64 --vocabulary 500 --sequences 2 --length 64 --steps 1 --device cpu",
+        r"M parameters, 128 tokens a step: \d+\.\d+ s, \d+ tokens/s\npeak memory \d+\.\d GiB",
+    ),
+    Start(
+        "tree_training.py",
+        "--rounds 1 --hidden 64 --layers 1 --episodes 1",
+        r"branching +by call +\d+ +[\d,]+ +\d+\.\d+ +\d",
+    ),
+    Start("two_roles.py", "--steps 1", r"step +1  long +\d+\.\d tokens  short +\d+\.\d tokens"),
+    Start("verdicts_of_test_code.py", "--verdicts 2", r"a call takes -?\d+\.\d+ ms", "bubblewrap"),
+    Start(
+        "waiting_environments.py",
+        "--episodes 4 --steps 1 --wait-s 0.1",
+        r"Waiting +4 episodes x 1 steps .*: \d+\.\d+ s in all.*\nBlocking +4 episodes x 1 steps .*: \d",
+    ),
+    Start(
+        "weight_update.py",
+        "--engine embedded --mode retract --updates 1 --every-s 0.2 --replies 8 --tokens 50",
+        r'"pause_ms_median": \d.*"lost": 0, "tokens_without_version": 0',
+    ),
+    Start(
+        "weight_update.py",
+        "--engine sglang --mode retract --updates 1 --every-s 0.2 --replies 8 --tokens 50",
+        r'"pause_ms_median": \d.*"lost": 0, "tokens_without_version": 0',
+        "sglang",
+    ),
+]
+"""Every program with its smallest size."""
+
+
+def name_of(start: Start) -> str:
+    """The parameter's name: tests/conftest.py goes by it where tests share Docker or SGLang."""
+    return "-".join([start.program.removesuffix(".py"), *start.needs.split()])
+
+
+def run(words: list[str]) -> tuple[int, str, str]:
+    """Run a program to its end, and return its exit code and what it printed. All that it started ends with it where it takes too long."""
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            printed, errors = process.communicate(timeout=LIMIT_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, printed, errors
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("start", STARTS, ids=name_of)
+def test_a_benchmark_measures_at_its_smallest_size(start: Start, tmp_path: Path) -> None:
+    for need in start.needs.split():
+        NEEDS[need]()
+    arguments = start.arguments.format(scratch=tmp_path, root=ROOT).split()
+    code, printed, errors = run([sys.executable, f"benchmarks/{start.program}", *arguments])
+    assert code == 0, printed + errors
+    assert re.search(start.prints, printed), printed + errors
+    if start.writes:
+        assert (tmp_path / start.writes).stat().st_size > 0
+
+
+def test_every_benchmark_is_started_by_the_soak() -> None:
+    programs = {path.name for path in ROOT.glob("benchmarks/*.py") if '__name__ == "__main__"' in path.read_text()}
+    assert {start.program for start in STARTS} == programs
+    assert all(r"\d" in start.prints for start in STARTS)
+
+
+def test_what_make_bench_runs_is_named_in_the_documentation() -> None:
+    target = (ROOT / "Makefile").read_text().partition("\nbench:")[2].partition("\n\n")[0]
+    commands = re.findall(r"python benchmarks/.+", target)
+    page = (ROOT / "docs" / "benchmarks.md").read_text().partition("## A short selection")[2].partition("\n## ")[0]
+    assert commands
+    assert re.findall(r"^\| `(.+?)`", page, re.MULTILINE) == commands
