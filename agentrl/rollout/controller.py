@@ -114,14 +114,19 @@ class Controller:
             counted = self.rewards.counted
             for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
                 self.rewards.end(ended)
+            # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
+            # as fresh as docs/staleness.md promises.
             for unused in await in_thread(self.store.pending_groups):
-                if unused.state == "ready":
+                await self._changed.wait_for(self.gate.can_start)
+                if unused.state == "taken":
+                    self.gate.start_taken(unused.id)
+                elif unused.state == "ready":
                     self.gate.start(unused.id)
                     self._rewards[unused.id] = list(unused.rewards.values())
                     self.gate.finish(unused.id)
+                    self._changed.notify_all()
                 else:
                     await self._start_group(groups, unused, resumed=True)
-            self._changed.notify_all()
             next_group = await in_thread(self.store.next_group_id)
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.

@@ -83,6 +83,16 @@ class StalenessGate:
         self._started += 1
         self._extend_reach()
 
+    def start_taken(self, group_id: int) -> None:
+        """Note a group that was taken before a restart, by a batch that `version` counts, while one that had started before it was not.
+
+        It fills the window as it did.
+        """
+        self.start(group_id)
+        self._started -= 1
+        self._by_id.pop(group_id).state = "taken"
+        self._extend_reach()
+
     def finish(self, group_id: int) -> None:
         """Note that a group is ready to be trained on."""
         group = self._by_id[group_id]

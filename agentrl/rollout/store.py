@@ -351,7 +351,7 @@ class Store:
         return (row[0], self._path.parent / row[1]) if row else None
 
     def pending_groups(self) -> list[PendingGroup]:
-        """Return the groups that no checkpoint contains and that were not rejected, oldest first."""
+        """Return the groups from the oldest one on that no checkpoint contains, oldest first, without those that were rejected."""
         with self._lock:
             return pending_groups(self._db)
 

@@ -46,10 +46,11 @@ class LoggedCall:
 
 @dataclass
 class PendingGroup:
-    """A group that no checkpoint contains."""
+    """A group that no checkpoint contains, or one that started later and that a checkpoint contains already."""
 
     id: int
     state: str
+    """`open`, `ready`, or `taken` where a checkpoint contains it."""
     rewards: dict[int, float] = field(default_factory=dict)
     """The rewards of its finished episodes, by episode index."""
     failures: dict[int, int] = field(default_factory=dict)
@@ -73,10 +74,11 @@ class Totals:
 
 
 def pending_groups(db: sqlite3.Connection) -> list[PendingGroup]:
-    """Return the groups that no checkpoint contains and that were not rejected, oldest first."""
+    """Return the groups from the oldest one on that no checkpoint contains, oldest first, without those that were rejected."""
     rows = db.execute(
-        "SELECT g.id, g.state, e.episode_index, e.status, e.reward, e.has_turn_rewards FROM groups g"
-        " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.state != 'rejected' AND g.step IS NULL"
+        "SELECT g.id, CASE WHEN g.step IS NULL THEN g.state ELSE 'taken' END, e.episode_index, e.status, e.reward, e.has_turn_rewards"
+        " FROM groups g LEFT JOIN episodes e ON e.group_id = g.id AND g.step IS NULL"
+        " WHERE g.state != 'rejected' AND g.id >= (SELECT MIN(id) FROM groups WHERE state != 'rejected' AND step IS NULL)"
         " ORDER BY g.id, e.episode_index, e.id"
     ).fetchall()
     groups: dict[int, PendingGroup] = {}

@@ -30,6 +30,7 @@ from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList, Tasks, TaskStream
 from agentrl.rollout.workflow import Workflow
+from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
 
 pytestmark = pytest.mark.anyio
@@ -298,6 +299,33 @@ async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
         for batch in batches:
             assert len(await in_thread(store.episodes, batch.group_ids)) == 2 * len(batch.group_ids)
     assert len([status for status, _ in rows if status == "finished"]) >= before
+
+
+async def test_after_a_restart_unfinished_groups_wait_until_the_staleness_bound_holds_for_them(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    """The run was killed at a later version, and goes on from its last checkpoint, of version 0: six groups are open, two may start."""
+    begun: list[int] = []
+
+    async def run(episode: Episode) -> float:
+        begun.append(episode.seed)
+        await anyio.sleep_forever()
+        return 0.0
+
+    rollout = RolloutConfig(batch_size=2, group_size=2, max_concurrent=100)
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        await in_thread(store.begin_restart)
+        for group in range(6):
+            await in_thread(store.open_group, group, 0, group % len(TASKS))
+        async with runner_of(run, server_url, nano_format) as runner, anyio.create_task_group() as running:
+            gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo")
+            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
+            running.start_soon(controller.run)
+            for may_run in (4, 6):
+                await wait_until(lambda may_run=may_run: len(begun) >= may_run, 60)  # type: ignore[misc]
+                assert controller.progress.running + controller._waiting == may_run
+                controller.advance()
+            running.cancel_scope.cancel()
 
 
 async def test_no_more_episodes_are_said_to_run_than_may(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,21 +34,38 @@ def simulate(
     long_share: float,
     rejected_share: float,
     train_s: float,
+    crash_share: float = 0.0,
+    restart: Callable[[int], StalenessGate] | None = None,
 ) -> Simulated:
-    """Event-driven run of groups of random duration against a trainer that takes `train_s` a batch."""
+    """Event-driven run of groups of random duration against a trainer that takes `train_s` a batch.
+
+    After a share `crash_share` of the batches the run is killed. `restart` makes the gate that begins again at the last checkpoint, of every
+    third version; groups that are in no checkpoint come again, as they ended or to be finished.
+    """
     rng = random.Random(seed)
     clock, next_id, trainer_free_at = 0.0, 0, 0.0
     ends: list[tuple[float, int]] = []
     started_under: dict[int, int] = {}
+    ready: set[int] = set()
+    taken: set[int] = set()
+    pending: list[int] = []
+    """Groups of before a crash, which the gate does not know of yet: from the oldest one on that no checkpoint contains."""
     done = Simulated([], [], stuck=False)
     training: list[int] | None = None
     while len(done.ids) < batches:
-        while gate.can_start() and len(ends) < slots:
-            gate.start(next_id)
-            started_under[next_id] = gate.version
-            duration = rng.uniform(20, 60) if rng.random() < long_share else rng.uniform(0.5, 2)
-            heapq.heappush(ends, (clock + duration, next_id))
-            next_id += 1
+        while gate.can_start() and (pending or len(ends) < slots):
+            group = pending.pop(0) if pending else next_id
+            next_id = max(next_id, group + 1)
+            if group in taken:
+                gate.start_taken(group)
+                continue
+            gate.start(group)
+            if group in ready:
+                gate.finish(group)
+            else:
+                started_under[group] = min(gate.version, started_under.get(group, gate.version))
+                duration = rng.uniform(20, 60) if rng.random() < long_share else rng.uniform(0.5, 2)
+                heapq.heappush(ends, (clock + duration, group))
         if training is None and (training := gate.take()) is not None:
             trainer_free_at = clock + train_s
             done.ids.append(training)
@@ -55,12 +73,22 @@ def simulate(
         if training is not None and (not ends or trainer_free_at <= ends[0][0]):
             clock, training = trainer_free_at, None
             gate.advance()
+            if restart is not None and rng.random() < crash_share:
+                checkpoint = gate.version - gate.version % 3
+                trained_again = [group for batch in done.ids[checkpoint:] for group in batch]
+                del done.ids[checkpoint:], done.staleness[checkpoint:]
+                taken.clear()
+                taken.update(group for batch in done.ids for group in batch)
+                unused = {*trained_again, *ready, *(group for _, group in ends), *pending} - taken
+                pending = sorted(unused | {group for group in taken if group > min(unused, default=next_id)})
+                gate, ends, crash_share = restart(checkpoint), [], crash_share / 2
         elif ends:
             clock, group = heapq.heappop(ends)
             if rng.random() < rejected_share:
                 gate.reject(group)
             else:
                 gate.finish(group)
+                ready.add(group)
         else:
             done.stuck = True
             break
@@ -74,6 +102,7 @@ RUNS = st.fixed_dictionaries(
         "long_share": st.sampled_from([0.0, 0.05, 0.3]),
         "rejected_share": st.sampled_from([0.0, 0.2, 0.7]),
         "train_s": st.sampled_from([0.1, 3.0, 30.0]),
+        "crash_share": st.sampled_from([0.0, 0.1, 0.5]),
     }
 )
 
@@ -83,8 +112,13 @@ RUNS = st.fixed_dictionaries(
 def test_no_group_is_staler_than_the_bound_and_none_is_taken_twice(
     order: Any, groups: int, eta: int, window: int, run: dict[str, Any]
 ) -> None:
-    gate = StalenessGate(groups_per_batch=groups, max_staleness=eta, order=order, window=window)
-    done = simulate(gate, batches=12, **run)
+    """Also where it is killed, and goes on from its last checkpoint."""
+
+    def gate_from(version: int) -> StalenessGate:
+        return StalenessGate(groups_per_batch=groups, max_staleness=eta, order=order, window=window, version=version)
+
+    gate = gate_from(0)
+    done = simulate(gate, batches=12, restart=gate_from, **run)
 
     assert not done.stuck
     taken = [group for batch in done.ids for group in batch]

@@ -55,7 +55,7 @@ def test_a_batch_is_unused_until_a_checkpoint_contains_it(tmp_path: Path) -> Non
         fill(store)
         assert [group.id for group in store.pending_groups()] == [0, 1, 2]
         commit(store, 2, tmp_path / "step-2", [(1, [0]), (2, [2])])
-        assert [group.id for group in store.pending_groups()] == [1]
+        assert [(group.id, group.state) for group in store.pending_groups()] == [(1, "ready"), (2, "taken")]
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
 
 
@@ -281,7 +281,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Pat
         store.mark_damaged(2, "a byte has changed")
         assert store.last_checkpoint() == (1, tmp_path / "step-1")
         assert [batch.trained.group_ids for batch in store.batches(after=1)] == [[2]]
-        assert [group.id for group in store.pending_groups()] == [1], "what it was trained on stays used"
+        states = [(group.id, group.state) for group in store.pending_groups()]
+        assert states == [(1, "ready"), (2, "taken")], "what it was trained on stays used"
         store.commit_checkpoint(tmp_path / "step-2", again, [[2]])
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
         assert [batch.trained.step for batch in store.batches()] == [1, 2]
