@@ -14,7 +14,6 @@ import ctypes
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -59,18 +58,27 @@ def end_descendants() -> list[str]:
     return commands
 
 
+def ended(pid: int, limit_s: float) -> int | None:
+    """Wait for a child, and return its exit code; None: it has not ended within `limit_s`. Orphans that end meanwhile are reaped."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        reaped, status = os.waitpid(-1, os.WNOHANG)
+        if reaped == pid:
+            return os.waitstatus_to_exitcode(status)
+        if not reaped:
+            time.sleep(0.05)
+    return None
+
+
 def run_pytest(words: list[str], limit_s: float) -> int:
     """Run pytest, for `limit_s` at most, and return its exit code. tests/conftest.py says at SIGTERM what was running."""
-    process = subprocess.Popen([sys.executable, "-m", "pytest", *words], cwd=ROOT)
-    try:
-        return process.wait(max(limit_s, 1))
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE_S)
-        process.kill()
-        process.wait()
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-m", "pytest", *words], os.environ)
+    if (code := ended(pid, limit_s)) is None:
+        os.kill(pid, signal.SIGTERM)
+        if ended(pid, PATIENCE_S) is None:
+            os.kill(pid, signal.SIGKILL)
         return 1
+    return code
 
 
 def failed_tests() -> list[str]:
@@ -102,6 +110,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=40 * 60, help="for all tests together")
     parser.add_argument("--once", action="store_true", help="run no test a second time")
     options, words = parser.parse_known_args()
+    os.chdir(ROOT)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     code = run_ring(words, options.processes, options.limit_s, once=options.once)

@@ -75,6 +75,7 @@ def test_it_takes_no_configuration() -> None:
     assert "doctor takes no --trainer.optimizer.lr" in shown
 
 
+@pytest.mark.soak
 def test_it_tries_the_contract_of_one_backend(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import agentrl.sandboxes as s\nclass Mine(s.Bubblewrap):\n isolates = {'files': 'all'}\n"

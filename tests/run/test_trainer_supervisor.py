@@ -24,9 +24,10 @@ from agentrl.rollout.manifest import read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.retrain import retrain
+from agentrl.trainer.command_loop import Commands
 from agentrl.trainer.policies import Policies
 from agentrl.trainer.step_metrics import importance_weight_quantiles
-from tests.recorded_run import TrainerOfRun, batch, cancel_when_asked, record_run, running
+from tests.recorded_run import TrainerOfRun, batch, record_run, running
 from tests.whole_audit import audit
 
 pytestmark = pytest.mark.anyio
@@ -154,21 +155,40 @@ async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(
     assert (found.violations, found.trained, found.waiting) == ([], 4, 4)
 
 
+@pytest.mark.parametrize("left_when", ["it is taken", "its batch is not read yet"])
 async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
-    tmp_path: Path, straight: list[TrainedStep], monkeypatch: pytest.MonkeyPatch
+    left_when: str, tmp_path: Path, straight: list[TrainedStep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So does a second Ctrl-C leave the run, and an episode that raises KeyboardInterrupt."""
+    """So does a second Ctrl-C leave the run, and an episode that raises KeyboardInterrupt. A batch that nobody waits for is gone."""
     run_dir = tmp_path / "run"
     said: list[str] = []
     await in_thread(record_run, run_dir)
     async with running(run_dir, said.append) as trainer:
         await trainer.step(batch(1))
-        with anyio.CancelScope() as scope, monkeypatch.context() as patch:
-            cancel_when_asked(trainer.client, scope, patch)
-            await trainer.step(batch(2))
-        assert scope.cancelled_caught
-        await trainer.save_remaining()
-    assert "which the run did not learn of" in said[0]
+        answer, optimize = Commands.answer, torch.optim.AdamW.step
+        leave, left = threading.Event(), threading.Event()
+
+        def answered(self: Commands, line: str) -> str:
+            leave.set()
+            assert left.wait(60)
+            return answer(self, line)
+
+        def optimized(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
+            leave.set()
+            return optimize(self, *args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            if left_when == "it is taken":
+                patch.setattr(torch.optim.AdamW, "step", optimized)
+            else:
+                patch.setattr(Commands, "answer", answered)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(trainer.step, batch(2))
+                assert await in_thread(leave.wait, 60)
+                tasks.cancel_scope.cancel()
+            left.set()
+            await trainer.save_remaining()
+    assert ["which the run did not learn of" in text for text in said] == ([True] if left_when == "it is taken" else [])
     assert await in_thread(chains, run_dir) == [straight[0].chain]
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 2, 1)
@@ -389,6 +409,7 @@ async def test_what_is_left_out_is_not_trained_on_and_trained_again_the_same(
     assert [turn.output_ids == [20, 21] for turn in first.record.turns] == [False, True]
 
 
+@pytest.mark.soak
 async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
     """Over two restarts with settings of their own; and it finds a batch that was trained on otherwise than the store says."""
     run_dir = tmp_path / "run"

@@ -123,8 +123,8 @@ def test_the_quickstart_trains(tmp_path: Path) -> None:
     summary = check_steps(run_dir, 6, bound=3)
     assert summary["episodes_failed"] == 0
     assert summary["episodes_finished"] >= 6 * 64
-    assert 0 < summary["eval_before"] < 1
-    assert 0 < summary["eval_after"] < 1
+    assert 0 <= summary["eval_before"] <= 1
+    assert 0 <= summary["eval_after"] <= 1
     assert sum(row["trained_tokens"] for row in read_metrics(run_dir)) > 0
     found = audit(run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 6 * 8, 6)
