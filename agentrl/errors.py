@@ -29,7 +29,8 @@ line, where it has another word for it, says that (`agentrl.cli.option_words`).
     ├── WorkerError           a worker process cannot be started
     │   └── WorkerLostError   it died, or its event loop was blocked; its episodes go on elsewhere
     ├── CheckpointUrlError    the URL of checkpoints does not answer, or not as it should
-    ├── ClusterError          a node of the cluster, or what was started there, is gone or does not answer
+    ├── ClusterError          a node of the cluster did not do what was asked
+    │   └── NodeLostError     the node, or what was started there, is gone
     ├── DiskError             the run directory does not take what is to be written
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -169,7 +170,11 @@ class CheckpointUrlError(AgentRLError):
 
 
 class ClusterError(AgentRLError):
-    """A node of the cluster, or what was started there, is gone or does not answer."""
+    """A node of the cluster did not do what was asked."""
+
+
+class NodeLostError(ClusterError):
+    """A node of the cluster, or what was started there, is gone."""
 
 
 class DiskError(AgentRLError):

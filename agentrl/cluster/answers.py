@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 import anyio
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
-from agentrl.errors import ClusterError, one_line
+from agentrl.errors import ClusterError, NodeLostError, one_line
 
 CALL_TIMEOUT_S = 60.0
 """Bound of a call of an actor that has nothing to copy."""
@@ -26,12 +26,15 @@ async def answered(call: Awaitable[Answer], what: str, timeout_s: float = CALL_T
         timeout_s: How long it may take.
 
     Raises:
-        ClusterError: The actor or its node is gone, or it does not answer in time.
+        NodeLostError: The actor or its node is gone.
+        ClusterError: It does not answer in time, or with an error.
     """
     try:
         with anyio.fail_after(timeout_s):
             return await call
     except TimeoutError:
         raise ClusterError(f"{what}: no answer within {timeout_s:g} s") from None
+    except RayActorError as error:
+        raise NodeLostError(f"{what}: {one_line(error)}") from error
     except RayError as error:
         raise ClusterError(f"{what}: {one_line(error)}") from error

@@ -22,8 +22,9 @@ from agentrl.concurrency.host import Host, OpenHost, ThisMachine, on_this_machin
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import EngineConfig
 from agentrl.engine.client.fleet_state import EngineLimits
+from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.errors import ClusterError, ConfigError, EngineError, one_line
+from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
 from agentrl.machine.extras import check_extra
 from agentrl.machine.process_limits import raise_file_limit
 from agentrl.models.description import load_description
@@ -110,11 +111,14 @@ class LocalServer:
             Where it is there.
 
         Raises:
-            EngineError: The machine is gone, or does not take it.
+            ServerLostError: The machine is gone.
+            EngineError: It does not take it.
         """
         host = self._host
         try:
             there = await host.bring(directory)
+        except NodeLostError as error:
+            raise ServerLostError(f"{self.url} is lost: {error}") from error
         except ClusterError as error:
             raise EngineError(str(error)) from error
         try:

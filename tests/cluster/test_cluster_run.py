@@ -23,6 +23,7 @@ from tests.whole_audit import audit
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(300),
     pytest.mark.filterwarnings(
         "ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*", "ignore::ResourceWarning"
     ),
