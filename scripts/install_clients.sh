@@ -8,7 +8,7 @@ set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/agentrl"
-uv="$(command -v uv || true)"
+uv="$(PYTHON="$python" "$here/install_uv.sh")"
 for name in clients_of_openai_2 clients_of_openai_3 clients_more clients_aider moto; do
     folder="$cache/$name"
     versions="$here/$name.txt"
@@ -16,11 +16,6 @@ for name in clients_of_openai_2 clients_of_openai_3 clients_more clients_aider m
         continue
     fi
     echo "Installing Python clients in $folder: 200 to 1,000 MB" >&2
-    if [ -z "$uv" ]; then
-        # It takes 5 s where pip takes a minute or more.
-        [ -x "$cache/uv/bin/uv" ] || { "$python" -m venv "$cache/uv" && "$cache/uv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check uv==0.13.9; }
-        uv="$cache/uv/bin/uv"
-    fi
     rm -rf "$folder"
     "$python" -m venv --without-pip "$folder"
     # Every version is named, so nothing is looked for beside them.
