@@ -4,9 +4,8 @@ import gymnasium
 
 from agentrl.envs.async_env import AsyncToolEnv
 from agentrl.envs.gym_env import GymEnv
-from agentrl.envs.service_env import ScriptedUser, ServiceEnv, User
 from agentrl.envs.tool_env import Message, MessageSpace, Result, ToolEnv
-from agentrl.envs.tools import Tool, tool, tool_of, user_tool
+from agentrl.envs.tools import Tool, tool, tool_of
 
 __all__ = [
     "AsyncToolEnv",
@@ -14,14 +13,10 @@ __all__ = [
     "Message",
     "MessageSpace",
     "Result",
-    "ScriptedUser",
-    "ServiceEnv",
     "Tool",
     "ToolEnv",
-    "User",
     "tool",
     "tool_of",
-    "user_tool",
 ]
 
 _ENVIRONMENTS = {
@@ -30,7 +25,6 @@ _ENVIRONMENTS = {
     "agentrl/MCP-v0": "agentrl.envs.mcp_env:MCPEnv",
     "agentrl/OpenEnv-v0": "agentrl.envs.open_env:OpenEnv",
     "agentrl/ReasoningGym-v0": "agentrl.envs.reasoning:ReasoningEnv",
-    "agentrl/Shop-v0": "agentrl.envs.shop:ShopEnv",
 }
 
 for env_id, entry_point in _ENVIRONMENTS.items():

@@ -220,22 +220,22 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     async def _call(self, function: dict[str, Any]) -> Result:
         """Return the result of one call; what is wrong with it in words for the model."""
         try:
-            return await self._result_of_call(function, self.toolset)
+            return await self._result_of_call(function)
         except Exception as error:
             if self.note_fault is not None and not isinstance(error, TimeoutError):
                 self.note_fault(str(function.get("name")), error)
             self.info["failed_calls"] += 1
             return Result(f"error: {str(error) or type(error).__name__}")
 
-    async def _result_of_call(self, function: dict[str, Any], toolset: Sequence[Tool]) -> Result:
-        """Return the result of a call of one of some tools.
+    async def _result_of_call(self, function: dict[str, Any]) -> Result:
+        """Return the result of a call of one of the tools.
 
         Raises:
             ToolCallError: There is no such tool, or the arguments are wrong.
             TimeoutError: It takes too long, or raises this itself.
         """
         name = str(function.get("name"))
-        known = {tool.name: tool for tool in toolset}
+        known = {tool.name: tool for tool in self.toolset}
         if name not in known:
             raise ToolCallError(f"no tool {name!r}; the tools are {', '.join(known)}")
         arguments = known[name].arguments(function.get("arguments"))

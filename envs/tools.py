@@ -21,7 +21,6 @@ from agentrl.errors import ToolCallError, ToolDefinitionError
 F = TypeVar("F", bound=Callable[..., Any])
 
 TOOL_MARK = "__agentrl_tool__"
-USER_TOOL_MARK = "__agentrl_user_tool__"
 MAX_COMPLAINTS = 5
 """Wrong arguments that one message names."""
 MAX_SHOWN_CHARS = 80
@@ -35,12 +34,6 @@ def tool(function: F) -> F:
     first part describes the tool, its `Args:` (Google, NumPy or reST style) the parameters.
     """
     setattr(function, TOOL_MARK, True)
-    return function
-
-
-def user_tool(function: F) -> F:
-    """Mark a method as a tool of the simulated user of its environment (`ServiceEnv`); one with both marks is of both."""
-    setattr(function, USER_TOOL_MARK, True)
     return function
 
 
@@ -83,12 +76,12 @@ class Tool:
         return {name: getattr(checked, name) for name in self.model.model_fields}
 
 
-def tools_of(instance: object, mark: str = TOOL_MARK) -> list[Tool]:
-    """Return the methods of `instance` that have a mark, as tools, in the order in which its classes define them."""
+def tools_of(instance: object) -> list[Tool]:
+    """Return the methods of `instance` that are marked as tools, in the order in which its classes define them."""
     names: dict[str, None] = {}
     for cls in reversed(type(instance).__mro__):
-        names |= {name: None for name, value in vars(cls).items() if hasattr(value, mark)}
-    return [tool_of(getattr(instance, name)) for name in names if hasattr(getattr(instance, name), mark)]
+        names |= {name: None for name, value in vars(cls).items() if hasattr(value, TOOL_MARK)}
+    return [tool_of(getattr(instance, name)) for name in names if hasattr(getattr(instance, name), TOOL_MARK)]
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:

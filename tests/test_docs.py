@@ -22,7 +22,7 @@ from agentrl.cli.main import main
 from agentrl.config import RunConfig, config_keys
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OF_USERS = {"agent.py"}
 """Files that a page names and that a reader would write."""
 NAMED_IN_FILE = re.compile(r"`(\w+)`(?:, with\s+`\w+`)?\s+(?:in|of)\s+\[[^\]]+\]\(([^)#]+\.py)\)")

@@ -15,7 +15,7 @@ import pytest
 from agentrl import Episode, Reward
 from agentrl.errors import CheckFailedError, TaskFileError, UsageError, WorkflowError
 from agentrl.testing import Request, ScriptedModel, check_workflow
-from agentrl.workflows import calculator, chat, debate
+from agentrl.workflows import calculator, chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SUM: dict[str, Any] = {"question": "2 + 3 =", "answer": "5", "metadata": {}}
@@ -52,7 +52,6 @@ async def typed(episode: Episode[Question]) -> float:
     [
         (calculator.run, SUM),
         pytest.param(chat.run, QUESTION, marks=pytest.mark.soak),
-        pytest.param(debate.run, QUESTION, marks=pytest.mark.soak),
         (typed, Question("6 * 7")),
     ],
 )

@@ -27,7 +27,7 @@ from agentrl.rollout.tasks import open_tasks
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.testing import Refusal, ScriptedModel, ToolCall
-from agentrl.workflows import black_box, chat, debate, judge, self_correct, self_play, tool_loop
+from agentrl.workflows import black_box, chat, judge, self_correct, tool_loop
 from agentrl.workflows import gym as gym_workflow
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
@@ -35,7 +35,7 @@ from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 IO = {"kind": "io", "stdin": "1 2", "stdout": "3"}
-NAMES = ("tool_loop", "chat", "gym", "self_correct", "debate", "self_play", "judge", "black_box", "verifiers_env")
+NAMES = ("tool_loop", "chat", "gym", "self_correct", "judge", "black_box", "verifiers_env")
 
 
 def config(backend: BackendName) -> RunConfig:
@@ -81,25 +81,13 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         ("chat", {"prompt": "2 + 3", "scorer": "nowhere.py:score"}, "nowhere.py cannot be imported"),
         ("chat", {"prompt": ["2 + 3"], "answer": 5}, "the field 'prompt': input should be a valid string"),
         ("self_correct", {"prompt": "2 + 3", "answer": 5, "attempts": 0}, "the field 'attempts'"),
-        (
-            "debate",
-            {"prompt": "2 + 3", "answer": 5, "opponent": {"model": "m"}},
-            "the field 'opponent.base_url' is missing",
-        ),
         ("judge", {"prompt": "2 + 3"}, "there is no judge; set AGENTRL_JUDGE_BASE_URL"),
         ("black_box", {"comand": ["sh"], "answer": 5}, "the field 'command' is missing"),
         ("black_box", {"command": ["sh"], "answer": 5, "timeout_s": "5m"}, "the field 'timeout_s'"),
         ("black_box", {"command": ["sh"], "answer": 5, "files": ["agent.py"]}, "the field 'files'"),
         ("tool_loop", {"enviroment": "agentrl/Calculator-v0"}, "the field 'env' is missing"),
         ("gym", {"env": "Taxi-v4", "make": "slippery"}, "the field 'make'"),
-        ("user_simulation", {"env": "agentrl/Shop-v0", "user": "hello"}, "the field 'user"),
         ("python_tool", {"prompt": "2 + 3", "answer": 5}, "the field 'question' is missing"),
-        ("self_play", {"game": "Nim"}, "game = 'Nim' names no class; write FILE_OR_MODULE:CLASS"),
-        ("self_play", {"game": "nowhere.py:Chess"}, "game = 'nowhere.py:Chess' cannot be loaded"),
-        ("self_play", {"game": "agentrl.workflows.self_play:Chess"}, "has no attribute 'Chess'"),
-        ("self_play", {"game": "agentrl.workflows.chat:ChatTask"}, "it needs the methods prompt and play"),
-        ("self_play", {"options": {"stnes": 3}}, r"options = {'stnes': 3} are not what .*:Nim takes, \(stones"),
-        ("self_play", {"options": 3}, "the field 'options': input should be a valid dictionary, not 3"),
         ("code", {"prompt": "Add.", "answer": 5}, "no tests: a task has `tests`, or"),
         ("code", {"prompt": "Add.", "tests": []}, "there are no tests"),
         ("code", {"tests": [IO]}, "there is no prompt"),
@@ -222,40 +210,6 @@ async def test_self_correct_shows_that_an_answer_is_wrong() -> None:
     assert (outcome.reward, outcome.metrics) == (1.0, {"attempts": 2.0})
     assert [m["content"] for m in seen[1]] == ["2 + 3?", "4", "Wrong."]
     assert (await outcome_of(self_correct.run, lambda _: "4", task)).metrics == {"attempts": 3.0}
-
-
-async def test_debaters_are_heard_by_the_arbiter() -> None:
-    seen: list[str] = []
-
-    def script(messages: list[dict[str, Any]]) -> str:
-        text = messages[-1]["content"]
-        seen.append(text)
-        if "Debater 1 says" in text:
-            return "Lyon"
-        return "I am sure.\nParis" if "debater 1" in messages[0]["content"] else "No.\nLyon"
-
-    outcome = await outcome_of(debate.run, script, {"prompt": "Capital?", "answer": "Paris"})
-    assert (outcome.error, outcome.reward) == (None, 0.0)
-    assert outcome.metrics == {"first_followed": 0.0, "second_followed": 1.0}
-    assert len(seen) == 5
-    assert "I am sure." in seen[-1]
-    assert "No." in seen[-1]
-
-
-async def test_a_debater_may_be_another_model() -> None:
-    async with ScriptedModel(lambda _: "Paris").serve() as other:
-        task = {"prompt": "?", "answer": "Paris", "opponent": {"base_url": other, "model": "other"}}
-        outcome = await outcome_of(debate.run, lambda m: "Paris" if "Debater" in m[0]["content"] else "Rome", task)
-    assert (outcome.error, outcome.metrics) == (None, {"first_followed": 0.0, "second_followed": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("moves", "reward"),
-    [(("3", "3", "take 1", "3"), -1.0), (("9",), -1.0), (("2", "none"), 1.0), (("3", "1", "3", "1", "2"), 1.0)],
-)
-async def test_a_game_of_nim_has_a_winner(moves: tuple[str, ...], reward: float) -> None:
-    outcome = await outcome_of(self_play.run, in_turn(*moves), {"options": {"stones": 10}})
-    assert (outcome.error, outcome.reward) == (None, reward)
 
 
 async def test_a_judge_is_asked_once_for_the_same_reply_and_again_when_it_gives_no_score(tmp_path: Path) -> None:
@@ -480,12 +434,6 @@ async def test_every_workflow_on_the_real_engine(
             assert 1 <= played.metrics["turns"] <= 2
         corrected = await really(self_correct.run, question, engine)
         assert [turn.reward for turn in corrected.record.turns] == [0.0] * 3
-        debated = await really(debate.run, question, engine)
-        assert [turn.role for turn in debated.record.turns] == ["first", "second"] * 2 + ["arbiter"]
-        assert all(turn.role_reward is not None for turn in debated.record.turns)
-        played = await really(self_play.run, {}, engine)
-        seats = {turn.role: turn.role_reward for turn in played.record.turns}
-        assert seats["first"] == played.reward
         asked = {**question, "judge": {"base_url": judge_url, "model": "judge"}}
         assert (await really(judge.run, asked, engine)).reward == 0.5
         for boxed in (BOXED, IN_A_SANDBOX, {**IN_A_SANDBOX, "stream": True}):
