@@ -1,9 +1,10 @@
 r"""One question, one reply, one score.
 
-A task is {"prompt": TEXT} or {"messages": [...]}, and "answer". "scorer" says how the reply is scored: "exact" (the
-default: the same text, but for blanks at the ends and letter case), "contains", "number" (the last number in it),
-"boxed" (the content of its last \boxed{}, or what follows ####, or the last number; compared by value), or
-`FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain or async. "system" is a system prompt.
+A task is {"prompt": TEXT} or {"messages": [...]}, and "answer": a text, a number, or a list of these, each of which is
+right. "scorer" says how the reply is scored: "exact" (the default: the same text, but for blanks at the ends and letter
+case), "contains", "number" (the last number in it), "boxed" (the content of its last \boxed{}, or the line after ####, or
+the last number; both by value, as `answers.py` says), or `FILE_OR_MODULE:NAME` of a function (reply, task) -> float |
+Reward, plain or async, whose "answer" may be anything. "system" is a system prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pydantic import BaseModel, Field, JsonValue, model_validator
 from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
 from agentrl.rollout.workflow import load_object
-from agentrl.workflows.python_tool import agrees, final_answer, last_number
+from agentrl.workflows.answers import alternatives, check_answer, contains, final_answer, is_right, last_number
 
 Scorer = Callable[[str, dict[str, Any]], Any]
 
@@ -62,6 +63,10 @@ class ChatTask(BaseModel):
             raise ValueError(str(error)) from error
         if self.scorer in _SCORERS and self.answer is None:
             raise ValueError(f"the field 'answer' is missing, with which the scorer {self.scorer!r} compares the reply")
+        if self.scorer in ("number", "boxed"):
+            check_answer(self.answer)
+        elif self.scorer in _SCORERS:
+            alternatives(self.answer)
 
 
 async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:
@@ -110,20 +115,13 @@ def scorer_of(name: str) -> Scorer:
     return found
 
 
-def _exact(reply: str, task: dict[str, Any]) -> float:
-    return float(reply.strip().casefold() == str(task["answer"]).strip().casefold())
+def _exact(reply: str, task: dict[str, Any]) -> bool:
+    return reply.strip().casefold() in [one.strip().casefold() for one in alternatives(task["answer"])]
 
 
-def _contains(reply: str, task: dict[str, Any]) -> float:
-    return float(str(task["answer"]).casefold() in reply.casefold())
-
-
-def _number(reply: str, task: dict[str, Any]) -> float:
-    return float(agrees(last_number(reply), str(task["answer"])))
-
-
-def _boxed(reply: str, task: dict[str, Any]) -> float:
-    return float(agrees(final_answer(reply), str(task["answer"])))
-
-
-_SCORERS: dict[str, Scorer] = {"exact": _exact, "contains": _contains, "number": _number, "boxed": _boxed}
+_SCORERS: dict[str, Scorer] = {
+    "exact": _exact,
+    "contains": lambda reply, task: contains(reply, task["answer"]),
+    "number": lambda reply, task: is_right(last_number(reply), task["answer"]),
+    "boxed": lambda reply, task: is_right(final_answer(reply), task["answer"]),
+}

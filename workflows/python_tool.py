@@ -1,19 +1,19 @@
-r"""Answer a question with the help of a Python interpreter that keeps its state from call to call.
+"""Answer a question with the help of a Python interpreter that keeps its state from call to call.
 
-A task is {"question": ..., "answer": ...}. The reward is 1 when the final answer agrees: the content of the last \boxed{}, or what
-follows the last ####, or else the last number.
+A task is {"question": ..., "answer": ...}. The reward is 1 when the final answer agrees, as with the scorer "boxed" of `chat.py`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, JsonValue
+from anyio.to_thread import run_sync as in_thread
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from agentrl import Episode, Reward
-from agentrl.sandboxes import Floats, python_session
+from agentrl.sandboxes import python_session
+from agentrl.workflows.answers import check_answer, final_answer, is_right
 
 SYSTEM = "Solve the problem. You may run Python with the tool. Put the final answer in \\boxed{}."
 TOOLS: Any = [
@@ -39,7 +39,7 @@ class PythonToolTask(BaseModel):
     """What a line of the task file needs."""
 
     question: str
-    answer: JsonValue
+    answer: Annotated[JsonValue, AfterValidator(check_answer)]
     max_turns: int = Field(default=MAX_TURNS, ge=1)
 
 
@@ -68,7 +68,7 @@ async def run(episode: Episode[Annotated[dict[str, Any], PythonToolTask]]) -> Re
                     shown, failed = executed.text, executed.raised
                 calls, errors = calls + 1, errors + failed
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": shown})
-    right = agrees(final_answer(text), str(episode.task["answer"]))
+    right = await in_thread(is_right, final_answer(text), episode.task["answer"])
     return Reward(float(right), {"tool_calls": float(calls), "tool_errors": float(errors)})
 
 
@@ -80,30 +80,3 @@ def code_of(call: Any) -> str | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return code if call.function.name == "python" and isinstance(code, str) else None
-
-
-def final_answer(text: str) -> str:
-    """Return the answer in a reply; "" without one."""
-    start = text.rfind("\\boxed{")
-    if start >= 0:
-        depth, begin = 1, start + len("\\boxed{")
-        for end in range(begin, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                return text[begin:end].strip()
-        return ""
-    if "####" in text:
-        return text.rpartition("####")[2].strip()
-    return last_number(text)
-
-
-def last_number(text: str) -> str:
-    """Return the last number in a text; "" without one."""
-    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
-    return numbers[-1] if numbers else ""
-
-
-def agrees(given: str, answer: str) -> bool:
-    """Return whether two answers are the same text, or the same number, whatever the commas, dollar and per cent signs in it."""
-    plain = [re.sub(r"[,$%\s]|\\!|\\,", "", value.rpartition("####")[2]) for value in (given, answer)]
-    return bool(plain[0]) and not Floats(absolute=1e-6, relative=1e-6)(plain[0], plain[1])

@@ -22,7 +22,6 @@ from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import code, code_repair, python_tool
-from agentrl.workflows.python_tool import agrees, final_answer
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -169,30 +168,6 @@ async def test_calls_that_make_no_sense_are_answered(bubblewrap: BackendName) ->
     outcome = await outcome_of(python_tool.run, script, {"question": "?", "answer": "#### 42"})
     assert outcome.reward == 0.0
     assert results == ['The tool is python, and its arguments are {"code": "..."}.'] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("It is \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
-        ("\\boxed{1} no, \\boxed{2}", "2"),
-        ("\\boxed{1", ""),
-        ("so #### 1,234", "1,234"),
-        ("there are 3 cats and 1,234.5 dogs.", "1,234.5"),
-        ("none", ""),
-    ],
-)
-def test_the_final_answer(text: str, answer: str) -> None:
-    assert final_answer(text) == answer
-
-
-def test_answers_agree_by_value() -> None:
-    assert agrees("$1,234.00", "1234")
-    assert agrees("50%", "50")
-    assert agrees("0.3333333", "0.33333333")
-    assert not agrees("0.33", "0.3333")
-    assert not agrees("", "")
-    assert agrees("\\frac{1}{2}", "\\frac{1}{2}")
 
 
 @pytest.mark.soak

@@ -1,0 +1,193 @@
+r"""The answer in a reply, and whether it is the right one.
+
+    reply ─► final_answer: \boxed{} ─► or the line after #### ─► or the last number ─┐
+    task["answer"]: a text, a number, or a list of those that are right ─► is_right ◄┘ ─► words, numbers with units ─► or formulas
+
+Words are the same but for letter case and blanks, numbers by their value: exactly where both are whole numbers or fractions, and else to six
+digits. A unit counts only where both have one. All else is a formula, which the extra `math` compares by its value
+(`formulas.py`), and which without it has to be the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pydantic import JsonValue
+
+from agentrl.errors import one_line
+from agentrl.workflows.formulas import can_compare_formulas, formulas_agree
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_MINUS = re.compile(r"[\u2010-\u2013\u2212\ufe63\uff0d]")
+_SPELLINGS = [
+    (_MINUS, "-"),
+    (re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]"), ""),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\times\b|\\cdot\b|[×·]"), "*"),
+    (re.compile(r"\\(?:text|math|operatorname|mbox)[a-z]*\s*\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\([%#&_ ])"), r"\1"),
+    (re.compile(r"\^\{?\\circ\}?|\\degree\b|\bdegrees?\b"), "°"),
+    (re.compile(r"\bper\s?cent\b"), "%"),
+    (re.compile(r"\\[dtc]frac"), r"\\frac"),
+    (re.compile(r"\\frac(\d)(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"(\d)\\frac"), r"\1 \\frac"),
+    (re.compile(r"\\frac\s*\{(-?[\d.]+)\}\s*\{([\d.]+)\}"), r"\1/\2"),
+]
+"""Spellings of one thing, in turn: signs, LaTeX of no meaning, texts, degrees, per cent, fractions of numbers."""
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALE = "|".join(_SCALES)
+_NUMBER = re.compile(
+    r"[€£¥]?\s*(?P<sign>[-+]?)\s*[€£¥]?(?:(?P<whole>\d+) (?=\d+\s*/\s*\d))?"
+    r"(?P<number>(?:\d{1,3}(?:[, \u00a0\u2009\u202f]\d{3})+|\d+|(?=\.\d))(?:\.\d*)?(?:e[-+]?\d{1,3})?)"
+    rf"(?:\s*/\s*(?P<divisor>\d+))?\s*(?P<scale>{_SCALE})?\s*"
+    r"(?P<unit>%|°?(?:[a-z]+(?:[ /][a-z]+){0,2}(?:\^\{?[23]\}?|[²³])?)?)"
+)
+_NO_UNITS = re.compile(r"(?<!°)\b(?:[abdefijknopqrtuvwxyz]|pi|or|and|not|to|plus|minus|times|over|squared|cubed)\b")
+"""Letters and words that make another value of the number before them."""
+_WORDS = re.compile(r"[^\d\\^=√π_+*/<>|()\[\]{}]*")
+_INSIDE = re.compile(
+    r"(?<=[\w)}])[ \t]+([*/^])[ \t]+(?=[\w({\\])|(?<=[\d)}])[ \t]+([-+])[ \t]+(?=[\d({\\])"
+    rf"|(?<=\d)[ \t]+(?=(?:{_SCALE})\b)"
+)
+"""Blanks inside of a formula or a number, around its operator."""
+_TERM = re.compile(r"(?:[A-Za-z0-9_.,^/*+\\{}()\[\]%!√π°²³-]|(?<=\d):(?=\d))+")
+_NAME = re.compile(r"[A-Za-z][\w-]*")
+_NEEDS_EXTRA = re.compile(r"[\\^√π]|\w\s*[+=<>]\s*\w")
+LONGEST_NUMBER = 100
+TOLERANCE = Fraction(1, 10**6)
+
+
+def alternatives(answer: JsonValue) -> list[str]:
+    """Return the texts of an answer, each of which is right.
+
+    Raises:
+        ValueError: It is neither a text or a number, nor a list of these, or one of them is blank, as every reply holds it.
+    """
+    given = answer if isinstance(answer, list) else [answer]
+    if not given or not all(isinstance(one, str | int | float) and str(one).strip() for one in given):
+        raise ValueError(
+            f"answer = {one_line(repr(answer), 80)} must be a text that is not blank, a number, or a list of these, each of them right"
+        )
+    return [str(one) for one in given]
+
+
+def check_answer(answer: JsonValue) -> JsonValue:
+    """Return an answer, once it is certain that replies can be compared with it.
+
+    Raises:
+        ValueError: They cannot, or it is a formula and the extra `math` is not installed.
+    """
+    for one in alternatives(answer):
+        plain = _plain(_marked(one) or one)
+        if _number(plain) is None and _NEEDS_EXTRA.search(plain) and not can_compare_formulas():
+            raise ValueError(
+                f"answer = {one_line(repr(one), 80)} is a formula, which needs math-verify: pip install -e '/path/to/agentrl[math]'"
+            )
+    return answer
+
+
+def is_right(given: str, answer: JsonValue) -> bool:
+    """Return whether a reply's answer agrees with one of a task's. It may block: call it in a thread."""
+    return any(agree(given, one) for one in alternatives(answer))
+
+
+def contains(reply: str, answer: JsonValue) -> bool:
+    """Return whether a reply holds an answer of a task, in any letter case; a number not as part of another."""
+    for text in (one.strip().casefold() for one in alternatives(answer)):
+        ends = [r"(?<!\d)(?<!\d[.,])" * text[0].isdigit(), r"(?!\d|[.,]\d)" * text[-1].isdigit()]
+        if re.search(re.escape(text).join(ends), reply.casefold()):
+            return True
+    return False
+
+
+def final_answer(text: str) -> str:
+    """Return the answer in a reply; "" without one."""
+    marked = _marked(text)
+    return last_number(text) if marked is None else marked
+
+
+def _marked(text: str) -> str | None:
+    """Return the content of the last box, or the line after the last ####; None without either."""
+    if boxes := [*_BOX.finditer(text)]:
+        depth, begin = 1, boxes[-1].end()
+        for end in range(begin, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                return text[begin:end].strip()
+        return ""
+    if "####" in text:
+        return text.rpartition("####")[2].strip().partition("\n")[0].strip()
+    return None
+
+
+def last_number(text: str) -> str:
+    """Return the last number in a text, or the formula that it is part of, such as 2^10 or 1/2; "" without one."""
+    terms: list[str] = _TERM.findall(_INSIDE.sub(r"\1\2", _respelled(text)))
+    for term in reversed(terms):
+        bare = term.lstrip("([{*_!,").rstrip(")]}*_!,.")
+        if not _NAME.fullmatch(bare) and re.search(r"\d", bare):
+            return bare if _number(bare) else term.rstrip(".,!")
+    return ""
+
+
+def agree(given: str, answer: str) -> bool:
+    """Return whether a reply's answer is the right one. It may block: call it in a thread."""
+    given, answer = (_MINUS.sub("-", text) for text in (given, _marked(answer) or answer))
+    one, other = _plain(given), _plain(answer)
+    if ("=" in one) != ("=" in other):  # x = 5 for 5
+        one, other = (re.sub(r"^[a-z](?:\([a-z]\))?\s*=\s*(?=[^=,]+$)", "", text) for text in (one, other))
+    if not one or not other:
+        return False
+    if one.replace(" ", "") == other.replace(" ", ""):
+        return True
+    first, second = _number(one), _number(other)
+    if first and second:
+        return _same_number(first, second)
+    if (first or _WORDS.fullmatch(one)) and (second or _WORDS.fullmatch(other)):
+        return False
+    return can_compare_formulas() and formulas_agree(given, answer)
+
+
+@dataclass(frozen=True)
+class _Number:
+    value: Fraction
+    exact: bool
+    """Whether it is a whole number or a fraction."""
+    unit: str
+
+
+def _number(text: str) -> _Number | None:
+    """Return the number that a text is; None where it is none, or is multiplied by what follows it."""
+    found = _NUMBER.fullmatch(text.casefold()) if len(text) <= LONGEST_NUMBER else None
+    if found is None or _NO_UNITS.search(found["unit"]) or int(found["divisor"] or 1) == 0:
+        return None
+    value = Fraction(re.sub(r"[^\d.e+-]", "", found["number"])) / int(found["divisor"] or 1) + int(found["whole"] or 0)
+    value *= _SCALES.get(found["scale"], 1)
+    unit = found["unit"] if len(found["unit"]) < 3 else found["unit"].removesuffix("s")
+    return _Number(-value if found["sign"] == "-" else value, re.search(r"[.e]", found["number"]) is None, unit)
+
+
+def _same_number(one: _Number, other: _Number) -> bool:
+    if one.unit and other.unit and one.unit != other.unit:
+        return False
+    shares = [number.value / 100 if number.unit == "%" else number.value for number in (one, other)]
+    for first, second in ((one.value, other.value), shares):
+        bound = 0 if one.exact and other.exact else TOLERANCE * min(Fraction(1), max(abs(first), abs(second)))
+        if abs(first - second) <= bound:
+            return True
+    return False
+
+
+def _respelled(text: str) -> str:
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    return text
+
+
+def _plain(text: str) -> str:
+    """Return a text in one spelling, without what stands around it."""
+    plain = " ".join(_respelled(text).casefold().split()).strip("*_`'\"").rstrip(".,;:")
+    enclosed = re.fullmatch(r"[(\[{]([\w.°%-]+)[)\]}]", plain)
+    return enclosed[1] if enclosed else plain
