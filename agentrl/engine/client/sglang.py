@@ -26,7 +26,6 @@ from agentrl.engine.client.fleet import Fleet, Restart
 from agentrl.engine.client.fleet_state import EngineLimits, FleetState, FollowerReport, ServerState
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.reply_client import ReplyClient
-from agentrl.engine.client.router_list import follow_router, resolved
 from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang_server import ServedModel, SGLangServer, open_session, place_of
 from agentrl.engine.client.staging import staged
@@ -343,21 +342,18 @@ async def sglang_engine(
     place: Place | None = None,
     vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
-    """Open a client of the servers at `urls`, and behind SGLang's routers there, with its connections, for the length of the context.
+    """Open a client of the servers at `urls`, with its connections, for the length of the context.
 
     `place`: how weights come to the servers; None: they read them where they lie. `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
     """
     async with open_session() as http, background_tasks() as tasks:
         limits = limits or EngineLimits()
         model = ServedModel(vocabulary)
-        addresses, routers = await resolved([SGLangServer(http, url) for url in urls], limits.hang_timeout_s)
-        fleet = Fleet([SGLangServer(http, url, model) for url in addresses], limits, restart)
+        fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, restart)
         version = model.version = model.newest_version = await fleet.join()
         engine = SGLangEngine(
             fleet, model, version, pause_mode=pause_mode, limits=limits, http=http, monitors=tasks, place=place
         )
         for server in fleet.servers:
             engine.watch_over(server)
-        for router, behind in routers.items():
-            tasks.start_soon(follow_router, router, engine, behind, limits.health_interval_s)
         yield engine

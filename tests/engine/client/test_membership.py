@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.conftest import start_server, stop_server
-from tests.engine.scripted_server import ScriptedServer, scripted_server, sound_states
+from tests.engine.scripted_server import scripted_server, sound_states
 from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
@@ -321,55 +321,3 @@ async def test_a_follower_that_does_not_answer_holds_no_update_up_for_long(
         with engine.fleet.followers.following("one that is blocked"):
             await engine.update_weights(tmp_path, 1)
         assert engine.version == server.version == 1
-
-
-@asynccontextmanager
-async def router(answer: Any) -> AsyncIterator[str]:
-    """A router as far as it is asked: its list of workers, in the form of sglang-router 0.3.2."""
-
-    async def workers(http: web.Request) -> web.Response:
-        return web.json_response(answer())
-
-    app = web.Application()
-    app.router.add_get("/workers", workers)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-def listed(servers: Sequence[ScriptedServer], kind: str = "regular") -> Any:
-    workers = [{"id": str(i), "url": s.url, "worker_type": kind, "is_healthy": True} for i, s in enumerate(servers)]
-    return {"workers": workers, "total": len(workers)}
-
-
-async def test_the_servers_behind_a_router_all_get_the_weights_and_join_and_leave_with_it(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack:
-        one, two, three = [
-            await stack.enter_async_context(scripted_server(lambda body: list(sound_states(4)))) for _ in range(3)
-        ]
-        behind = [one, two]
-        url = await stack.enter_async_context(router(lambda: listed(behind)))
-        async with sglang_engine([url], limits=LIMITS) as engine:
-            assert engine.serving == [one.url, two.url]
-            await engine.update_weights(tmp_path, 1)
-            assert (one.version, two.version, three.version) == (1, 1, 0)
-            behind[:] = [two, three]
-            await wait_until(lambda: sorted(engine.serving) == sorted([two.url, three.url]), 40)
-            assert three.version == 1
-            behind.clear()  # a router that knows none for a moment takes none away
-            await anyio.sleep(3 * LIMITS.health_interval_s)
-            assert len(engine.serving) == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "count", "says"), [("prefill", 1, "prefill workers"), ("regular", 0, "no servers yet")]
-)
-async def test_a_router_whose_servers_cannot_be_used_is_refused(kind: str, count: int, says: str) -> None:
-    async with scripted_server(lambda body: []) as server, router(lambda: listed([server] * count, kind)) as url:
-        with pytest.raises(EngineError, match=says):
-            async with sglang_engine([url], limits=LIMITS):
-                pass
