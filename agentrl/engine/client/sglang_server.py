@@ -140,6 +140,7 @@ class SGLangServer:
             ranks=info.ranks,
             incremental=bool(info.incremental_streaming_output),
             takes_interval=takes_interval,
+            context_length=info.max_req_input_len,
         )
         return served_version(model, where)
 

@@ -323,9 +323,14 @@ class EmbeddedServer:
         )
 
     async def server_info(self, http: web.Request) -> web.Response:
-        """Return how the server was started."""
+        """Return how the server was started, and which prompts are too long for it: those of `max_req_input_len` tokens and more."""
         return _json(
-            {"incremental_streaming_output": self._incremental, "stream_interval": 1, "grammar_backend": "none"}
+            {
+                "incremental_streaming_output": self._incremental,
+                "stream_interval": 1,
+                "grammar_backend": "none",
+                "max_req_input_len": self._model.context_length,
+            }
         )
 
     def close(self) -> None:
