@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import pad
@@ -112,6 +113,15 @@ async def test_a_request_is_known_again_by_an_engine_with_other_limits(chat_form
             assert (await asked(proxy, "/v1/chat/completions", CHAT, session))[0] == 200
             digests.add(session.record.turns[0].request)
     assert len(digests) == 1
+
+
+async def test_every_id_that_ends_a_turn_ends_it_on_the_embedded_server_asked_or_not(proxy: Proxy, url: str) -> None:
+    status, reply = await asked(proxy, "/v1/chat/completions", {**CHAT, "logit_bias": {str(END): 100}})
+    assert (status, reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]) == (200, "stop", 1)
+    assert reply["choices"][0]["message"]["content"] == ""
+    body = {"input_ids": [1, 20, 30], "sampling_params": {"logit_bias": {END: 100}}}
+    async with aiohttp.ClientSession() as http, http.post(f"{url}/generate", json=body) as response:
+        assert (await response.json())["meta_info"]["finish_reason"] == {"type": "stop", "matched": END}
 
 
 async def test_ids_of_ones_own_reply_that_have_no_word_are_a_prompt_and_others_are_not(proxy: Proxy) -> None:

@@ -190,7 +190,7 @@ class EmbeddedServer:
     def _sampling(self, body: GenerateBody) -> Sampling:
         params = body.sampling_params
         room = self._model.context_length - len(body.input_ids)
-        stop_ids = [] if params.ignore_eos else [self._model.tokenizer.eos_token_id, *(params.stop_token_ids or [])]
+        stop_ids = [] if params.ignore_eos else [*self._model.end_ids, *(params.stop_token_ids or [])]
         return Sampling(
             max_new_tokens=min(params.max_new_tokens, room),
             temperature=params.temperature,
