@@ -39,9 +39,7 @@ def model(directory: Path, template: str = "", **generation: Any) -> Path:
     [(PHI, "<|end|>"), (GEMMA, "<end_of_turn>"), (GLM, "<|user|>"), (TEXT, ""), (ONE, "")],
     ids=["Phi", "Gemma", "GLM", "no token", "no conversation"],
 )
-def test_the_token_after_an_assistants_message_ends_a_turn_and_is_no_part_of_what_it_says(
-    template: str, end: str, tmp_path: Path
-) -> None:
+def test_the_token_after_an_assistants_message_ends_a_turn(template: str, end: str, tmp_path: Path) -> None:
     chat_format = load_chat_format(model(tmp_path, template), "default")
     ends = [chat_format.decode([token]) for token in chat_format.stop_token_ids]
     assert ends == ["<|im_end|>", *([end] if end else [])]

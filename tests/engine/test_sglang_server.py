@@ -117,9 +117,7 @@ async def test_a_conversation_is_recorded_as_the_server_saw_it(
     assert await in_thread(lambda: Rescorer(versions[:1]).largest_difference(session.record)) < TOLERANCE
 
 
-async def test_the_longest_prompt_that_the_server_says_it_holds_is_answered_and_a_longer_one_refused(
-    sglang_url: str,
-) -> None:
+async def test_a_prompt_is_answered_up_to_the_length_that_the_server_says_it_holds(sglang_url: str) -> None:
     one = Sampling(max_new_tokens=1)
     async with sglang_engine([sglang_url]) as engine:
         held = engine.context_length or 0
