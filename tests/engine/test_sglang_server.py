@@ -122,7 +122,7 @@ async def test_a_prompt_is_answered_up_to_the_length_that_the_server_says_it_hol
     async with sglang_engine([sglang_url]) as engine:
         held = engine.context_length or 0
         assert len((await engine.generate([1] * (held - 1), one, "session")).output_ids) == 1
-        with pytest.raises(EngineError):
+        with pytest.raises(EngineError, match=f"exceeds the maximum allowed length \\({held} tokens\\)"):
             await engine.generate([1] * held, one, "session")
 
 
