@@ -49,6 +49,7 @@ class RandomEngine:
     has_grammar = False
     takes_images = False
     vocabulary = None
+    context_length = None
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens

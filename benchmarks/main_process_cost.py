@@ -40,7 +40,7 @@ from agentrl.engine.client.fleet import Fleet
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.engine.client.sglang_server import ServedModel, open_session
+from agentrl.engine.client.sglang_server import ServedModel
 from agentrl.errors import EngineError
 from agentrl.machine.garbage import settled
 from agentrl.proxy import SamplingDefaults
@@ -205,7 +205,7 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
         await anyio.to_thread.run_sync(store.begin_restart)
         sender = await anyio.open_process(command, stdout=None, stderr=None, pass_fds=[theirs.fileno()])
         theirs.close()
-        async with sender, open_session() as http, anyio.create_task_group() as group:
+        async with sender, anyio.create_task_group() as group:
             channel = Channel(await SocketStream.from_socket(ours))
             limits = EngineLimits()
             engine = SGLangEngine(
@@ -214,8 +214,6 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
                 0,
                 pause_mode="retract",
                 limits=limits,
-                http=http,
-                monitors=group,
             )
             worker = Worker("sender", channel, engine, Follower("sender"), group)
             pool = WorkerPool(config, engine, True, Path(scratch), print)

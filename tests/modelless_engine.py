@@ -19,6 +19,7 @@ class ModellessEngine:
     has_grammar: bool = False
     takes_images: bool = False
     vocabulary: int | None = None
+    context_length: int | None = None
 
     async def answer(
         self,

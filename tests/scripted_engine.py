@@ -22,6 +22,7 @@ class ScriptedEngine(ModellessEngine):
     has_grammar: bool = False
     takes_images: bool = False
     vocabulary: int | None = None
+    context_length: int | None = None
     calls: int = 0
 
     async def answer(self, input_ids: list[int], sampling: Sampling, *_: Any) -> Generation:

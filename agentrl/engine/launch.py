@@ -24,10 +24,10 @@ from agentrl.config import EngineConfig
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.model_facts import vocabulary_of
 from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
 from agentrl.machine.extras import check_extra
 from agentrl.machine.process_limits import raise_file_limit
-from agentrl.models.description import load_description
 
 
 def check_engine(config: EngineConfig) -> None:
@@ -308,15 +308,6 @@ async def open_engine(
                 vocabulary=await in_thread(vocabulary_of, Path(model_path)),
             )
         )
-
-
-def vocabulary_of(model_path: Path) -> int | None:
-    """Rows of a model's output layer, which may be more than its tokenizer has words; None: its configuration does not say."""
-    try:
-        rows = load_description(model_path).get_text_config().vocab_size
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None
-    return rows if isinstance(rows, int) and rows > 0 else None
 
 
 @asynccontextmanager

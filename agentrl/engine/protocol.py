@@ -106,6 +106,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def context_length(self) -> int | None:
+        """Tokens that a prompt and its reply may have together, where servers hold fewer than the model could; None: not known."""
+        ...
+
+    @property
     def has_grammar(self) -> bool:
         """Whether it can hold a reply to `Sampling.json_schema`."""
         ...

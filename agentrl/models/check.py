@@ -32,7 +32,7 @@ def check_checkpoint(path: str) -> None:
             raise ConfigError(f"{named} is the directory of a run; its checkpoints are in {directory / 'checkpoints'}")
         if not (directory / "config.json").is_file():
             raise ConfigError(f"{named} holds no config.json, so it is not a checkpoint")
-        _json(directory / "config.json")
+        read_object(directory / "config.json")
         if not any((directory / name).is_file() for name in TOKENIZER_FILES):
             raise ConfigError(
                 f"{named} holds no tokenizer ({', '.join(TOKENIZER_FILES)}); copy it from the model it was made of"
@@ -46,7 +46,7 @@ def _check_weights(directory: Path, named: str) -> None:
     index = directory / "model.safetensors.index.json"
     files = sorted(directory.glob("*.safetensors"))
     if index.is_file():
-        shards = _json(index).get("weight_map")
+        shards = read_object(index).get("weight_map")
         if not isinstance(shards, dict):
             raise ConfigError(f"{index} has no weight_map; copy the checkpoint again")
         missing = sorted({str(name) for name in shards.values()} - {file.name for file in files})
@@ -81,7 +81,12 @@ def check_safetensors(file: Path) -> None:
         raise ConfigError(f"{file} is damaged: its header does not fit its {size} bytes; copy the checkpoint again")
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        ConfigError: It holds none.
+    """
     try:
         content = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -108,7 +108,8 @@ def read_body(model: type[Body], body: bytes) -> Body:
         if (count := error.error_count()) > _LISTED_PROBLEMS:
             raise invalid("body", f"{count} of its fields are unknown or have values of another type") from None
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-    # Of a union, pydantic reports every member; the one that came furthest is what the client meant.
+    # Of a union, pydantic reports every member; the client meant the one that came furthest, or whose type the value has.
+    problems.sort(key=lambda p: p["type"].endswith("_type"))
     problem = max(problems, key=lambda p: (p["type"] == "extra_forbidden" and len(p["loc"]) == 1, len(p["loc"])))
     # It also names the member it tried, such as `str`, `list[str]` or a class of ours.
     place = [part for part in problem["loc"] if isinstance(part, int) or (part.isidentifier() and part[0].islower())]

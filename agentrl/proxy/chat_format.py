@@ -11,7 +11,7 @@ import inspect
 import json
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,6 +29,7 @@ from renderers.base import (
     merge_chat_template_kwargs,
 )
 
+from agentrl.engine.model_facts import end_ids
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.late_import import imported_later
 from agentrl.models.description import load_description
@@ -82,6 +83,8 @@ class ChatFormat:
     tokenizer: Any
     renderer: Renderer
     context_length: int
+    own_ends: Set[int] = frozenset()
+    """Ids that end the model's turn, of which the renderer does not know."""
     template_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The options that a request changed in the chat template, by name."""
     _variants: dict[str, ChatFormat] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -169,7 +172,7 @@ class ChatFormat:
     @property
     def stop_token_ids(self) -> list[int]:
         """Ids that end the model's turn."""
-        return list(self.renderer.get_stop_token_ids())
+        return [*self.renderer.get_stop_token_ids(), *sorted(self.own_ends)]
 
     @property
     def call_end_id(self) -> int | None:
@@ -251,6 +254,8 @@ class ChatFormat:
 
     def _parsed(self, output_ids: list[int], tools: list[Tool] | None) -> ParsedResponse | None:
         """Return what the renderer reads in a reply; None: nothing. The model may write what makes readers of JSON fail, such as 100,000 brackets."""
+        if output_ids and output_ids[-1] in self.own_ends:
+            output_ids = output_ids[:-1]
         with suppress(RecursionError, ValueError):
             return self.renderer.parse_response(output_ids, tools=tools or None)
         opening, closing = self.special("<tool_call>"), self.call_end_id
@@ -348,8 +353,7 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
 
     Args:
         model_path: The directory of the model.
-        renderer: A name of the `renderers` library. "auto" goes by the model's name, then by the `model_type` of its config, then
-            falls back to the tokenizer's own chat template.
+        renderer: A name of the `renderers` library. "auto": by the model's name, by its `model_type`, or else its own chat template.
         options: For the renderer's config.
 
     Raises:
@@ -390,6 +394,7 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
         load: Any = AutoImageProcessor.from_pretrained
         images = _Processor(load(model_path, backend="pil"))
         chosen = type(chosen)(tokenizer, chosen.config, processor=images)
-    chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings)
+    own_ends = end_ids(model_path, whole, tokenizer, template=renderer == "default") - {*chosen.get_stop_token_ids()}
+    chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings, own_ends)
     _ = chat_format.longest_token  # a large vocabulary takes a while to go through
     return chat_format

@@ -51,7 +51,7 @@ class CompletionService:
         training: bool = False,
         refuse_altered: bool = False,
     ) -> None:
-        preparation = Preparation(
+        self.preparation = preparation = Preparation(
             engine=engine,
             format=chat_format,
             model=model,

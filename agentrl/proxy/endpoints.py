@@ -208,7 +208,7 @@ class Proxy:
         return await self._reply(endpoint, path, role, body, framing)
 
     def _models(self, name: str | None) -> Json:
-        context = self.chat_format.context_length
+        context = self._service.preparation.context_length
         if name is None:
             return model_list(self.names.listed(), context)
         self.names.check(name)

@@ -32,6 +32,11 @@ class Preparation:
     refuse_altered: bool = False
     """Whether a role that is trained on may not ask for another distribution than the policy's own."""
 
+    @property
+    def context_length(self) -> int:
+        """Tokens that a prompt and its reply may have together: what the model was made for, or the engine holds, whichever is less."""
+        return min(self.format.context_length, self.engine.context_length or self.format.context_length)
+
     def prepare(self, role: SessionRole, request: CompletionRequest, id_prefix: str) -> PreparedCompletion:
         """Render the prompt and settle how to sample; this may run in a thread.
 
@@ -43,8 +48,12 @@ class Preparation:
         prompt, tools, forced = self._prompt(session, request)
         bias = request.alterations.logit_bias
         check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
-        _check_ids([token for token, _ in bias], self.format.vocabulary, "logit_bias")
+        self._check_ids([token for token, _ in bias], "logit_bias")
         sampling = self._sampling(session.defaults, request, prompt, tools)
+        # Without the engine's bound: a request is known again by other servers, and by a replay, which has none.
+        digest = request_digest(prompt.digest, prompt.images, sampling, tools, role.name)
+        room = self.context_length - len(prompt.input_ids)
+        sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         if self.refuse_altered and role.trained:
             _check_own_distribution(sampling)
         if request.logprobs:
@@ -60,7 +69,7 @@ class Preparation:
             tools=tools,
             forced_ids=forced,
             chat_format=self._template(request),
-            digest=request_digest(prompt.digest, prompt.images, sampling, tools, role.name),
+            digest=digest,
             adapter=adapter,
         )
 
@@ -108,12 +117,12 @@ class Preparation:
         else:
             prompt = self._rendered(session, self._template(request), request.messages, tools)
         prompt = prompt.followed_by(forced)
-        check_length(len(prompt.input_ids), self.format.context_length)
+        check_length(len(prompt.input_ids), self.context_length)
         return prompt, tools, forced
 
     def _check_least_length(self, request: CompletionRequest, tools: list[Tool] | None) -> None:
         """Refuse what cannot fit, before it is tokenised."""
-        context, longest = self.format.context_length, self.format.longest_token
+        context, longest = self.context_length, self.format.longest_token
         if isinstance(request.raw, list):
             check_length(len(request.raw), context)
         elif longest is not None and isinstance(request.raw, str):
@@ -123,11 +132,17 @@ class Preparation:
 
     def _continued(self, session: Session, raw: str | list[int]) -> Prompt:
         if isinstance(raw, list):
-            _check_ids(raw, self.format.vocabulary, "prompt")
+            self._check_ids(raw, "prompt")
         prompt = session.raw_prompt(self.format, raw)
         if not prompt.input_ids:
             raise invalid("prompt", "it is empty")
         return prompt
+
+    def _check_ids(self, ids: list[int], field: str) -> None:
+        # The model may say ids that its tokenizer has no words for: its output layer is often padded.
+        vocabulary = self.engine.vocabulary or self.format.vocabulary
+        if outside := [token for token in ids if not 0 <= token < vocabulary]:
+            raise invalid(field, f"{outside[0]} is outside the vocabulary of {vocabulary} tokens")
 
     def _begun(
         self, session: Session, request: CompletionRequest, tools: list[Tool] | None
@@ -229,9 +244,3 @@ def _check_own_distribution(sampling: Sampling) -> None:
 def _images(message: Message) -> list[Json]:
     content = message.get("content")
     return [part for part in content if part["type"] == "image_url"] if isinstance(content, list) else []
-
-
-def _check_ids(ids: list[int], vocabulary: int, field: str) -> None:
-    if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
-        outside = next(token for token in ids if not 0 <= token < vocabulary)
-        raise invalid(field, f"{outside} is outside the vocabulary of {vocabulary} tokens")

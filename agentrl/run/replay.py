@@ -48,11 +48,8 @@ class Replay:
     @property
     def same(self) -> bool:
         """Whether the episode asked the same and was worth the same."""
-        return (
-            not self.unknown
-            and self.calls_answered == self.calls_recorded
-            and (self.outcome.status, self.outcome.reward) == (self.recorded.status, self.recorded.reward)
-        )
+        same_end = (self.outcome.status, self.outcome.reward) == (self.recorded.status, self.recorded.reward)
+        return same_end and not self.unknown and self.calls_answered == self.calls_recorded
 
 
 @dataclass
@@ -84,6 +81,7 @@ class _NoEngine:
     has_grammar: bool = True
     takes_images: bool = True
     vocabulary: int | None = None
+    context_length: int | None = None
     asked: list[str] = field(default_factory=list)
 
     async def generate(

@@ -13,7 +13,6 @@ from agentrl.concurrency.threads import in_users_thread
 from agentrl.engine.protocol import Engine, PartialGeneration, PauseMode, Sampling
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation, beginning
-from agentrl.testing.check_sampling import sampling_cases
 from agentrl.testing.clause import require, try_cases
 from agentrl.testing.problems import Problems
 
@@ -90,7 +89,6 @@ class _Contract:
             self.many_replies_at_once_all_end,
             self.a_pause_holds_replies,
         ]
-        always += sampling_cases(self.ask_so)
         if self.token_logprobs is not None:
             always.append(self.logprobs_are_those_of_a_forward_pass)
         return [*always, self.a_weight_update_splits_replies] if self.checkpoints else always
@@ -114,19 +112,7 @@ class _Contract:
             stop_token_ids=stop_token_ids,
             top_logprobs=top_logprobs,
         )
-        return await self.ask_so(sampling, session=session, partial=partial, on_progress=on_progress)
-
-    async def ask_so(
-        self,
-        sampling: Sampling,
-        *,
-        session: str = "check",
-        after: list[int] | None = None,
-        partial: PartialGeneration | None = None,
-        on_progress: Callable[[list[int]], None] | None = None,
-    ) -> Generation:
-        prompt = self.prompt + (after or [])
-        generation = await self.engine.generate(prompt, sampling, session, on_progress, partial=partial)
+        generation = await self.engine.generate(self.prompt, sampling, session, on_progress, partial=partial)
         expected = Expected(
             max_new_tokens=sampling.max_new_tokens,
             vocabulary=self.engine.vocabulary,

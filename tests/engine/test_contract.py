@@ -19,6 +19,7 @@ from tests.components import wait_until
 
 pytestmark = pytest.mark.anyio
 PROMPT = [1, 20, 30, 40]
+TOLERANCE = 2e-3
 
 
 class Server:
@@ -63,16 +64,11 @@ async def test_logprobs_are_those_after_temperature(server: Server, temperature:
         assert logprob == pytest.approx(float(scored[3 + position, token]), abs=1e-4)
 
 
-async def test_temperature_zero_is_greedy(server: Server) -> None:
-    replies = [await server.generate(temperature=0) for _ in range(2)]
+@pytest.mark.parametrize("again", [{"temperature": 0}, {"temperature": 1.7, "top_k": 1}])
+async def test_temperature_zero_is_greedy_and_a_top_k_of_one_too(server: Server, again: dict[str, float]) -> None:
+    replies = [await server.generate(**params) for params in ({"temperature": 0}, again)]
     assert replies[0]["output_ids"] == replies[1]["output_ids"]
     assert all(logprob <= 0 for logprob, _, _ in replies[0]["meta_info"]["output_token_logprobs"])
-
-
-async def test_a_tiny_top_p_is_greedy_and_keeps_the_logprobs_of_the_whole_distribution(server: Server) -> None:
-    greedy, nucleus = await server.generate(temperature=0), await server.generate(top_p=1e-6)
-    assert nucleus["output_ids"] == greedy["output_ids"]
-    assert nucleus["meta_info"]["output_token_logprobs"][0][0] < 0
 
 
 async def test_sampling_follows_the_distribution(server: Server) -> None:
@@ -102,6 +98,50 @@ async def test_sampling_follows_the_distribution(server: Server) -> None:
     for logprob, token, _ in top:
         p = float(torch.tensor(logprob).exp())
         assert abs(counts.get(token, 0) / draws - p) < 5 * (p * (1 - p) / draws) ** 0.5
+
+
+async def first_token(server: Server, ids: list[int] = PROMPT, **params: Any) -> tuple[int, dict[int, float]]:
+    """The first token of a reply, and the logprobs of the ten likeliest, from the likeliest on."""
+    params = {"max_new_tokens": 1, "ignore_eos": True, **params}
+    body = {"input_ids": ids, "sampling_params": params, "return_logprob": True, "top_logprobs_num": 10}
+    reply = await server.post("/generate", body)
+    (top,) = reply["meta_info"]["output_top_logprobs"]
+    return reply["output_ids"][0], {token: logprob for logprob, token, _ in top}
+
+
+@pytest.mark.parametrize(("cut", "left"), [({"top_p": 1e-6}, 1), ({"top_k": 2}, 2), ({"min_p": 1.0}, 1)])
+async def test_a_cut_leaves_the_likeliest_tokens_and_the_logprobs_as_they_were(
+    server: Server, cut: dict[str, float], left: int
+) -> None:
+    _, free = await first_token(server)
+    for _ in range(20):
+        token, seen = await first_token(server, **cut)
+        assert seen == pytest.approx(free, abs=TOLERANCE)
+        assert token in list(free)[:left]
+
+
+async def test_a_bias_is_added_to_a_logit_and_can_force_a_token(server: Server) -> None:
+    _, free = await first_token(server)
+    token, other = list(free)[:2]
+    for bias in (-0.5, 1.5):
+        _, biased = await first_token(server, logit_bias={other: bias})
+        assert biased[other] - biased[token] == pytest.approx(free[other] - free[token] + bias, abs=TOLERANCE)
+    assert (await server.generate(logit_bias={other: 100}))["output_ids"] == [other] * 8
+
+
+@pytest.mark.parametrize(("frequency", "presence"), [(0.4, 0.0), (0.0, 0.7), (-0.3, 0.2)])
+async def test_penalties_are_taken_off_the_logits_of_what_the_reply_holds(
+    server: Server, frequency: float, presence: float
+) -> None:
+    params = {"frequency_penalty": frequency, "presence_penalty": presence, "temperature": 0, "ignore_eos": True}
+    body = {"input_ids": PROMPT, "sampling_params": {**params, "max_new_tokens": 12}, "return_logprob": True}
+    reply = await server.post("/generate", {**body, "top_logprobs_num": 10})
+    for place, top in enumerate(reply["meta_info"]["output_top_logprobs"]):
+        said = reply["output_ids"][:place]
+        _, free = await first_token(server, PROMPT + said)
+        taken_off = {token: frequency * said.count(token) + presence * (token in said) for token in free}
+        moved = [logprob + taken_off[token] - free[token] for logprob, token, _ in top if token in free]
+        assert max(moved) - min(moved) < TOLERANCE
 
 
 async def test_stop_token_and_stop_string_end_a_reply_and_are_reported(server: Server) -> None:

@@ -15,6 +15,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import PauseMode, Sampling
+from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
@@ -114,6 +115,15 @@ async def test_a_conversation_is_recorded_as_the_server_saw_it(
     assert len(session.record.leaves()) == 1, "each request extends the turn before"
     assert_record_is_what_the_engine_saw(session.record, engine.by_session[session.key])
     assert await in_thread(lambda: Rescorer(versions[:1]).largest_difference(session.record)) < TOLERANCE
+
+
+async def test_a_prompt_is_answered_up_to_the_length_that_the_server_says_it_holds(sglang_url: str) -> None:
+    one = Sampling(max_new_tokens=1)
+    async with sglang_engine([sglang_url]) as engine:
+        held = engine.context_length or 0
+        assert len((await engine.generate([1] * (held - 1), one, "session")).output_ids) == 1
+        with pytest.raises(EngineError, match=f"exceeds the maximum allowed length \\({held} tokens\\)"):
+            await engine.generate([1] * held, one, "session")
 
 
 @pytest.mark.parametrize("mode", ["retract", "abort"])

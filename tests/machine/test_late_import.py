@@ -91,7 +91,7 @@ def test_what_is_loaded_or_not_installed_is_as_ever() -> None:
 
 TOKENS = """
 import sys
-from agentrl.engine.launch import vocabulary_of
+from agentrl.engine.model_facts import vocabulary_of
 from agentrl.proxy import load_chat_format
 for model in sys.argv[1:]:
     chat_format = load_chat_format(model)

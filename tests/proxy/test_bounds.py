@@ -68,6 +68,24 @@ async def test_a_request_beyond_a_bound_is_refused_by_its_name(
         assert not engine.order
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param", "bound"),
+    [
+        ("chat/completions", {**CHAT, "stop": ["a"] * 5}, "stop", "at most 4 items"),
+        ("completions", {**TEXT, "stop": ["a"] * 5}, "stop", "at most 4 items"),
+        ("completions", {**TEXT, "prompt": []}, "prompt", "at least 1 item"),
+        ("completions", {**TEXT, "prompt": [[30], []]}, "prompt.1", "at least 1 item"),
+    ],
+)
+async def test_a_field_of_several_types_is_told_the_bound_that_it_breaks(
+    nano_format: ChatFormat, path: str, body: dict[str, Any], param: str, bound: str
+) -> None:
+    async with opened(nano_format) as (_, proxy):
+        status, reply = await asked(proxy, body, path)
+    assert (status, reply["error"]["param"]) == (400, param)
+    assert bound in reply["error"]["message"]
+
+
 TOO_LONG: list[tuple[str, dict[str, Any]]] = [
     ("chat/completions", {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 1_000_000}]}),
     ("completions", {**TEXT, "prompt": "1 2 3 " * 1_000_000}),

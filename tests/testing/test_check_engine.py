@@ -84,25 +84,6 @@ class IgnoresTemperature(Broken):
         return generation
 
 
-def ignores(**neutral: Any) -> type[Broken]:
-    """An engine that takes some fields of a `Sampling` for what they are by default."""
-
-    class Ignores(Broken):
-        async def generate(self, ids: Any, sampling: Any, *args: Any, **options: Any) -> Generation:
-            generation: Generation = await self.engine.generate(ids, replace(sampling, **neutral), *args, **options)
-            return generation
-
-    return Ignores
-
-
-class CountsThePrompt(Broken):
-    """An engine whose presence penalty is about the prompt too, as a bias on what is in it."""
-
-    async def generate(self, ids: Any, sampling: Any, *args: Any, **options: Any) -> Generation:
-        bias = [(token, -sampling.presence_penalty) for token in range(3, 200)] if sampling.presence_penalty else ()
-        return await super().generate(ids, replace(sampling, logit_bias=bias), *args, **options)
-
-
 class ForgetsTheBeginning(Broken):
     async def generate(self, *args: Any, partial: Any = None, **options: Any) -> Generation:
         generation: Generation = await self.engine.generate(*args, **options)
@@ -139,24 +120,6 @@ class Hangs(Broken):
         (NamesOtherVersions, r"engine.version is \d+, and the tokens of a reply name the versions \[7\]"),
         pytest.param(ScalesLogprobs, r"a logprob differs from that of a forward pass by|is not sound", marks=SOAK),
         pytest.param(IgnoresTemperature, "two replies at temperature 0 differ", marks=SOAK),
-        pytest.param(ignores(top_k=-1), "top_k = 1 is greedy decoding", marks=SOAK),
-        pytest.param(ignores(min_p=0.0), r"with top_k = -1 and min_p = 1\.0 a token of logprob", marks=SOAK),
-        pytest.param(ignores(logit_bias=()), r"logit_bias = -0\.5 on the token \d+ moved its logprob by", marks=SOAK),
-        pytest.param(
-            ignores(frequency_penalty=0.0),
-            r"with frequency_penalty = 0\.4 and presence_penalty = 0\.0 the logits",
-            marks=SOAK,
-        ),
-        pytest.param(
-            ignores(presence_penalty=0.0),
-            r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits",
-            marks=SOAK,
-        ),
-        pytest.param(
-            CountsThePrompt,
-            r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits",
-            marks=SOAK,
-        ),
         pytest.param(
             ForgetsTheBeginning,
             "with a partial generation, the reply begins with partial.start",

@@ -1,7 +1,7 @@
 """The servers of one engine: which of them are in service, all of them asked at once, paused together, looked after.
 
 A lost server (it died, hangs, failed, refused what the others took, or says what cannot be right) is taken out of service.
-`monitor` waits for it, or, with `restart`, starts it again, has it catch up, and puts it back. Servers join and leave meanwhile.
+`monitor` waits for it, or, with `restart`, starts it again, has it catch up, and puts it back.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -71,9 +70,6 @@ class Fleet:
         self._limits = limits
         self._restart = restart
         self._in_service = Condition()
-        self.restarts: dict[SGLangServer, Restart | None] = {}
-        """How those that joined later are started again."""
-        self._monitors: dict[SGLangServer, anyio.CancelScope] = {}
         self._doubted_at: dict[SGLangServer, list[float]] = {}
 
     async def join(self) -> int:
@@ -229,22 +225,6 @@ class Fleet:
             return
         self.mark_down(server, reason)
 
-    async def dismiss(self, server: SGLangServer) -> None:
-        """Take a server out of the fleet. Its replies end with what they have, and go on elsewhere."""
-        serving, server.serving, server.leaving = server.serving, False, True
-        self.followers.announce()
-        if serving:
-            await self.followers.acknowledged()
-            with suppress(EngineError):  # lost meanwhile: what its replies have is known
-                await self._end_replies(server)
-        self.servers.remove(server)
-        self._doubted_at.pop(server, None)
-        self.restarts.pop(server, None)
-        if (monitor := self._monitors.get(server)) is not None:
-            monitor.cancel()
-        server.drop_requests()
-        self.followers.announce()
-
     def note_bad_reply(self, server: SGLangServer, reason: str) -> None:
         """Count a reply that cannot be used against the server that gave it."""
         log.warning("asking again: %s", reason)
@@ -263,21 +243,16 @@ class Fleet:
             log.warning("waiting: %s", reason)
 
     async def monitor(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
-        """See that one server answers, and bring it back when it is lost, until it leaves.
+        """See that one server answers, and bring it back when it is lost, until cancelled.
 
         `catch_up` gives it what the others have, and puts it into service.
         """
-        with anyio.CancelScope() as scope:
-            self._monitors[server] = scope
-            try:
-                while server in self.servers:
-                    if server.serving:
-                        await anyio.sleep(self._limits.health_interval_s)
-                        await self._check(server)
-                    else:
-                        await self._recover(server, catch_up)
-            finally:
-                del self._monitors[server]
+        while True:
+            if server.serving:
+                await anyio.sleep(self._limits.health_interval_s)
+                await self._check(server)
+            else:
+                await self._recover(server, catch_up)
 
     async def _check(self, server: SGLangServer) -> None:
         running = self.running
@@ -294,9 +269,8 @@ class Fleet:
 
     async def _recover(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
         try:
-            restart = self.restarts.get(server, self._restart)
-            if restart is not None:
-                server.move(await restart(server.url))
+            if self._restart is not None:
+                server.move(await self._restart(server.url))
             await catch_up(server)
         except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from agentrl.engine.client.server_facts import ServerAbilities
-
-Place = Literal["serving", "leaving", "down"]
-"""A server of a fleet takes requests, takes no new ones but ends those that it has, or is lost for now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +37,8 @@ class ServerState:
     """Where it is called, secrets included."""
     incarnation: int
     """How often it was put into service: one that was found lost is used again with the next."""
-    place: Place
+    serving: bool
+    """Whether it takes requests; else it is lost for now."""
     abilities: ServerAbilities
 
 

@@ -64,12 +64,12 @@ class FollowingEngine(ReplyClient):
         servers = []
         for one in state.servers:
             server = known.pop(one.url, None) or SGLangServer(self._http, one.url, self._model)
-            server.abilities, server.leaving = one.abilities, one.place == "leaving"
+            server.abilities = one.abilities
             if one.incarnation > server.incarnation:
                 server.begin_service()
                 server.incarnation = one.incarnation
-            server.serving = server.serving and one.place == "serving"
-            if one.place == "down":
+            server.serving = server.serving and one.serving
+            if not one.serving:
                 server.drop_requests()
             servers.append(server)
         for server in known.values():
@@ -92,7 +92,7 @@ class FollowingEngine(ReplyClient):
     @property
     def ending(self) -> bool:
         """Whether replies are open that are being ended."""
-        return any(server.in_flight for server in self.fleet.servers if server.leaving or self._ends_replies)
+        return self._ends_replies and any(server.in_flight for server in self.fleet.servers)
 
     async def until_ended(self) -> None:
         """Wait until no reply is open that is being ended, within a bound."""

@@ -72,16 +72,17 @@ class GrowingReply:
         meta, ids = state["meta_info"], state.get("output_ids", [])
         if not isinstance(meta, dict) or not isinstance(ids, list):
             raise self._bad("its meta_info is no object, or its output_ids are no list")
-        prompt_tokens = meta.get("prompt_tokens", self._prompt_tokens)
-        if prompt_tokens != self._prompt_tokens:
-            raise EngineError(
-                f"{self._url} made {prompt_tokens} tokens of a prompt of {self._prompt_tokens}: it prepares images "
-                "otherwise than the model's renderer"
-            )
         expected = self._expected()
         finish = meta.get("finish_reason")
         if finish is not None and not (isinstance(finish, dict) and finish.get("type") in ("stop", "length", "abort")):
             raise self._bad(f"it ended with {finish!r:.80}")
+        prompt_tokens = meta.get("prompt_tokens", self._prompt_tokens)
+        # SGLang drops the prompt of a request that its scheduler refuses, and says why.
+        if prompt_tokens != self._prompt_tokens and not (finish and finish.get("status_code")):
+            raise EngineError(
+                f"{self._url} made {prompt_tokens} tokens of a prompt of {self._prompt_tokens}: it prepares images "
+                "otherwise than the model's renderer"
+            )
         self._take_tokens(ids, meta, expected)
         self._take_versions(meta, expected)
         cached = meta.get("cached_tokens", 0)

@@ -81,6 +81,11 @@ class ReplyClient:
         return self._model.vocabulary
 
     @property
+    def context_length(self) -> int | None:
+        """Tokens that a prompt and its reply may have together on every server; None: no server says."""
+        return min((one for server in self.fleet.servers if (one := server.abilities.context_length)), default=None)
+
+    @property
     def in_flight(self) -> int:
         """Replies being generated, those of the processes that follow included."""
         return sum(map(self.fleet.open_replies, self.fleet.servers))

@@ -29,6 +29,8 @@ class ServerAbilities:
     """Whether a state of a streamed reply holds the new tokens alone."""
     takes_interval: bool = True
     """Whether a request may say how many tokens are gathered before they are sent."""
+    context_length: int | None = None
+    """Tokens that a prompt and its reply may have together; None: it does not say."""
 
 
 class _Facts(BaseModel):
@@ -44,6 +46,8 @@ class ServerInfo(_Facts):
     tp_size: Ranks = 1
     pp_size: Ranks = 1
     grammar_backend: str | None = None
+    max_req_input_len: Annotated[int, Field(ge=1)] | None = None
+    """A prompt must have fewer tokens. It is what the model's context and the KV cache leave, whichever is smaller."""
 
     @property
     def ranks(self) -> int:

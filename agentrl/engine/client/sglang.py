@@ -15,9 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import anyio
-from anyio.abc import TaskGroup
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
@@ -26,14 +24,12 @@ from agentrl.engine.client.fleet import Fleet, Restart
 from agentrl.engine.client.fleet_state import EngineLimits, FleetState, FollowerReport, ServerState
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.reply_client import ReplyClient
-from agentrl.engine.client.router_list import follow_router, resolved
 from agentrl.engine.client.server_errors import ServerLostError
-from agentrl.engine.client.sglang_server import ServedModel, SGLangServer, open_session, place_of
+from agentrl.engine.client.sglang_server import ServedModel, SGLangServer, open_session
 from agentrl.engine.client.staging import staged
 from agentrl.engine.client.version_tracker import VERSION_DIGITS, version_number
 from agentrl.engine.protocol import PauseMode
 from agentrl.errors import EngineError
-from agentrl.machine.privacy import without_secrets
 
 CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""
@@ -55,15 +51,11 @@ class SGLangEngine(ReplyClient):
         *,
         pause_mode: PauseMode,
         limits: EngineLimits,
-        http: aiohttp.ClientSession,
-        monitors: TaskGroup,
         place: Place | None = None,
     ) -> None:
         super().__init__(fleet, model, version, limits)
         self._model.keeps_cache = pause_mode == "in_place"
         self._asked_pause_mode = pause_mode
-        self._http = http
-        self._monitors = monitors
         self._place = place
         self._checkpoint: Path | None = None
         self._retired = Adapters()
@@ -127,11 +119,6 @@ class SGLangEngine(ReplyClient):
             raise EngineError(
                 f"{version} is no version of weights: it must be a number of at most {VERSION_DIGITS} digits, from 0 on"
             )
-        async with self._alone():
-            yield
-
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
         async with self._updating:
             with anyio.CancelScope(shield=True):
                 yield
@@ -246,73 +233,27 @@ class SGLangEngine(ReplyClient):
         Raises:
             EngineError: It does not answer, or serves others.
         """
-        async with self._updating:
-            await self._equip(server)
-            self.fleet.begin_service(server)
-
-    async def _equip(self, server: SGLangServer) -> None:
         bound = self._limits.hang_timeout_s
-        # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
-        await server.post("/continue_generation", {}, bound)
-        await server.abort_all(bound)
-        await self._put_away_all(server)
-        served = await server.probe(bound)
-        if self._checkpoint is not None:
-            async with self._place_of(server, self._checkpoint) as there:
-                await self._load(server, there, self._model.version or 0, "abort")
-        elif not self._adapters and served != self._version:
-            raise EngineError(f"{server.url} serves version {served}, not {self._version}")
-        await self._load_adapters(server, self._adapters)
-
-    async def add_server(self, url: str, restart: Restart | None = None) -> None:
-        """Have one more server answer, with the weights of the others, which it is given first.
-
-        Args:
-            url: Where it serves.
-            restart: Starts it again when it is lost; None: whoever runs it does.
-
-        Raises:
-            EngineError: It does not answer, cannot load the weights, or is one of the servers already. Nothing has changed then.
-        """
-        server = SGLangServer(self._http, url, self._model)
-        async with self._alone():
-            if any(one.address == server.address for one in self.fleet.servers):
-                raise EngineError(f"{server.url} is one of the engine's servers already")
-            await self._equip(server)
-            self.fleet.servers.append(server)
-            self.fleet.restarts[server] = restart
+        async with self._updating:
+            # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
+            await server.post("/continue_generation", {}, bound)
+            await server.abort_all(bound)
+            await self._put_away_all(server)
+            served = await server.probe(bound)
+            if self._checkpoint is not None:
+                async with self._place_of(server, self._checkpoint) as there:
+                    await self._load(server, there, self._model.version or 0, "abort")
+            elif not self._adapters and served != self._version:
+                raise EngineError(f"{server.url} serves version {served}, not {self._version}")
+            await self._load_adapters(server, self._adapters)
             self.fleet.begin_service(server)
-            self.watch_over(server)
-
-    async def remove_server(self, url: str) -> None:
-        """Have a server answer no more. It is left running; its replies go on elsewhere from the tokens that they have.
-
-        Raises:
-            EngineError: It is none of the engine's servers, or no other would be left in service.
-        """
-        address = url.rstrip("/")
-        async with self._alone():
-            servers = self.fleet.servers
-            server = next((one for one in servers if address in (one.address, one.url)), None)
-            if server is None:
-                known = ", ".join(one.url for one in servers)
-                raise EngineError(f"{without_secrets(address)} is none of the engine's servers: {known}")
-            if len(servers) == 1 or self.fleet.in_service() == [server]:
-                raise EngineError(
-                    f"{server.url} cannot be removed: no other server is in service; add another before, with `add_server`"
-                )
-            await self.fleet.dismiss(server)
-
-    def watch_over(self, server: SGLangServer) -> None:
-        """See that a server answers, and bring it back when it is lost, as long as the engine is open."""
-        self._monitors.start_soon(self.fleet.monitor, server, self.catch_up)
 
     def state(self) -> FleetState:
         """Return what the processes that follow must know now."""
         fleet, model = self.fleet, self._model
         return FleetState(
             number=fleet.followers.number,
-            servers=[ServerState(one.address, one.incarnation, place_of(one), one.abilities) for one in fleet.servers],
+            servers=[ServerState(one.address, one.incarnation, one.serving, one.abilities) for one in fleet.servers],
             running=fleet.running.is_set(),
             ends_replies=fleet.ends_replies,
             version=self._version,
@@ -343,21 +284,16 @@ async def sglang_engine(
     place: Place | None = None,
     vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
-    """Open a client of the servers at `urls`, and behind SGLang's routers there, with its connections, for the length of the context.
+    """Open a client of the servers at `urls`, with its connections, for the length of the context.
 
     `place`: how weights come to the servers; None: they read them where they lie. `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
     """
     async with open_session() as http, background_tasks() as tasks:
         limits = limits or EngineLimits()
         model = ServedModel(vocabulary)
-        addresses, routers = await resolved([SGLangServer(http, url) for url in urls], limits.hang_timeout_s)
-        fleet = Fleet([SGLangServer(http, url, model) for url in addresses], limits, restart)
+        fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, restart)
         version = model.version = model.newest_version = await fleet.join()
-        engine = SGLangEngine(
-            fleet, model, version, pause_mode=pause_mode, limits=limits, http=http, monitors=tasks, place=place
-        )
+        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits, place=place)
         for server in fleet.servers:
-            engine.watch_over(server)
-        for router, behind in routers.items():
-            tasks.start_soon(follow_router, router, engine, behind, limits.health_interval_s)
+            tasks.start_soon(fleet.monitor, server, engine.catch_up)
         yield engine

@@ -19,7 +19,6 @@ import pydantic_core
 
 from agentrl.concurrency.condition import Condition
 from agentrl.engine.client.adapters import Adapter
-from agentrl.engine.client.fleet_state import Place
 from agentrl.engine.client.generate_request import sampling_params, stream_interval, with_single_placeholders
 from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import (
@@ -89,8 +88,6 @@ class SGLangServer:
         self.abilities = ServerAbilities()
         self.incarnation = 0
         """How often it was put into service."""
-        self.leaving = False
-        """Whether it is to be taken out of the fleet, once its replies have ended."""
         self._requests: set[anyio.CancelScope] = set()
 
     def move(self, url: str) -> None:
@@ -140,6 +137,7 @@ class SGLangServer:
             ranks=info.ranks,
             incremental=bool(info.incremental_streaming_output),
             takes_interval=takes_interval,
+            context_length=info.max_req_input_len,
         )
         return served_version(model, where)
 
@@ -376,13 +374,6 @@ class SGLangServer:
                 return response.status, await response.read()
         except _FAILURES as error:
             raise self._failure(path, error) from error
-
-
-def place_of(server: SGLangServer) -> Place:
-    """Return whether a server takes requests, ends those that it has, or is lost for now."""
-    if server.leaving:
-        return "leaving"
-    return "serving" if server.serving else "down"
 
 
 _JSON = {"Content-Type": "application/json"}

@@ -38,6 +38,7 @@ from agentrl.engine.adapter import (
 )
 from agentrl.engine.embedded.request_sampler import Request, RequestSampler
 from agentrl.engine.embedded.varlen_attention import use_varlen_attention
+from agentrl.engine.model_facts import end_ids
 from agentrl.engine.protocol import PauseMode
 
 PAGE_TOKENS = 16
@@ -73,6 +74,7 @@ class BatchingEngine:
         # A sequence that the whole cache cannot hold would end the generation loop.
         self.context_length: int = min(config.max_position_embeddings, max_total_tokens - PAGE_TOKENS)
         self.vocabulary: int = config.vocab_size
+        self.end_ids = end_ids(model_path, self.model.config, self.tokenizer)
         self._manager: Any = self.model.init_continuous_batching(
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=self.context_length),
             continuous_batching_config=ContinuousBatchingConfig(

@@ -190,7 +190,7 @@ class EmbeddedServer:
     def _sampling(self, body: GenerateBody) -> Sampling:
         params = body.sampling_params
         room = self._model.context_length - len(body.input_ids)
-        stop_ids = [] if params.ignore_eos else [self._model.tokenizer.eos_token_id, *(params.stop_token_ids or [])]
+        stop_ids = [] if params.ignore_eos else [*self._model.end_ids, *(params.stop_token_ids or [])]
         return Sampling(
             max_new_tokens=min(params.max_new_tokens, room),
             temperature=params.temperature,
@@ -323,9 +323,14 @@ class EmbeddedServer:
         )
 
     async def server_info(self, http: web.Request) -> web.Response:
-        """Return how the server was started."""
+        """Return how the server was started, and which prompts are too long for it: those of `max_req_input_len` tokens and more."""
         return _json(
-            {"incremental_streaming_output": self._incremental, "stream_interval": 1, "grammar_backend": "none"}
+            {
+                "incremental_streaming_output": self._incremental,
+                "stream_interval": 1,
+                "grammar_backend": "none",
+                "max_req_input_len": self._model.context_length,
+            }
         )
 
     def close(self) -> None:
