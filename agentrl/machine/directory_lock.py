@@ -17,10 +17,10 @@ def open_lock(directory: Path) -> int:
     return private(str(directory / LOCK_NAME), os.O_RDWR | os.O_CREAT)
 
 
-def take(lock: int) -> bool:
+def take(lock: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Take the lock, and return whether it was free. Who only asks whether it is held has it for a moment."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -28,9 +28,7 @@ def take(lock: int) -> bool:
 
 def is_held(lock: int) -> bool:
     """Return whether somebody else has the lock. Those who ask at the same time do not see each other."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+    if held := not take(lock, fcntl.LOCK_SH):
+        return held
     fcntl.flock(lock, fcntl.LOCK_UN)
     return False
