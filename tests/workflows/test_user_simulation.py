@@ -72,7 +72,7 @@ async def test_another_model_plays_the_user(monkeypatch: pytest.MonkeyPatch) -> 
         outcome = await outcome_of({**TASK, **named}, play_agent, "")
         assert (outcome.error, outcome.reward) == (None, 1.0)
         assert outcome.metrics == {
-            "turns": 3.0, "failed_turns": 0.0, "database_right": 1.0, "outputs_told": 1.0
+            "turns": 3.0, "failed_turns": 0.0, "truncated": 0.0, "database_right": 1.0, "outputs_told": 1.0
         }  # fmt: skip
         monkeypatch.setenv("AGENTRL_USER_BASE_URL", url)
         monkeypatch.setenv("AGENTRL_USER_MODEL", "a-user")
