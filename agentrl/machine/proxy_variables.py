@@ -24,5 +24,4 @@ def exempt_loopback() -> None:
     """
     hosts = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(",")
     if hosts != ["*"]:
-        exempt = ",".join([*filter(None, hosts), *(host for host in LOOPBACK if host not in hosts)])
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = exempt
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*filter(None, hosts), *LOOPBACK]))
