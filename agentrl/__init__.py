@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentrl.machine.proxy_variables import exempt_loopback
+
 if TYPE_CHECKING:
     __version__: str
     from agentrl.config import RunConfig as RunConfig
@@ -100,6 +102,9 @@ _PLACES = {
 __all__ = [*_PLACES]
 
 
+exempt_loopback()
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
@@ -110,8 +115,7 @@ def __getattr__(name: str) -> Any:
             return "unknown"
     if name not in _PLACES:
         raise AttributeError(f"module 'agentrl' has no attribute {name!r}; its public names are {', '.join(_PLACES)}")
-    value = getattr(import_module(_PLACES[name]), name)
-    globals()[name] = value
+    globals()[name] = value = getattr(import_module(_PLACES[name]), name)
     return value
 
 

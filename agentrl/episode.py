@@ -305,6 +305,17 @@ class Episode(Generic[TaskT]):
         for turn in self._turns(completion_id):
             turn.failed = True
 
+    def mark_truncated(self, completion_id: str) -> None:
+        """Say that a conversation ends with the reply of one model call because it has outgrown the context.
+
+        `trainer.turns.truncated` says what happens to its tokens, as to those of a reply that was cut off.
+
+        Raises:
+            EpisodeError: No call of this episode has that id, or the episode has ended.
+        """
+        for turn in self._turns(completion_id):
+            turn.truncated = True
+
     def role(self, name: str, *, trained: bool = True) -> Role:
         """Return one of several roles in this episode, with a client and a reward of its own.
 

@@ -24,7 +24,7 @@ METRICS_LEFT_OUT = "metrics_left_out"
 class Reward:
     """The reward of an episode, with numbers to chart beside it.
 
-    A number is a float, an int, a bool, or what converts to a float: a scalar of NumPy, a tensor without dimensions. Raises
+    A number is a float, an int, a bool, or what converts to a float: an array or a tensor of one element. Raises
     BadRewardError for all else, for a number that is not finite, for a |value| above `MAX_REWARD` or a |metric| above
     `MAX_METRIC`, and for a metric whose name is no text of up to `MAX_METRIC_NAME_CHARS` characters.
     """
@@ -67,11 +67,10 @@ def checked_number(name: str, value: object, bound: float) -> float:
     number = math.nan
     if is_number(value):
         try:
-            number = float(value)  # type: ignore[arg-type]
+            number = float(value.item() if getattr(value, "shape", ()) else value)  # type: ignore[arg-type, attr-defined]
         except Exception as error:
-            raise BadRewardError(
-                f"{name} is {shown(value)}, which does not convert to a float: {shown(error)}"
-            ) from error
+            why = shown(error)
+            raise BadRewardError(f"{name} is {shown(value)}, which does not convert to a float: {why}") from error
     if not abs(number) <= bound:
         raise BadRewardError(f"{name} is {shown(value)}; it must be a finite number from {-bound:g} to {bound:g}")
     return number
@@ -98,8 +97,8 @@ def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[st
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value stands for one real number: no text, no array, nothing complex."""
+    """Return whether a value stands for one real number: no text, no array of several elements, nothing complex."""
     if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
         return False
     kind = type(value)
-    return (hasattr(kind, "__float__") or hasattr(kind, "__index__")) and getattr(value, "shape", ()) == ()
+    return (hasattr(kind, "__float__") or hasattr(kind, "__index__")) and math.prod(getattr(value, "shape", ())) == 1

@@ -49,14 +49,11 @@ class Rubric(Generic[P]):
         if len(self._functions) < len(functions):
             names = [_name(function) for function in functions]
             twice = next(name for name in names if names.count(name) > 1)
-            raise WorkflowError(
-                f"two reward functions of a rubric are named {twice!r}; each is a metric, so name them apart"
-            )
+            raise WorkflowError(f"two reward functions of a rubric are named {twice!r}; give each metric its own name")
         weights = [1.0] * len(functions) if weights is None else weights
         if len(weights) != len(functions):
-            raise WorkflowError(
-                f"weights has {len(weights)} numbers, and the rubric has reward functions {list(self._functions)}: give one for each"
-            )
+            have = f"the rubric has reward functions {list(self._functions)}: give one for each"
+            raise WorkflowError(f"weights has {len(weights)} numbers, and {have}")
         self.weights = {
             name: checked_number(f"the weight of {name}", weight, MAX_METRIC)
             for name, weight in zip(self._functions, weights, strict=True)

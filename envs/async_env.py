@@ -14,14 +14,17 @@ import anyio.from_thread
 import anyio.to_thread
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
-from openai import omit
+from openai import BadRequestError, omit
 
 from agentrl.concurrency.resources import Resources
 from agentrl.envs.gym_env import GymEnv
 from agentrl.envs.tool_env import THREADS, Message, ToolEnv
 from agentrl.errors import EpisodeError
+from agentrl.reward import MAX_REWARD, checked_number
 
 if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
     from agentrl.episode import Episode
 
 CLOSE_TIMEOUT_S = 10.0
@@ -144,31 +147,44 @@ class AsyncToolEnv:
         self.messages.extend(observation)
         self.truncated = bool(truncated) and not terminated
         self.done = bool(terminated or truncated)
-        self.total_reward += float(reward)
-        return float(reward)
+        earned = checked_number("the reward of step", reward, MAX_REWARD)
+        self.total_reward += earned
+        return earned
 
     async def play(self, episode: Episode[Any], *, max_turns: int | None = None, turn_rewards: bool = False) -> float:
         """Play the episode's model in this environment until it is done, and return the total reward.
 
         An environment that was not reset yet is reset with `episode.group_seed` and `episode.task`. A reply whose tool call
-        could not be carried out is marked as failed (`trainer.turns.failed`). The episode's metrics become `turns`,
-        `failed_turns`, and what is a finite float in the environment's `info`.
+        could not be carried out is marked as failed (`trainer.turns.failed`). A conversation that outgrows the model's context is
+        truncated, and its last reply marked as such (`trainer.turns.truncated`). The episode's metrics become `turns`,
+        `failed_turns`, `truncated`, and what is a finite float in the environment's `info`.
 
         Args:
             episode: Whose model plays.
             max_turns: Replies after which the episode is truncated; the environment may have bounds of its own.
             turn_rewards: Give every reply the reward of its own step, for `trainer.advantage.turn_discount`.
+
+        Raises:
+            openai.BadRequestError: The opening alone is longer than the context.
         """
         if self._env is None:
             await self.reset(seed=episode.group_seed, options=episode.task)
         turns = failed = 0
+        reply: ChatCompletion | None = None
         while not self.done:
             if max_turns is not None and turns >= max_turns:
                 self.done = self.truncated = True
                 break
-            reply = await episode.client.chat.completions.create(
-                model=episode.model, messages=self.messages, tools=self.tools
-            )
+            try:
+                reply = await episode.client.chat.completions.create(
+                    model=episode.model, messages=self.messages, tools=self.tools
+                )
+            except BadRequestError as error:
+                if reply is None or "context length" not in str(error):  # OpenAI's words, and those of open servers
+                    raise
+                episode.mark_truncated(reply.id)
+                self.done = self.truncated = True
+                break
             reward = await self.step(reply.choices[0].message)
             turns += 1
             if self.failed_calls:
@@ -177,7 +193,7 @@ class AsyncToolEnv:
             if turn_rewards:
                 episode.reward(reply.id, reward)
         noted = {name: value for name, value in self.info.items() if isinstance(value, float) and math.isfinite(value)}
-        episode.log(**{**noted, "turns": float(turns), "failed_turns": float(failed)})
+        episode.log(**{**noted, "turns": turns, "failed_turns": failed, "truncated": self.truncated})
         return self.total_reward
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from agentrl.envs.task_files import write_task_files
 from agentrl.envs.tool_env import ToolEnv
 from agentrl.envs.tools import tool, tool_of
+from agentrl.errors import ToolCallError
 
 DIFFICULTY = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 3}
 
@@ -30,10 +31,10 @@ def evaluate(expression: str) -> int:
     """Return the value of an expression of integers, `+`, `-`, `*` and parentheses.
 
     Raises:
-        ValueError: Anything else.
+        ToolCallError: It is anything else.
     """
     if len(expression) > 200:
-        raise ValueError("the expression is longer than 200 characters")
+        raise ToolCallError("the expression is longer than 200 characters")
 
     def value(node: ast.expr) -> int:
         match node:
@@ -43,12 +44,12 @@ def evaluate(expression: str) -> int:
                 return int(_OPERATORS[type(op)](value(left), value(right)))
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
                 return int(_OPERATORS[type(op)](value(operand)))
-        raise ValueError("only integers, +, -, * and parentheses are allowed")
+        raise ToolCallError("only integers, +, -, * and parentheses are allowed")
 
     try:
         tree = ast.parse(expression.strip(), mode="eval")
-    except (SyntaxError, MemoryError, RecursionError):
-        raise ValueError(f"{expression!r} is not an arithmetic expression") from None
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise ToolCallError(f"{expression!r} is not an arithmetic expression") from None
     return value(tree.body)
 
 

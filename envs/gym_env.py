@@ -56,6 +56,8 @@ class GymEnv(ToolEnv):
     counts as a failed call.
     """
 
+    refusals = (ToolCallError,)
+
     def __init__(
         self,
         env: gymnasium.Env[Any, Any] | str,
@@ -102,7 +104,7 @@ class GymEnv(ToolEnv):
         action = element_of(self.inner.action_space, arguments["action"], self._names)
         observation, reward, terminated, truncated, info = self.inner.step(action)
         self._note(info)
-        return Result(self._seen(observation), float(reward), bool(terminated or truncated))
+        return Result(self._seen(observation), reward, bool(terminated or truncated))  # type: ignore[arg-type] # it takes every number
 
     def close(self) -> None:
         """Close the environment within."""

@@ -9,12 +9,14 @@ env = episode.env("agentrl/MCP-v0", url="http://127.0.0.1:9000/mcp", shared=True
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
@@ -23,8 +25,13 @@ from agentrl.concurrency.resources import Held, Resources
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError
+from agentrl.machine.proxy_variables import is_loopback
 
 PROBE_TIMEOUT_S = 5.0
+STDERR_TIMEOUT_S = 1.0
+"""How long the end of a server's standard error is waited for after its own."""
+SHOWN_LINES = 10
+SHOWN_LINE_BYTES = 500
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,8 @@ class Connection:
     connect_timeout_s: float
     _client: Held[Any] | None = None
     _connecting: anyio.Lock = field(default_factory=anyio.Lock)
+    _stderr: deque[bytes] = field(default_factory=partial(deque, maxlen=SHOWN_LINES))
+    """The last lines of the standard error of a server that was started."""
 
     async def tools(self) -> list[Any]:
         """Return the tools that it offers.
@@ -105,15 +114,15 @@ class Connection:
             if self._client is None:
                 try:
                     with anyio.fail_after(self.connect_timeout_s):
-                        self._client = await self.resources.hold(partial(_open_client, self.server))
-                except TimeoutError:
-                    raise EpisodeError(
-                        f"the MCP server {self.server} did not answer within {self.connect_timeout_s:g} s"
-                    ) from None
+                        self._client = await self.resources.hold(partial(_open_client, self.server, self._stderr))
                 except Exception as error:
                     while isinstance(error, ExceptionGroup):
                         error = error.exceptions[0]
-                    raise EpisodeError(f"the MCP server {self.server} cannot be reached: {error}") from error
+                    late = f"did not answer within {self.connect_timeout_s:g} s"
+                    why = late if isinstance(error, TimeoutError) else f"cannot be reached: {error}"
+                    lines = " | ".join(line.decode(errors="replace").strip() for line in self._stderr)
+                    why += f". The end of its standard error: {lines}" if lines else ""
+                    raise EpisodeError(f"the MCP server {self.server} {why}") from error
             return self._client.value
 
     async def _lose_unless_alive(self, client: Any) -> bool:
@@ -144,6 +153,8 @@ class MCPEnv(ToolEnv):
         tool_timeout_s: bound of one call.
         tools: names of the tools to offer. Default: all.
     """
+
+    refusals = (ToolCallError,)
 
     def __init__(
         self,
@@ -230,27 +241,43 @@ async def _open_connection(server: Server, resources: Resources, timeout_s: floa
 
 
 @asynccontextmanager
-async def _open_client(server: Server) -> AsyncIterator[Any]:
+async def _open_client(server: Server, stderr: deque[bytes]) -> AsyncIterator[Any]:
     import httpx2
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
-    with ExitStack() as files:
-        transport: AbstractAsyncContextManager[Any]
-        if server.command:
-            silence = files.enter_context(await in_thread(open, os.devnull, "w"))
-            parameters = StdioServerParameters(
-                command=server.command[0], args=list(server.command[1:]), env=dict(server.env) or None, cwd=server.cwd
-            )
-            transport = stdio_client(parameters, errlog=silence)
-            async with Client(transport, cache=None) as client:
-                yield client
-        else:
-            # Making a client reads certificates.
-            http = await in_thread(lambda: httpx2.AsyncClient(headers=dict(server.headers), timeout=None))
-            async with http, Client(streamable_http_client(server.url, http_client=http), cache=None) as client:
-                yield client
+    if server.command:
+        parameters = StdioServerParameters(
+            command=server.command[0], args=list(server.command[1:]), env=dict(server.env) or None, cwd=server.cwd
+        )
+        async with _read_end(stderr) as errlog, Client(stdio_client(parameters, errlog=errlog), cache=None) as client:
+            yield client
+    else:
+        headers, trust_env = dict(server.headers), not is_loopback(server.url)
+        # Making a client reads certificates.
+        http = await in_thread(lambda: httpx2.AsyncClient(headers=headers, timeout=None, trust_env=trust_env))
+        async with http, Client(streamable_http_client(server.url, http_client=http), cache=None) as client:
+            yield client
+
+
+@asynccontextmanager
+async def _read_end(lines: deque[bytes]) -> AsyncIterator[TextIO]:
+    """Yield a file, of what is written to which `lines` has the end when the context is left."""
+    reading, writing = os.pipe()
+
+    def read() -> None:
+        with os.fdopen(reading, "rb") as pipe:
+            lines.extend(iter(partial(pipe.readline, SHOWN_LINE_BYTES), b""))
+
+    reader = threading.Thread(target=read, daemon=True, name="standard error of an MCP server")
+    reader.start()
+    try:
+        with os.fdopen(writing, "w") as file:
+            yield file
+    finally:
+        with anyio.CancelScope(shield=True):  # what the server has started may keep its output open
+            await in_thread(reader.join, STDERR_TIMEOUT_S)
 
 
 def _import_mcp() -> None:

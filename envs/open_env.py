@@ -23,7 +23,8 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.concurrency.resources import Held
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
-from agentrl.errors import EpisodeError
+from agentrl.errors import EpisodeError, ToolCallError
+from agentrl.machine.proxy_variables import is_loopback
 
 _BESIDE = ("done", "reward", "metadata")
 """Fields of an observation that are not for the model."""
@@ -39,6 +40,8 @@ class OpenEnv(ToolEnv):
         base_url: where the server is.
         connect_timeout_s, tool_timeout_s: bounds of connecting and of one action.
     """
+
+    refusals = (ToolCallError,)
 
     def __init__(
         self, *, base_url: str, connect_timeout_s: float = 30.0, tool_timeout_s: float = 60.0, max_turns: int = 50
@@ -90,14 +93,19 @@ class OpenEnv(ToolEnv):
 
     async def _act(self, **action: Any) -> Result:
         assert self._held is not None
-        done = await self._held.value.step(action)
-        return Result(_shown(done.observation), float(done.reward or 0.0), bool(done.done))
+        try:
+            done = await self._held.value.step(action)
+        except RuntimeError as error:  # the server's own, of this action
+            raise ToolCallError(str(error)) from error
+        return Result(_shown(done.observation), done.reward or 0.0, bool(done.done))
 
     async def _call_tool(self, name: str, **arguments: Any) -> Result:
         return await self._act(type="call_tool", tool_name=name, arguments=arguments)
 
     async def _offered(self, client: Any) -> list[Tool]:
-        async with await in_thread(lambda: httpx2.AsyncClient(timeout=self._connect_timeout_s)) as http:
+        trust_env = not is_loopback(self._base_url)
+        make_http = partial(httpx2.AsyncClient, timeout=self._connect_timeout_s, trust_env=trust_env)
+        async with await in_thread(make_http) as http:
             response = await http.get(f"{self._base_url}/schema")
             response.raise_for_status()
             action = response.json()["action"]
@@ -122,8 +130,9 @@ class OpenEnv(ToolEnv):
 def _client(base_url: str, connect_timeout_s: float, message_timeout_s: float) -> Any:
     try:
         module = import_module("openenv.core.generic_client")
-    except ImportError:
-        raise EpisodeError("OpenEnv environments need its client: pip install -e '/path/to/agentrl[openenv]'") from None
+    except ImportError as error:
+        remedy = "pip install -e '/path/to/agentrl[openenv]'"
+        raise EpisodeError(f"OpenEnv environments need its client: {remedy} ({error})") from error
     return module.GenericEnvClient(base_url, connect_timeout_s=connect_timeout_s, message_timeout_s=message_timeout_s)
 
 

@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,9 +29,12 @@ from gymnasium import spaces
 from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs.tools import Tool, tools_of
 from agentrl.errors import BadRewardError, EpisodeError, ToolCallError, one_line
+from agentrl.reporting.code_place import place_of
+from agentrl.reporting.logger import logger
 from agentrl.reporting.middle_cut import cut_middle
-from agentrl.reward import is_number
+from agentrl.reward import MAX_REWARD, checked_number, is_number
 
+_log = logger(__name__)
 T = TypeVar("T")
 
 Message = dict[str, Any]
@@ -44,11 +48,17 @@ THREADS = anyio.CapacityLimiter(math.inf)
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a tool call, or of an answer: what the model reads, what it earned, whether the episode is over."""
+    """The result of a tool call, or of an answer: what the model reads, what it earned, whether the episode is over.
+
+    The reward may be any number that `agentrl.Reward` takes. Raises BadRewardError for what is none.
+    """
 
     content: Content = ""
     reward: float = 0.0
     done: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reward", checked_number("the reward of a Result", self.reward, MAX_REWARD))
 
 
 Step = tuple[list[Message], float, bool, bool, dict[str, Any]]
@@ -101,9 +111,13 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
 
     All of them may be `async def`. What is not runs in a worker thread and may block. A message without tool calls is the
     agent's answer and ends the episode, unless `on_answer` returns a `Result` that says otherwise; a tool may return one too.
-    After `max_turns` messages the episode is truncated. Whatever a tool raises, and whatever is wrong with a call, is told to
-    the model; `info["failed_calls"]` counts both.
+    After `max_turns` messages the episode is truncated. The model is told of what is wrong with its call, and of what a tool
+    raises that is one of `refusals`; `info["failed_calls"]` counts both. All else that is raised is the environment's own
+    fault, and fails the episode.
     """
+
+    refusals: tuple[type[Exception], ...] = (ToolCallError, ValueError, LookupError, ArithmeticError)
+    """The exceptions of a tool that a model's arguments may cause. Their text is for the model."""
 
     max_turns: int = 8
     tool_timeout_s: float = 60.0
@@ -121,8 +135,6 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         self._turn = 0
         self.run_async: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
         """Awaits on the event loop of an episode, for wrappers, which step this environment in a thread of theirs."""
-        self.note_fault: Callable[[str, Exception], None] | None = None
-        """Is told the name of a tool and what it raised, beside the model."""
         self._uses_own_loop = False
         self._blocked: str | None = None
 
@@ -218,21 +230,25 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return loop.portal.call(call)
 
     async def _call(self, function: dict[str, Any]) -> Result:
-        """Return the result of one call; what is wrong with it in words for the model."""
+        """Return the result of one call; what is wrong with it in words for the model. All else is raised with the tool's name."""
+        name = str(function.get("name"))
         try:
             return await self._result_of_call(function)
-        except Exception as error:
-            if self.note_fault is not None and not isinstance(error, TimeoutError):
-                self.note_fault(str(function.get("name")), error)
+        except self.refusals as error:
+            if not isinstance(error, ToolCallError):
+                frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+                _log_refusal(name, type(error).__name__, place_of(frames))
             self.info["failed_calls"] += 1
             return Result(f"error: {str(error) or type(error).__name__}")
+        except Exception as error:
+            error.add_note(f"This came out of the tool {name!r}; a ToolCallError would be told to the model.")
+            raise
 
     async def _result_of_call(self, function: dict[str, Any]) -> Result:
         """Return the result of a call of one of the tools.
 
         Raises:
-            ToolCallError: There is no such tool, or the arguments are wrong.
-            TimeoutError: It takes too long, or raises this itself.
+            ToolCallError: There is no such tool, the arguments are wrong, or it takes too long.
         """
         name = str(function.get("name"))
         known = {tool.name: tool for tool in self.toolset}
@@ -241,20 +257,21 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         arguments = known[name].arguments(function.get("arguments"))
         with anyio.move_on_after(self.tool_timeout_s):
             return _result(await self._do(name, partial(known[name].run, **arguments)))
-        raise TimeoutError(f"{name} took longer than {self.tool_timeout_s:g} s and was given up")
+        raise ToolCallError(f"{name} took longer than {self.tool_timeout_s:g} s and was given up")
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs.
 
         Raises:
-            ToolCallError: The code called `sys.exit`.
+            EpisodeError: The code called `sys.exit`.
+            ToolCallError: Other code of it that hangs was given up, and still runs.
         """
         try:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments)
             return await self._in_thread(name, function, *arguments)
         except SystemExit as error:
-            raise ToolCallError(f"{name} called sys.exit({error.code!r})") from None
+            raise EpisodeError(f"{name} called sys.exit({error.code!r})") from error
 
     async def _in_thread(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         if self._blocked is not None:
@@ -283,7 +300,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
                 f"{type(self).__name__}.on_answer returned {one_line(repr(returned), 200)} of type {type(returned).__name__}; "
                 "return a number, or a Result"
             )
-        return Result(reward=float(returned), done=True)
+        return Result(reward=returned, done=True)
 
     def _shortened(self, content: Content) -> Content:
         if not isinstance(content, str):
@@ -312,6 +329,12 @@ def event_loop_thread() -> EventLoopThread:
 
     threading.Thread(target=anyio.run, args=(serve,), daemon=True, name="agentrl environments").start()
     return started.result()
+
+
+@cache
+def _log_refusal(name: str, kind: str, place: str) -> None:
+    """Log once for each place what only the model would read: it may be a fault of the environment's all the same."""
+    _log.warning("The tool %s raised %s at %s, which is told to the model as a fault of its call.", name, kind, place)
 
 
 def _result(returned: Any) -> Result:

@@ -63,7 +63,7 @@ class Tool:
         """
         try:
             given = json.loads(text or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ToolCallError(f"the arguments are not valid JSON: {error}") from None
         if not isinstance(given, dict):
             raise ToolCallError(f"the arguments must be a JSON object, not {type(given).__name__}")
@@ -98,7 +98,7 @@ def _definition(function: Callable[..., Any]) -> Tool:
     """Return the tool of a function that is bound to no instance: every episode makes instances, and their tools are the same.
 
     Raises:
-        ToolDefinitionError: A parameter has no type, or cannot be given by name.
+        ToolDefinitionError: A parameter has no type, cannot be given by name, or has a default such as inf.
     """
     name = function.__name__
     docstring = docstring_parser.parse(inspect.getdoc(function) or "")
@@ -116,6 +116,12 @@ def _definition(function: Callable[..., Any]) -> Tool:
         fields[parameter.name] = (hints[parameter.name], Field(default, description=described.get(parameter.name)))
     model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     content = model.model_json_schema()
+    for part, schema in (content["properties"] | content.get("$defs", {})).items():
+        try:
+            json.dumps(schema, allow_nan=False)
+        except ValueError:
+            why = f"the schema of {part!r} holds a number that JSON has no form for: {schema}; use None for inf"
+            raise ToolDefinitionError(f"tool {name}: {why}") from None
     parameters = {"type": "object", "properties": _untitled(content["properties"])}
     parameters |= {key: content[key] for key in ("required", "$defs") if key in content}
     return Tool(name, docstring.description or "", parameters, function, model)

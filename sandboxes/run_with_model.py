@@ -81,7 +81,7 @@ async def run_with_model(
     """
     limits = sandbox.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
     process = await sandbox.start_python(RELAY, timeout_s=timeout_s + REPORT_S, limits=limits)
-    async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:
+    async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None, trust_env=False)) as http:
         model = _Model(http, httpx2.URL(base_url.removesuffix("/").removesuffix("/v1")), api_key)
         sending, answers = anyio.Lock(), _Answers()
         given = {"argv": list(argv), "env": dict(env or {}), "timeout_s": timeout_s}

@@ -152,6 +152,17 @@ def no_blocking_call_in_the_event_loop() -> Iterator[None]:
 
 
 @pytest.fixture
+def dead_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that names proxies, of which nothing answers, and some clients cannot even be made."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "socks5://127.0.0.1:9")
+
+
+@pytest.fixture
 def no_garbage_collection() -> Iterator[None]:
     """A search for garbage is of all threads, and comes to the one that is measured as chance has it."""
     gc.collect()

@@ -26,6 +26,7 @@ from pydantic import Field
 
 from agentrl import Episode, Reward
 from agentrl.errors import EpisodeError
+from agentrl.machine.proxy_variables import is_loopback
 from agentrl.workflows.chat import ChatTask, conversation
 
 ASK = """Grade the reply to a question.
@@ -162,9 +163,7 @@ def judge_of(settings: str) -> Judge:
         for name in ("base_url", "model", "api_key")
     }
     if not named["base_url"] or not named["model"]:
-        raise EpisodeError(
-            "there is no judge; set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL, or 'judge' in the task"
-        )
+        raise EpisodeError("there is no judge; set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL, or the task's judge")
     cache = os.environ.get("AGENTRL_JUDGE_CACHE")
     return Judge(named["base_url"], named["model"], named["api_key"] or "-", Path(cache) if cache else None)
 
@@ -172,6 +171,6 @@ def judge_of(settings: str) -> Judge:
 @asynccontextmanager
 async def _client(base_url: str, api_key: str, timeout_s: float) -> AsyncIterator[openai.AsyncOpenAI]:
     # Making a client reads certificates.
-    make = lambda: openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout_s, max_retries=RETRIES)  # noqa: E731
-    async with await in_thread(make) as client:
-        yield client
+    make = lambda: openai.DefaultAsyncHttpxClient(timeout=timeout_s, trust_env=not is_loopback(base_url))  # noqa: E731
+    async with await in_thread(make) as http:
+        yield openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=RETRIES, http_client=http)

@@ -26,16 +26,10 @@ def run_git(folder: Path, *command: str, stdin: str = "", **variables: str) -> b
         OSError: git cannot be run, takes too long or fails; the message is what it said.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    words = ["git", "-C", str(folder), *command]
     env = {**own, "GIT_CEILING_DIRECTORIES": str(folder.parent), **variables}
     try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(folder), *command],  # noqa: S607
-            input=stdin.encode(),
-            capture_output=True,
-            env=env,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = subprocess.run(words, input=stdin.encode(), capture_output=True, env=env, timeout=TIMEOUT_S, check=False)  # noqa: S603
     except FileNotFoundError as error:
         raise OSError(NO_GIT) from error
     except subprocess.TimeoutExpired as error:

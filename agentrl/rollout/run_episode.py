@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -17,6 +18,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
 from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
+from agentrl.machine.proxy_variables import is_loopback
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.code_place import place_of_function
@@ -329,10 +331,8 @@ async def remote_runner(
         sandboxes: Those that episodes get; None: none.
     """
     # Making a client reads certificates, and imports its transport the first time.
-    async with (
-        await in_thread(DefaultAsyncHttpxClient) as http,
-        open_environments() as make_env,
-    ):
+    make_http = partial(DefaultAsyncHttpxClient, trust_env=not is_loopback(base_url))
+    async with await in_thread(make_http) as http, open_environments() as make_env:
         client = await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url, http_client=http))
         yield EpisodeRunner(
             workflow=workflow,

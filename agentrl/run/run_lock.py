@@ -19,9 +19,8 @@ from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
 from agentrl.evaluation.directory import check_holds_no_evaluation
-from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
+from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, started, take
 from agentrl.machine.disk import make_directory
-from agentrl.machine.process_start import started
 from agentrl.machine.whole import write_whole
 from agentrl.rollout.database import RESTORE
 from agentrl.run.run_directory import read_config, whole_checkpoints
@@ -182,7 +181,7 @@ class _Owner:
 
     pid: str
     started: str
-    """When it started, as `agentrl.machine.process_start` says it; empty where that is unknown."""
+    """When it started, as `agentrl.machine.directory_lock` says it; empty where that is unknown."""
 
     @property
     def alive(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,8 +29,6 @@ INTERRUPTED_AFTER_S = 5.0
 """When what blocks the event loop is interrupted."""
 ROUNDS = 4
 """How often an environment is made and closed to see what it leaves."""
-FAULTS = (AssertionError, AttributeError, ImportError, NameError, RuntimeError, TypeError)
-"""What a tool raises that is at fault itself: it means to tell the model nothing by it, as it may by a ValueError or a KeyError."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -175,8 +172,6 @@ class _Checked:
         if not (self._check_messages("reset", env.messages, opening=True) and self._check_tools(env)):
             return None
         played = _Played(list(env.messages), [], [])
-        faults: list[tuple[str, Exception]] = []
-        env.tool_env.note_fault = lambda name, error: faults.append((name, error))
         for turn in range(first_turn, first_turn + self.max_steps):
             reply = exercising_reply(env.tool_env.tools, turn)
             message = as_message(reply, f"call-{turn}")
@@ -189,25 +184,17 @@ class _Checked:
             except BadRewardError as error:
                 add(
                     f"the message {_shown(message)} earned no reward: {one_line(error, 300)}",
-                    "let on_answer return a finite number on every way through it, or a Result",
+                    "return a finite number on every way through on_answer and the tools, or a Result",
                 )
                 return None
             except Exception as error:
                 add(
                     f"the message {_shown(message)} made step raise {_named(error)}",
-                    "a model may say anything: on_answer must return a reward for every text",
+                    "mend it; a tool that means to refuse a call raises ToolCallError, and on_answer must return a reward for every text",
                 )
                 return None
-            for name, fault in faults:
-                if isinstance(fault, FAULTS):
-                    add(
-                        f"the message {_shown(message)}, whose arguments fit its schema, made the tool {name!r} raise {_named(fault)}",
-                        "mend the tool; one that means to refuse a call raises ToolCallError or ValueError, whose text the model reads",
-                    )
-                    return None
-            faults.clear()
             observation = env.messages[before:]
-            if not self._check_step(message, observation, reward):
+            if not self._check_messages("step", observation, opening=False):
                 return None
             played.observations.append(observation)
             played.rewards.append(reward)
@@ -218,15 +205,6 @@ class _Checked:
             "set max_turns, or return Result(done=True) when it is over",
         )
         return None
-
-    def _check_step(self, message: Any, observation: list[Any], reward: float) -> bool:
-        if not math.isfinite(reward):
-            self.problems.add(
-                f"the message {_shown(message)} earned the reward {reward}",
-                "return finite numbers; an episode whose reward is none fails",
-            )
-            return False
-        return self._check_messages("step", observation, opening=False)
 
     def _check_messages(self, method: str, messages: list[Any], *, opening: bool) -> bool:
         wrong = next((m for m in messages if not isinstance(m, dict) or m.get("role") not in _ROLES), None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import openai
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
@@ -26,8 +27,8 @@ async def served_model(config: RunConfig) -> AsyncIterator[ScriptedModel]:
         open_model_proxy(config, engine, chat_format) as proxy,
     ):
         session = proxy.open_session(SamplingDefaults(max_tokens=config.rollout.max_tokens))
-        make = lambda: AsyncOpenAI(base_url=proxy.base_url, api_key=session.key, max_retries=0)  # noqa: E731
-        async with await in_thread(make) as client:  # making it reads certificates
+        http = await in_thread(partial(DefaultAsyncHttpxClient, trust_env=False))  # making it reads certificates
+        async with AsyncOpenAI(base_url=proxy.base_url, api_key=session.key, max_retries=0, http_client=http) as client:
             yield ScriptedModel(lambda request: _forwarded(client, proxy.model, request))
 
 

@@ -1,16 +1,24 @@
-"""An environment is made and closed in threads: whatever is cancelled, what was made is closed."""
+"""An environment is made and closed in threads, and played for as long as the context lasts."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import gymnasium
 import pytest
 
-from agentrl.envs import AsyncToolEnv
+from agentrl import Episode
+from agentrl.config import TurnsConfig
+from agentrl.envs import AsyncToolEnv, Result, ToolEnv
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.rollout.group_advantages import mask_turns
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import local_runner
 from tests.components import wait_until
+from tests.scripted_engine import ScriptedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -53,3 +61,46 @@ async def test_an_environment_that_is_there_only_after_its_reset_was_cancelled_i
         group.cancel_scope.cancel()
     await env.close()
     await wait_until(lambda: Counted.made > before and not open_now, 40)
+
+
+class Talk(ToolEnv):
+    """Goes on for ever: every message earns something, and is answered with more text."""
+
+    max_turns = 10**6
+
+    def on_reset(self, task: dict[str, Any]) -> str:
+        return "1 " * int(task["opening"])
+
+    def on_answer(self, content: str) -> Result:
+        return Result("2 " * 20, reward=1.0)
+
+
+async def talk(episode: Episode) -> float:
+    return await episode.env(Talk).play(episode)
+
+
+async def outcome_of_talk(chat_format: ChatFormat, opening: int) -> Outcome:
+    async with (
+        open_proxy(ScriptedEngine(), replace(chat_format, context_length=200), "nano") as proxy,
+        local_runner(talk, proxy, timeout_s=60, defaults=SamplingDefaults(max_tokens=3)) as runner,
+    ):
+        return await runner.run({"opening": opening}, 0)
+
+
+async def test_a_conversation_that_outgrows_the_context_ends_truncated_with_the_reward_so_far(
+    nano_format: ChatFormat,
+) -> None:
+    outcome = await outcome_of_talk(nano_format, opening=1)
+    turns = outcome.record.turns
+    assert (outcome.status, outcome.error) == ("finished", None)
+    assert outcome.reward == len(turns) > 1
+    assert outcome.metrics == {"turns": len(turns), "failed_turns": 0.0, "truncated": 1.0}
+    assert [turn.truncated for turn in turns] == [False] * (len(turns) - 1) + [True]
+    mask_turns(outcome.record, TurnsConfig(truncated="mask"))
+    assert [turn.trained for turn in turns] == [True] * (len(turns) - 1) + [False]
+
+
+async def test_an_opening_that_is_longer_than_the_context_is_a_failure(nano_format: ChatFormat) -> None:
+    outcome = await outcome_of_talk(nano_format, opening=1000)
+    assert outcome.status == "failed"
+    assert "context length is 200 tokens" in (outcome.error or "")

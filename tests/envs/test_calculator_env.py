@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agentrl.envs import AsyncToolEnv, MessageSpace
 from agentrl.envs.calculator_env import distinct_tasks, evaluate
+from agentrl.errors import ToolCallError
 
 TASK = {"question": "What is 2 + 3?", "answer": "5", "metadata": {"expression": "2 + 3"}}
 
@@ -48,7 +49,7 @@ def test_the_calculator_agrees_with_python(expression: str) -> None:
     "expression", ["", "1 +", "__import__('os')", "2 ** 9", "1 / 2", "x", "1.5 + 1", "True", "9" * 300]
 )
 def test_the_calculator_takes_nothing_else(expression: str) -> None:
-    with pytest.raises(ValueError, match=r"expression|integers"):
+    with pytest.raises(ToolCallError, match=r"expression|integers"):
         evaluate(expression)
 
 

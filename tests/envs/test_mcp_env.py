@@ -57,7 +57,7 @@ async def test_over_standard_input_and_output() -> None:
         await env.close()
 
 
-async def test_over_http(http: dict[str, Any]) -> None:
+async def test_over_http_and_past_the_proxy_of_the_environment(http: dict[str, Any], dead_proxy: None) -> None:
     async with open_resources() as resources:
         env = await opened(resources, **http, headers={"x-key": "1"})
         assert await said(env, "add", a=2, b=3) == "5"
@@ -134,7 +134,14 @@ async def test_without_an_event_loop_it_works_too() -> None:
     [
         ({"command": ["/nowhere/server"]}, "cannot be reached"),
         ({"command": [sys.executable, "-c", "raise SystemExit(1)"]}, "cannot be reached"),
-        ({"command": [sys.executable, "-c", "import time; time.sleep(60)"], "connect_timeout_s": 0.5}, "within 0.5 s"),
+        (
+            {"command": [sys.executable, "-c", "import no_such_package"]},
+            r"cannot be reached: .*The end of its standard error: .* \| ModuleNotFoundError: No module named 'no_such_package'$",
+        ),
+        (
+            {"command": ["sh", "-c", "echo the key is missing >&2; exec sleep 60"], "connect_timeout_s": 0.5},
+            r"within 0.5 s\. The end of its standard error: the key is missing$",
+        ),
         ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached"),
     ],
 )

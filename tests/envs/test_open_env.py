@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
+    import_module("openenv.core.generic_client")  # it makes a client of its own of whatever proxies there are by then
     with python_server(Path(__file__).with_name("open_env_server.py")) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -39,7 +41,9 @@ async def guess(env: AsyncToolEnv, **arguments: object) -> float:
     return await env.step({"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]})
 
 
-async def test_an_episode_with_the_servers_schema_and_rewards(url: str) -> None:
+async def test_an_episode_with_the_servers_schema_and_rewards_past_the_proxy_of_the_environment(
+    url: str, dead_proxy: None
+) -> None:
     async with open_resources() as resources:
         env = await opened(resources, url, seed=41)
         assert [message["content"] for message in env.messages] == ["Play.", "Guess a number from 1 to 100."]

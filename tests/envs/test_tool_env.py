@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -11,12 +12,16 @@ from typing import Any
 
 import anyio
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformReward
 
+from agentrl import Episode
 from agentrl.envs import AsyncToolEnv, Message, Result, ToolEnv, tool
-from agentrl.errors import EpisodeError
+from agentrl.errors import EpisodeError, ToolCallError
+from agentrl.rollout.run_episode import remote_runner
+from agentrl.testing import ScriptedModel, ToolCall
 from tests.components import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -196,6 +201,18 @@ class Trouble(ToolEnv):
         raise StopIteration
 
     @tool
+    def refuse(self) -> str:
+        raise ToolCallError("not now")
+
+    @tool
+    async def misspell(self) -> str:
+        return self.relaesed  # type: ignore[attr-defined,no-any-return]
+
+    @tool
+    def earn_text(self) -> Result:
+        return Result(reward="1")  # type: ignore[arg-type]
+
+    @tool
     def flood(self) -> str:
         return "begin" + "x" * 10_000_000 + "end"
 
@@ -225,12 +242,10 @@ async def said(env: AsyncToolEnv, name: str, **arguments: Any) -> Any:
     [
         ("fail", "error: 'nothing there'"),
         ("fail_silently", "error: ValueError"),
-        ("leave", "error: leave called sys.exit(3)"),
-        ("leave_async", "error: leave_async called sys.exit('now')"),
         ("hang", "error: hang took longer than 0.3 s and was given up"),
         ("hang_async", "error: hang_async took longer than 0.3 s and was given up"),
         ("nothing", "error: no tool 'nothing'; the tools are hang, hang_async, fail"),
-        ("stop", "error: "),
+        ("refuse", "error: not now"),
     ],
 )
 async def test_the_model_is_told_what_went_wrong(name: str, told: str) -> None:
@@ -249,6 +264,103 @@ async def test_the_model_is_told_what_went_wrong(name: str, told: str) -> None:
     assert not env.done
     if name == "hang_async":
         assert env.tool_env.cancelled  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("misspell", "AttributeError: 'Trouble' object has no attribute 'relaesed'"),
+        ("earn_text", "BadRewardError: the reward of a Result is '1'"),
+        ("leave", "EpisodeError: leave called sys.exit(3)"),
+        ("leave_async", "EpisodeError: leave_async called sys.exit('now')"),
+        ("stop", "StopIteration"),
+    ],
+)
+async def test_a_fault_of_the_environments_own_fails_the_episode_and_says_in_which_line(name: str, fault: str) -> None:
+    async def run(episode: Episode) -> float:
+        return await episode.env(Trouble).play(episode)
+
+    model = ScriptedModel(ToolCall(name), "done")
+    async with (
+        model.serve() as url,
+        remote_runner(run, base_url=url, api_key="-", model="m", timeout_s=60) as runner,
+    ):
+        outcome = await runner.run({}, 0)
+    assert (outcome.status, len(model.requests)) == ("failed", 1), "the model was told"
+    assert outcome.error is not None
+    assert fault in outcome.error
+    assert f"This came out of the tool '{name}'" in outcome.error
+    assert re.search(rf'{re.escape(__file__)}", line \d+, in {name}\b', outcome.error)
+
+
+async def test_what_may_be_either_is_told_to_the_model_and_logged_once_with_its_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Unclear(Trouble):
+        @tool
+        def look_up(self) -> str:
+            return {}["word"]  # type: ignore[no-any-return]
+
+    env = AsyncToolEnv(Unclear())
+    await env.reset()
+    for name in ("look_up", "refuse", "nothing", "look_up"):
+        await said(env, name)
+    (line,) = [record.getMessage() for record in caplog.records if "told to the model" in record.getMessage()]
+    assert re.match(rf"The tool look_up raised KeyError at {re.escape(__file__)}:\d+ in look_up", line)
+
+
+@pytest.mark.parametrize(
+    ("reward", "earned"), [(np.array([0.5]), 0.5), (np.array([[2.0]]), 2.0), (np.float32(0.25), 0.25), (True, 1.0)]
+)
+async def test_a_reward_is_any_one_number_of_a_tool_an_answer_and_a_plain_environment(
+    reward: Any, earned: float
+) -> None:
+    class Earns(ToolEnv):
+        def on_reset(self, task: Any) -> str:
+            return "Go."
+
+        @tool
+        def earn(self) -> Result:
+            return Result(reward=reward)
+
+        def on_answer(self, content: str) -> Any:
+            return reward
+
+    class Plain(gymnasium.Env[Any, Any]):
+        observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return 0, {}
+
+        def step(self, action: Any) -> Any:
+            return 0, reward, True, False, {}
+
+    env = AsyncToolEnv(Earns())
+    await env.reset()
+    assert await env.step(calls(("earn", {}))) == earned
+    assert await env.step({"role": "assistant", "content": "done"}) == earned
+    assert env.total_reward == 2 * earned
+    plain = AsyncToolEnv(Plain())
+    await plain.reset()
+    assert await plain.step(calls(("act", {"action": 0}))) == earned
+
+
+async def test_an_action_that_fits_is_never_the_models_fault_whatever_the_environment_raises() -> None:
+    class Broken(gymnasium.Env[Any, Any]):
+        observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return 0, {}
+
+        def step(self, action: Any) -> Any:
+            return {}["state"], 0.0, True, False, {}
+
+    env = AsyncToolEnv(Broken())
+    await env.reset()
+    await env.step(calls(("act", {"action": 7})))
+    assert "is not an action" in env.messages[-1]["content"]
+    with pytest.raises(KeyError, match="state"):
+        await env.step(calls(("act", {"action": 1})))
 
 
 async def test_ten_megabytes_lose_their_middle() -> None:

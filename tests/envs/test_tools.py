@@ -109,6 +109,23 @@ def test_a_function_that_cannot_be_a_tool_says_why() -> None:
         tool_of(open_ended)
 
 
+class Bounds(BaseModel):
+    most: float = float("inf")
+
+
+def test_a_default_that_json_cannot_say_is_refused_with_its_name() -> None:
+    def wait(seconds: float = float("inf")) -> None:
+        pass
+
+    def draw(within: Bounds) -> None:
+        pass
+
+    with pytest.raises(ToolDefinitionError, match=r"tool wait: the schema of 'seconds' holds a number .*inf"):
+        tool_of(wait)
+    with pytest.raises(ToolDefinitionError, match=r"tool draw: the schema of 'Bounds' holds a number .*inf"):
+        tool_of(draw)
+
+
 def test_the_tools_of_a_class_come_in_its_order_and_can_be_overridden() -> None:
     class Base:
         @tool

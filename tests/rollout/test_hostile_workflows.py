@@ -316,14 +316,16 @@ def test_a_description_shows_causes_members_and_notes() -> None:
     assert f"{__file__}" in text
 
 
-@pytest.mark.parametrize("value", [1e6, -1e6, True, 3, np.float64(0.5), np.bool_(True), torch.tensor(2)])
+@pytest.mark.parametrize(
+    "value", [1e6, -1e6, True, 3, np.float64(0.5), np.bool_(True), torch.tensor(2), np.ones(1), torch.ones(1, 1)]
+)
 def test_numbers_of_all_kinds_are_rewards(value: Any) -> None:
     earned = Reward.of(value).value
     assert type(earned) is float
-    assert earned == float(value)
+    assert earned == np.asarray(value).item()
 
 
-@pytest.mark.parametrize("value", [1.001e6, float("inf"), None, "1", b"1", 1j, [1.0], np.ones(1), np.str_("1")])
+@pytest.mark.parametrize("value", [1.001e6, float("inf"), None, "1", b"1", 1j, [1.0], np.ones(2), np.str_("1")])
 def test_all_else_is_refused(value: Any) -> None:
     with pytest.raises(BadRewardError):
         Reward.of(value)

@@ -15,7 +15,7 @@ import pytest
 
 from agentrl.config import ModelConfig, RunConfig
 from agentrl.errors import ConfigError, StoreError
-from agentrl.machine.process_start import started
+from agentrl.machine.directory_lock import started
 from agentrl.machine.whole import write_whole
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store

@@ -25,7 +25,7 @@ async def test_a_workflow_meets_the_replies_in_turn() -> None:
     model = ScriptedModel(ToolCall("calculator", {"expression": "2 + 3"}), "5")
     async with scripted_episode(model, {"question": "2 + 3 =", "answer": "5", "metadata": {}}) as episode:
         assert await calculator.run(episode) == 1.0
-        assert dict(episode.metrics) == {"turns": 2.0, "failed_turns": 0.0}
+        assert dict(episode.metrics) == {"turns": 2.0, "failed_turns": 0.0, "truncated": 0.0}
     assert [len(request["messages"]) for request in model.requests] == [1, 3]
     assert model.requests[0]["tools"][0]["function"]["name"] == "calculator"
     assert model.requests[1]["messages"][-1]["content"] == "5"
@@ -122,7 +122,7 @@ async def play(episode: Episode, **options: Any) -> float:
 async def test_play_counts_turns_and_failed_turns_and_returns_the_total_reward() -> None:
     async with scripted_episode(ScriptedModel(ToolCall("fail"), ToolCall("nothing"), "done")) as episode:
         assert await play(episode) == 1.0
-        assert dict(episode.metrics) == {"turns": 3.0, "failed_turns": 2.0}
+        assert dict(episode.metrics) == {"turns": 3.0, "failed_turns": 2.0, "truncated": 0.0}
 
 
 async def test_play_stops_after_max_turns() -> None:

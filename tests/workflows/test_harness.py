@@ -40,8 +40,12 @@ headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.e
 request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), headers)
 print(json.loads(urllib.request.urlopen(request).read())["choices"][0]["message"]["content"])
 """
-SHELL = {"program": "python3", "command": 'python3 -c "$ASK" > /tmp/said && sh /tmp/said', "environment": {"ASK": ASK}}
-"""A small agent: what the model says is run by sh."""
+SHELL = {
+    "program": "python3",
+    "command": 'python3 -c "$ASK" > /tmp/said && sh /tmp/said',
+    "environment": {"ASK": ASK, "http_proxy": "http://127.0.0.1:9"},
+}
+"""A small agent: what the model says is run by sh. It has a proxy in its environment, as from its image, that must not be asked."""
 
 
 def task(**changes: Any) -> dict[str, Any]:

@@ -187,7 +187,7 @@ async def test_the_tool_loop_plays_any_environment() -> None:
     )
     outcome = await outcome_of(tool_loop.run, script, task)
     assert (outcome.error, outcome.reward) == (None, 1.0)
-    assert outcome.metrics == {"turns": 3.0, "failed_turns": 1.0}
+    assert outcome.metrics == {"turns": 3.0, "failed_turns": 1.0, "truncated": 0.0}
 
 
 async def test_gym_plays_any_gymnasium_environment() -> None:
@@ -286,7 +286,7 @@ async def test_any_program_is_an_agent() -> None:
     assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, ENDED_WELL)
 
 
-async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName) -> None:
+async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName, dead_proxy: None) -> None:
     outcome = await outcome_of(black_box.run, lambda _: "Paris", IN_A_SANDBOX, backend)
     assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, ENDED_WELL)
 

@@ -18,6 +18,7 @@ import torch
 from agentrl.engine.soundness import Expected, fault_of_tokens, rounded
 from agentrl.errors import TrainerError
 from agentrl.machine.privacy import without_secrets
+from agentrl.machine.proxy_variables import is_loopback
 from agentrl.trainer.packing import TrainingSequence
 
 TRIES = 3
@@ -44,7 +45,7 @@ def with_teacher_logprobs(sequences: Sequence[TrainingSequence], url: str, timeo
     deadline = time.monotonic() + timeout_s
     threads = ThreadPoolExecutor(REQUESTS_AT_ONCE)
     try:
-        with httpx.Client(base_url=url) as http:
+        with httpx.Client(base_url=url, trust_env=not is_loopback(url)) as http:
             server = _Server(http, deadline)
             # In a thread each, because a server that sends a byte now and then keeps a request from timing out.
             logprobs_of = threads.submit(_api_of, server, url).result(deadline - time.monotonic())
@@ -113,12 +114,8 @@ def _checked_logprobs(logprobs_of: LogprobsOf, ids: list[int]) -> list[float]:
 
 
 def _generate(server: _Server, ids: list[int]) -> list[float | None]:
-    body = {
-        "input_ids": ids,
-        "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
-        "return_logprob": True,
-        "logprob_start_len": 0,
-    }
+    sampling = {"max_new_tokens": 0, "temperature": 1.0}
+    body = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True, "logprob_start_len": 0}
     returned = server.post("/generate", body)["meta_info"]["input_token_logprobs"]
     if [token for _, token, *_ in returned] != ids:
         raise ValueError("it returned other tokens than it was sent")

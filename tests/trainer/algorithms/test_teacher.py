@@ -107,7 +107,7 @@ def test_a_token_is_worth_what_the_teacher_thinks_of_it() -> None:
     assert torch.allclose(worth, torch.full_like(worth, 1.5), atol=1e-5)
 
 
-def test_a_teacher_that_does_not_answer_is_an_error_that_says_what_it_must_be() -> None:
+def test_a_teacher_that_does_not_answer_is_an_error_that_says_what_it_must_be(dead_proxy: None) -> None:
     sequences = sampled(Policy(NANO, TrainerConfig()), torch.Generator().manual_seed(1))
     with pytest.raises(
         TrainerError, match=r"`trainer.teacher.url` = http://127\.0\.0\.1:1 gave no logprobs: ConnectError"
