@@ -13,21 +13,19 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
-from agentrl.sandboxes.backends.kubernetes_pods import Kubernetes
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
 from agentrl.sandboxes.backends.podman import Podman
 from agentrl.sandboxes.plugins import load_plugin, plugin_names
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
 
-BackendName = Literal["auto", "docker", "bubblewrap", "podman", "kubernetes", "UNSAFE_no_isolation"]
+BackendName = Literal["auto", "docker", "bubblewrap", "podman", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {
     "docker": Docker,
     "bubblewrap": Bubblewrap,
     "podman": Podman,
-    "kubernetes": Kubernetes,
     "UNSAFE_no_isolation": NoIsolation,
 }
 START_TIMEOUT_S = 60.0

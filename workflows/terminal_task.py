@@ -32,7 +32,7 @@ from agentrl.workflows.harnesses import Harness, NamedHarness
 from agentrl.workflows.shell_agent import work_with_a_shell
 from agentrl.workflows.task_verifier import OpenTask, open_task, verify
 
-WITHOUT_TASK_IMAGES = (*RUN_NO_IMAGES, "podman", "kubernetes")
+WITHOUT_TASK_IMAGES = (*RUN_NO_IMAGES, "podman")
 """Backends that do not run the images of tasks, which a Docker engine builds."""
 
 

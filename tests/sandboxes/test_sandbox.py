@@ -340,7 +340,7 @@ async def test_a_sandbox_with_a_network_reaches_the_host(backend: BackendName) -
 
 async def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"backend = 'firecracker'; use one of auto, docker, bubblewrap, podman, kubernetes"
+        ConfigError, match=r"backend = 'firecracker'; use one of auto, docker, bubblewrap, podman, UNSAFE_no_isolation"
     ):
         async with open_sandbox(backend="firecracker"):  # type: ignore[arg-type]
             pass

@@ -25,7 +25,7 @@ UNTRIED = ("network = false", "read-only root", "no privileges", "processes = 16
 
 @pytest.mark.soak
 async def test_docker_keeps_it(docker: BackendName) -> None:
-    """Bubblewrap is tried by `agentrl doctor --backend` (tests/cli/test_doctor.py), pods and a package's backend by their own tests."""
+    """Bubblewrap is tried by `agentrl doctor --backend` (tests/cli/test_doctor.py), a package's backend by its own tests."""
     await check_backend(docker)
 
 

@@ -92,7 +92,7 @@ async def test_a_backend_that_runs_no_images_is_refused_before_a_run_whose_tasks
         f"`sandbox.backend` = '{backend}' runs no images, and 1 are named, such as '{NOWHERE}' by the task calc" in told
     )
     folders = await in_thread(list_tasks, f"harbor:{GREETING}")
-    for other in (backend, "podman", "kubernetes"):
+    for other in (backend, "podman"):
         told = await refused("terminal_task", folders, other)
         assert f"`sandbox.backend` = '{other}' runs no images that a Docker engine builds" in told
         assert "use docker" in told
