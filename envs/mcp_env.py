@@ -70,14 +70,15 @@ class Connection:
         """
         client = await self._connected()
         with anyio.fail_after(self.connect_timeout_s):
-            tools: list[Any] = []
+            tools: dict[str, Any] = {}
             cursor: str | None = None
             while True:
                 page = await client.list_tools(cursor=cursor)
-                tools += page.tools
+                new = {tool.name: tool for tool in page.tools if tool.name not in tools}
+                tools |= new
                 cursor = page.next_cursor
-                if not cursor:
-                    return tools
+                if not cursor or not new:  # some servers name the same next page for ever
+                    return list(tools.values())
 
     async def call(self, name: str, **arguments: Any) -> Result:
         """Call a tool.

@@ -160,3 +160,23 @@ async def test_nonsense_is_refused() -> None:
             await env.reset(options={})
     with pytest.raises(EpisodeError, match="lives in an episode"):
         await AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", **STDIO)).reset(options=TASK)
+
+
+SAME_PAGE_FOR_EVER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    version = asked.get("params", {}).get("protocolVersion")
+    info = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+    page = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}], "nextCursor": "same"}
+    if "id" in asked:
+        result = page if asked["method"] == "tools/list" else info
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+async def test_a_server_that_names_the_same_next_page_for_ever_is_asked_once_more() -> None:
+    async with open_resources() as resources:
+        env = await opened(resources, command=[sys.executable, "-c", SAME_PAGE_FOR_EVER])
+        assert [tool["function"]["name"] for tool in env.tools] == ["add"]
+        await env.close()
