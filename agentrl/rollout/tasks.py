@@ -67,8 +67,8 @@ class Tasks(Protocol):
         """A text that stays the same where a resumed run goes on with the same tasks."""
         ...
 
-    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
-        """Return the task of a group that starts under a policy version; None: the epochs are over. May block.
+    def task_of_group(self, group_id: int) -> GroupTask | None:
+        """Return the task of a group; None: the epochs are over. May block.
 
         Raises:
             TaskFileError: The tasks cannot be read.
@@ -92,7 +92,7 @@ class TaskList:
         order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
         return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
 
-    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """Return the task of a group."""
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
@@ -125,7 +125,7 @@ class TaskStream:
         """The same text for all streams: what one holds shows only as it comes."""
         return "a stream of tasks"
 
-    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """Return the task of a group. Groups are best asked for in turn: going back means starting again.
 
         What fails in the middle of the stream, and what is no task, counts as a task, with its fault.
