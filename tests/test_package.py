@@ -183,7 +183,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "trainer.lora": "rank alpha targets roles",
         "trainer.checkpoint": "every keep url",
         "data": "sources columns fields epochs eval_share",
-        "data.order": "kind bounds floor weights unseen stages level_field learned_at in_a_row active max_groups",
+        "data.order": "kind bounds floor weights unseen",
         "eval": "tasks limit samples pass_reward max_concurrent temperature",
     }
     for file in ("workflows/quickstart.toml", "workflows/frozen_lake.toml", "workflows/blackjack.toml"):

@@ -1,7 +1,6 @@
 """`agentrl sft`: a supervised warm start from conversations, on the trainer's own policy, packs and checkpoints.
 
-A conversation is a task with `messages` and, if need be, `tools`, in the form of OpenAI's chat completions. What the assistant
-says in it is trained on, laid out as the chat format lays out a rollout. Which conversations a step gets follows from its
+A conversation is a task as `agentrl.trainer.conversations` reads it. What the assistant says in it is trained on. Which conversations a step gets follows from its
 number alone, so an interrupted run goes on exactly where it was.
 """
 
@@ -20,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from renderers import build_training_sample
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
@@ -28,6 +26,7 @@ from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileE
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.check_start import with_model, with_roles
+from agentrl.rollout.conversation_rows import CONVERSATION
 from agentrl.rollout.manifest import check_files
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.tasks import GroupTask, Tasks
@@ -40,6 +39,7 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
+from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
@@ -104,10 +104,12 @@ def _leave_ranks() -> None:
 def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     """Train, on every rank. Rank 0 alone writes and prints."""
     run_dir, first = Path(config.run_dir), ranks.rank == 0
-    tasks, held_out = open_run_tasks(config, None)
+    tasks, held_out = open_run_tasks(config, None, CONVERSATION)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     held_out_sequences = [
-        conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)
+        sequence
+        for i, task in enumerate(held_out)
+        for sequence in training_sequences(task, chat_format, f"held-out conversation {i}")
     ]
     _batch(tasks, 0, config, chat_format)  # what is no conversation is refused before the model is loaded
     torch.set_num_threads(config.trainer.threads)
@@ -158,54 +160,6 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
         write_whole(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
-def conversation(task: Task, chat_format: ChatFormat, where: str) -> TrainingSequence:
-    """Make a training sequence, whose advantages are 1, of a conversation.
-
-    Args:
-        task: The conversation.
-        chat_format: How it becomes tokens.
-        where: What an error calls it.
-
-    Returns:
-        The sequence.
-
-    Raises:
-        TaskFileError: It is no conversation, or none that fits the context.
-    """
-    messages = task.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise TaskFileError(f'{where} holds no "messages": a conversation is {{"messages": [...], "tools": [...]}}')
-    try:
-        sample = build_training_sample(
-            chat_format.renderer,
-            messages,
-            tools=task.get("tools"),
-            role_to_mask=lambda message: message["role"] == "assistant",
-            ensure_final_stop=True,
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise TaskFileError(f"{where} cannot be rendered: {type(error).__name__}: {error}") from error
-    if not any(sample.loss_mask):
-        raise TaskFileError(f"{where} has no message of the assistant to learn from")
-    if len(sample.token_ids) > chat_format.context_length:
-        raise TaskFileError(
-            f"{where} has {len(sample.token_ids)} tokens, and the context is {chat_format.context_length}"
-        )
-    size = len(sample.token_ids)
-    zeros, ones = torch.zeros(size), torch.ones(size)
-    integers = torch.zeros(size, dtype=torch.long)
-    return TrainingSequence(
-        token_ids=torch.tensor(sample.token_ids),
-        loss_mask=torch.tensor(sample.loss_mask),
-        behaviour_logprobs=zeros,
-        versions=integers,
-        temperatures=ones,
-        advantages=ones,
-        rewards=zeros,
-        turn_index=integers,
-    )
-
-
 @torch.no_grad()
 def nll(policy: Policy, sequences: Sequence[TrainingSequence]) -> float | None:
     """Return the mean negative log-likelihood of a trained token.
@@ -252,7 +206,10 @@ def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) 
     size = config.rollout.batch_size if step < config.steps else 0
     found = [tasks.task_of_group(step * size + i) for i in range(size)]
     return [
-        conversation(_task(one), chat_format, f"conversation {one.index} of epoch {one.epoch}") for one in found if one
+        sequence
+        for one in found
+        if one
+        for sequence in training_sequences(_task(one), chat_format, f"conversation {one.index} of epoch {one.epoch}")
     ]
 
 

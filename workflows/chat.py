@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Self
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue, model_validator
 
 from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
@@ -25,10 +25,15 @@ from agentrl.workflows.answers import alternatives, check_answer, contains, fina
 Scorer = Callable[[str, dict[str, Any]], Any]
 
 
+def _text(prompt: Any) -> Any:
+    # Rows for verl have their messages here; they are in "messages" too.
+    return None if isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt) else prompt
+
+
 class ChatTask(BaseModel):
     """What a line of the task file needs. It may have more, as rows of data sets do."""
 
-    prompt: str | None = None
+    prompt: Annotated[str | None, BeforeValidator(_text)] = None
     messages: list[dict[str, JsonValue]] | None = Field(default=None, min_length=1)
     system: str = ""
     answer: JsonValue = None
@@ -76,17 +81,9 @@ async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:
 
 
 def conversation(task: dict[str, Any]) -> list[Any]:
-    """Return the messages that open the conversation of a task.
-
-    Raises:
-        WorkflowError: The task has none.
-    """
+    """Return the messages that open the conversation of a task."""
     system = [{"role": "system", "content": task["system"]}] if "system" in task else []
-    if "messages" in task:
-        return system + list(task["messages"])
-    if "prompt" not in task:
-        raise WorkflowError(f"the task needs 'prompt' or 'messages'; it has {sorted(task)}")
-    return [*system, {"role": "user", "content": task["prompt"]}]
+    return system + list(task.get("messages") or [{"role": "user", "content": task["prompt"]}])
 
 
 async def score(reply: str, task: dict[str, Any]) -> Reward:

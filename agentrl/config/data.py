@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agentrl.config.section import NotNegative, Positive, Section, Share
+from agentrl.config.section import Positive, Section, Share
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -34,13 +34,18 @@ class GivenOrder(Section):
     kind: Literal["in_order"] = "in_order"
 
 
-class PoolOrder(Section):
-    """What has pools: a task is in the pool of the mean reward of its last group, or has none yet and is unseen."""
+class DifficultyOrder(Section):
+    """Tasks are drawn by how their last group went: a task is in the pool of its mean reward, or has none yet and is unseen."""
 
+    kind: Literal["difficulty"] = "difficulty"
     bounds: list[Finite] = Field(default_factory=lambda: [0.25, 0.75])
     """Mean rewards that part the pools, ascending: pool 0 is below the first, the last pool begins at the last."""
     floor: Share = 0.1
     """Share of the groups whose task is drawn from all tasks alike: with N tasks, each has at least floor/N."""
+    weights: list[Weight] = Field(default_factory=lambda: [1.0, 4.0, 1.0])
+    """Weight of a task in each pool, the pool of the lowest rewards first: one more than there are bounds."""
+    unseen: Weight = 4.0
+    """Weight of a task of which no group has ended yet."""
 
     @field_validator("bounds")
     @classmethod
@@ -49,97 +54,19 @@ class PoolOrder(Section):
             raise ValueError("write one bound or more, each above the one before it, such as [0.25, 0.75]")
         return bounds
 
-
-class DifficultyOrder(PoolOrder):
-    """Tasks are drawn by how their last group went."""
-
-    kind: Literal["difficulty"] = "difficulty"
-    weights: list[Weight] = Field(default_factory=lambda: [1.0, 4.0, 1.0])
-    """Weight of a task in each pool, the pool of the lowest rewards first: one more than there are bounds."""
-    unseen: Weight = 4.0
-    """Weight of a task of which no group has ended yet."""
-
     @model_validator(mode="after")
     def _check_weights(self) -> DifficultyOrder:
-        _check_pools("weights", self.weights, self.bounds)
+        if len(self.weights) != len(self.bounds) + 1:
+            raise ValueError(
+                f"weights = {_written(self.weights)}: bounds = {_written(self.bounds)} make {len(self.bounds) + 1} pools; give each one "
+                "a weight"
+            )
         if not any([*self.weights, self.unseen]):
             raise ValueError("every weight is 0, so no task would be drawn for its pool; make one larger")
         return self
 
 
-class Stage(Section):
-    """What is practised from a step on."""
-
-    from_step: NotNegative = 0
-    """The policy version, which is the number of training steps taken, from which groups start in this stage."""
-    min_level: Finite | None = None
-    """The least level of a task; a task says its own with the field that `level_field` names. Default: no bound."""
-    max_level: Finite | None = None
-    """The largest level of a task. Default: no bound."""
-    sources: list[Weight] | None = None
-    """Weight of each of `data.sources`, in their order. Default: their own."""
-    weights: list[Weight] | None = None
-    """Weight of a task in each pool, as in order = "difficulty". Default: all tasks alike."""
-    unseen: Weight = 1.0
-    """Weight of a task of which no group has ended yet."""
-
-    @model_validator(mode="after")
-    def _check_keys_together(self) -> Stage:
-        if self.min_level is not None and self.max_level is not None and self.min_level > self.max_level:
-            raise ValueError(f"min_level = {self.min_level:g} is above max_level = {self.max_level:g}; swap them")
-        if self.sources is not None and not any(self.sources):
-            raise ValueError("the weight of every source is 0; make one larger")
-        if not any([*(self.weights or [1.0]), self.unseen]):
-            raise ValueError("every weight is 0, so no task would be drawn for its pool; make one larger")
-        return self
-
-    @property
-    def has_levels(self) -> bool:
-        """Whether it asks for the level of a task."""
-        return self.min_level is not None or self.max_level is not None
-
-
-class ScheduleOrder(PoolOrder):
-    """Stages, each from a step on."""
-
-    kind: Literal["schedule"] = "schedule"
-    stages: Annotated[list[Stage], Field(min_length=1)]
-    """What is practised from which step on: [{from_step = 0, max_level = 1}, {from_step = 50}]."""
-    level_field: Annotated[str, Field(min_length=1)] = "level"
-    """Field of a task that holds its level, a number."""
-
-    @model_validator(mode="after")
-    def _check_stages(self) -> ScheduleOrder:
-        starts = [stage.from_step for stage in self.stages]
-        if starts[0] != 0 or any(before >= after for before, after in pairwise(starts)):
-            raise ValueError(
-                f"stages begin at the steps {starts}; the first begins at 0, and each after the one before"
-            )
-        for stage in self.stages:
-            if stage.weights is not None:
-                _check_pools(f"the stage from_step = {stage.from_step} has weights", stage.weights, self.bounds)
-        return self
-
-
-class UntilLearnedOrder(Section):
-    """A few tasks at a time, in turn, each until it is learned; then the next ones."""
-
-    kind: Literal["until_learned"] = "until_learned"
-    learned_at: Finite = 0.9
-    """Mean reward of a group from which its task counts as learned."""
-    in_a_row: Positive = 1
-    """Groups in a row that must reach it."""
-    active: Positive = 16
-    """Tasks that are practised in turn at the same time."""
-    max_groups: Positive | None = None
-    """After so many groups that did not make it learned, a task waits behind the others. Default: it is repeated for ever."""
-    floor: Share = 0.1
-    """Share of the groups whose task is drawn from all tasks alike; a learned task that fails then has to be learned again."""
-
-
-TaskOrder = Annotated[
-    ShuffledOrder | GivenOrder | DifficultyOrder | ScheduleOrder | UntilLearnedOrder, Field(discriminator="kind")
-]
+TaskOrder = Annotated[ShuffledOrder | GivenOrder | DifficultyOrder, Field(discriminator="kind")]
 
 
 class DataConfig(Section):
@@ -163,25 +90,12 @@ class DataConfig(Section):
         if self.epochs is not None and (self.sources or self.order.kind not in ("shuffled", "in_order")):
             what = "`data.sources` mixes tasks" if self.sources else f'`data.order` = "{self.order.kind}" draws tasks'
             raise ValueError(f"`data.epochs` = {self.epochs}: {what} without epochs; bound the run by `steps` alone")
-        for stage in self.order.stages if isinstance(self.order, ScheduleOrder) else ():
-            if stage.sources is not None and len(stage.sources) != len(self.sources):
-                raise ValueError(
-                    f"the stage from_step = {stage.from_step} of `data.order` weighs {len(stage.sources)} sources, and "
-                    f"`data.sources` names {len(self.sources)}; give each one a weight"
-                )
         return self
 
     @property
     def follows_rewards(self) -> bool:
-        """Whether what is drawn may depend on what came of earlier groups, or on the step."""
+        """Whether what is drawn may depend on what came of earlier groups."""
         return self.order.kind not in ("shuffled", "in_order")
-
-
-def _check_pools(name: str, weights: list[float], bounds: list[float]) -> None:
-    if len(weights) != len(bounds) + 1:
-        raise ValueError(
-            f"{name} = {_written(weights)}: bounds = {_written(bounds)} make {len(bounds) + 1} pools; give each one a weight"
-        )
 
 
 def _written(numbers: list[Any]) -> str:

@@ -144,7 +144,7 @@ class Controller:
         """Start a group, or go on with it; False when there is no task left for it."""
         async with self._ledger_order:
             version = self.gate.version
-            found = await in_users_thread(self.tasks.task_of_group, group.id, version)
+            found = await in_users_thread(self.tasks.task_of_group, group.id)
             if found is None:
                 return False
             if not resumed:

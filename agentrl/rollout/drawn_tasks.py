@@ -1,6 +1,6 @@
-"""Tasks that are drawn: by what came of the groups before, by a schedule, or from several sources.
+"""Tasks that are drawn: by what came of the groups before, or from several sources.
 
-             enter, draw                       open_group
+                draw                           open_group
     order ──────────────────► task of a group ────────────► store's ledger ──► restore: the same state, and so the same draws
       ▲                                                          ▲
       └──── ended: mean reward of the group ◄── close_group ─────┘
@@ -47,10 +47,9 @@ class DrawnTasks:
         """Their number and content, and how they are drawn."""
         return f"drawn from {len(self.tasks)} tasks {fingerprint(self.tasks)}, {self.described}, seed {self.seed}"
 
-    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """Return the task that a group was given, or draw that of the next group."""
         while len(self._drawn) <= group_id:
-            self.order.enter(version)
             self._note(self._draw())
         epoch, index = self._drawn[group_id]
         return GroupTask(epoch, index, self.tasks[index])
@@ -74,7 +73,6 @@ class DrawnTasks:
             if isinstance(event, GroupEnded):
                 self._ended(event.index, event.mean)
                 continue
-            self.order.enter(event.version)
             if self._draw() != event.index:
                 others.append(event.group_id)
             self._note(event.index)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentrl.config import (
-    DataConfig,
-    DifficultyOrder,
-    PoolOrder,
-    RunConfig,
-    ScheduleOrder,
-    Stage,
-    TaskSource,
-    UntilLearnedOrder,
-)
+from agentrl.config import DifficultyOrder, RunConfig, TaskSource
 from agentrl.episode import Task
-from agentrl.errors import ConfigError, TaskFileError
+from agentrl.errors import ConfigError
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.sampling_order import MixedOrder, SamplingOrder, first_indices, source_of
+from agentrl.rollout.sampling_order import MixedOrder, SamplingOrder
 from agentrl.rollout.task_columns import with_columns
-from agentrl.rollout.task_pools import PooledOrder, PoolStage
+from agentrl.rollout.task_pools import PooledOrder
 from agentrl.rollout.task_type import TaskType
 from agentrl.rollout.tasks import (
     PythonTasks,
@@ -31,7 +22,6 @@ from agentrl.rollout.tasks import (
     split_tasks,
     tasks_from_python,
 )
-from agentrl.rollout.until_learned import LearnedOrder
 
 
 def open_run_tasks(
@@ -47,8 +37,8 @@ def open_run_tasks(
         task_type: What every task must be; None: any dict.
 
     Raises:
-        TaskFileError: They cannot be read, there are too few to hold some out, or one lacks the level that a stage asks for.
-        ConfigError: A share of a stream is to be held out, a stream is to be drawn from, or a stage takes no task.
+        TaskFileError: They cannot be read, or there are too few to hold some out.
+        ConfigError: A share of a stream is to be held out, or a stream is to be drawn from.
     """
     data = config.data
     held_out: list[Task] = []
@@ -73,7 +63,11 @@ def open_run_tasks(
         return TaskList(lists[0], config.seed, data.order.kind == "shuffled", data.epochs), held_out
     together = [task for tasks in lists for task in tasks]
     sizes, weights = [len(tasks) for tasks in lists], [source.weight for source in sources]
-    order = _order(data, together, sizes, weights, config.seed)
+    order: SamplingOrder
+    if isinstance(data.order, DifficultyOrder):
+        order = PooledOrder(sizes, weights, data.order)
+    else:
+        order = MixedOrder(sizes, weights, seed=config.seed, shuffle=data.order.kind == "shuffled")
     described = f"order {data.order.model_dump_json()}, sources {sizes} by {weights}"
     return DrawnTasks(together, sizes, order, described, config.seed), held_out
 
@@ -93,52 +87,3 @@ def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: 
         raise ConfigError("`data.eval_share` needs tasks whose number is known; name other tasks with `eval.tasks`")
     tasks.epochs = data.epochs
     return tasks
-
-
-def _order(
-    data: DataConfig, tasks: Sequence[Task], sizes: Sequence[int], weights: Sequence[float], seed: int
-) -> SamplingOrder:
-    order = data.order
-    if isinstance(order, UntilLearnedOrder):
-        return LearnedOrder(sizes, weights, order, seed=seed)
-    if isinstance(order, PoolOrder):
-        return PooledOrder(sizes, _stages(order, tasks, sizes, weights), bounds=order.bounds, floor=order.floor)
-    return MixedOrder(sizes, weights, seed=seed, shuffle=order.kind == "shuffled")
-
-
-def _stages(order: PoolOrder, tasks: Sequence[Task], sizes: Sequence[int], weights: Sequence[float]) -> list[PoolStage]:
-    if isinstance(order, DifficultyOrder):
-        return [PoolStage(0, weights, [*order.weights, order.unseen])]
-    assert isinstance(order, ScheduleOrder)
-    alike = [1.0] * (len(order.bounds) + 1)
-    levels = _levels(tasks, order) if any(stage.has_levels for stage in order.stages) else []
-    first, stages = first_indices(sizes), []
-    for stage in order.stages:
-        taken = frozenset(i for i, level in enumerate(levels) if _within(level, stage)) if stage.has_levels else None
-        shares = stage.sources or weights
-        if taken is not None and not any(shares[source_of(first, index)] for index in taken):
-            raise ConfigError(
-                f"the stage from_step = {stage.from_step} of `data.order` takes no task: none in a source with a weight has a "
-                f"`{order.level_field}` within its min_level and max_level; levels go from {min(levels):g} to {max(levels):g}"
-            )
-        stages.append(PoolStage(stage.from_step, shares, [*(stage.weights or alike), stage.unseen], taken))
-    return stages
-
-
-def _levels(tasks: Sequence[Task], order: ScheduleOrder) -> list[float]:
-    levels: list[float] = []
-    for index, task in enumerate(tasks):
-        level = task.get(order.level_field)
-        if isinstance(level, bool) or not isinstance(level, int | float):
-            raise TaskFileError(
-                f"task {index} has {level!r} as its `{order.level_field}`, and the stages of `data.order` ask for a number; write one "
-                "in every task, or name another field with `data.order.level_field`"
-            )
-        levels.append(level)
-    return levels
-
-
-def _within(level: float, stage: Stage) -> bool:
-    return (stage.min_level is None or level >= stage.min_level) and (
-        stage.max_level is None or level <= stage.max_level
-    )

@@ -1,8 +1,7 @@
 """How the next task is drawn: one protocol, and the order that only mixes sources.
 
-enter(version)      a group starts under this version  ┐
-drawn(index)        it got this task                   ├ the state is a fold over these, in the order of the run's ledger
-ended(index, mean)  a group of this task has ended     ┘
+drawn(index)        a group got this task           ┐ the state is a fold over these, in the order of the run's ledger
+ended(index, mean)  a group of this task has ended  ┘
 draw(rng)           pure: follows from the state and from numbers of `rng`, and changes nothing
 """
 
@@ -18,10 +17,6 @@ Metrics = dict[str, float | None]
 
 class SamplingOrder(Protocol):
     """Which task comes next, by what was drawn and what came of it. Tasks go by their index over all sources."""
-
-    def enter(self, version: int) -> None:
-        """Note under which policy version the next group starts."""
-        ...
 
     def draw(self, rng: random.Random) -> int:
         """Return the task of the next group. Nothing changes by it."""
@@ -51,9 +46,6 @@ class MixedOrder:
         """Groups that each source gave a task."""
         self._orders: dict[int, tuple[int, list[int]]] = {}
         """Of each source: its epoch, and the order of that."""
-
-    def enter(self, version: int) -> None:
-        """Do nothing: this order is the same under every version."""
 
     def draw(self, rng: random.Random) -> int:
         """Return the next task of a source that is drawn by its weight."""

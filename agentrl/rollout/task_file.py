@@ -22,7 +22,13 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")  # JSON strings may hold other line separators
+        elif path.suffix == ".zst":
+            import pyarrow
+
+            content = pyarrow.CompressedInputStream(pyarrow.BufferReader(content), "zstd").read()
+        lines = (
+            content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+        )  # JSON strings may hold other line separators
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TaskFileError(f"the task file {path} is no whole gzip file: {one_line(error)}") from error
     except IsADirectoryError as error:
@@ -30,7 +36,11 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
             f"the task file {path} is a folder; write harbor:{path} for folders of terminal tasks, or name a file of JSON lines in it"
         ) from error
     except OSError as error:
-        raise TaskFileError(f"cannot read the task file {path}: {error.strerror}") from error
+        raise TaskFileError(f"cannot read the task file {path}: {error.strerror or one_line(error)}") from error
+    except ImportError:
+        raise TaskFileError(
+            f"the task file {path} needs the package pyarrow: pip install -e '/path/to/agentrl[data]'"
+        ) from None
     except UnicodeDecodeError as error:
         raise TaskFileError(f"the task file {path} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
     tasks: list[Task] = []
@@ -39,6 +49,8 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
             continue
         try:
             task = json.loads(line, parse_constant=_refuse_constant)
+            if "\\ud" in line.lower():  # half of a surrogate pair would fail later, in the tokenizer or the store
+                json.dumps(task, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             what = (
                 f"{error.msg} at character {error.pos + 1}"

@@ -21,8 +21,6 @@ class TaskDrawn:
     epoch: int
     """How often the task was drawn before."""
     index: int
-    version: int
-    """The policy version under which the group started."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,9 @@ def _events(db: sqlite3.Connection) -> Iterator[TaskEvent]:
     rewards: dict[int, dict[int, float]] = {}
     for kind, values in ledger.entries(db, []):
         if kind == "open":
-            group_id, epoch, index, version, _ = values
+            group_id, epoch, index, *_ = values
             tasks[group_id], rewards[group_id] = index, {}
-            yield TaskDrawn(group_id, epoch, index, version)
+            yield TaskDrawn(group_id, epoch, index)
         elif kind == "episode" and values[0] in episodes:
             group_id, episode_index, reward = episodes[values[0]]
             rewards[group_id][episode_index] = reward

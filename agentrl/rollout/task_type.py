@@ -138,6 +138,9 @@ def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
         hint = ": in a file, each task is a line of its own" if isinstance(value, list) else ""
         raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}{hint}")
     task = dict(value)
+    match task:
+        case {"prompt": [*messages], "reward_model": {"ground_truth": answer}}:  # verl's rows
+            task = {"messages": messages, "answer": answer, **task}
     if any(not isinstance(key, str) for key in task):
         raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")
     if task_type is not None:

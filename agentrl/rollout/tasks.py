@@ -1,6 +1,7 @@
 """The tasks that the user brings, and which of them each group gets.
 
-    tasks.jsonl                     one JSON object a line; tasks.jsonl.gz too
+    tasks.jsonl                     one JSON object a line; tasks.jsonl.gz and tasks.jsonl.zst too
+    tasks.parquet                   a row a task
     hf:openai/gsm8k:main@train      a Hugging Face dataset: name or directory, then, as needed, configuration and split
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
     harbor:terminal_tasks@codex     a folder of Harbor's or Terminal-Bench's task folders, or one; the agent, as needed
@@ -67,8 +68,8 @@ class Tasks(Protocol):
         """A text that stays the same where a resumed run goes on with the same tasks."""
         ...
 
-    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
-        """Return the task of a group that starts under a policy version; None: the epochs are over. May block.
+    def task_of_group(self, group_id: int) -> GroupTask | None:
+        """Return the task of a group; None: the epochs are over. May block.
 
         Raises:
             TaskFileError: The tasks cannot be read.
@@ -92,7 +93,7 @@ class TaskList:
         order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
         return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
 
-    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """Return the task of a group."""
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
@@ -125,7 +126,7 @@ class TaskStream:
         """The same text for all streams: what one holds shows only as it comes."""
         return "a stream of tasks"
 
-    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """Return the task of a group. Groups are best asked for in turn: going back means starting again.
 
         What fails in the middle of the stream, and what is no task, counts as a task, with its fault.
@@ -191,7 +192,7 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
             return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent, source=source)), source, task_type)
         case ["verifiers", rest]:
             return tasks_from_python(tasks_of_environment(rest), source, task_type)
-    return load_tasks(Path(source), task_type)
+    return _dataset(source, task_type) if source.endswith(".parquet") else load_tasks(Path(source), task_type)
 
 
 def tasks_from_python(
@@ -328,13 +329,16 @@ def fingerprint(tasks: Sequence[Task]) -> str:
 def _dataset(name: str, task_type: TaskType | None) -> list[Task]:
     try:
         import datasets
+        import pyarrow.parquet
     except ImportError:
-        raise TaskFileError(f"hf:{name} needs the package datasets: pip install -e '/path/to/agentrl[data]'") from None
+        raise TaskFileError(f"{name} needs the package datasets: pip install -e '/path/to/agentrl[data]'") from None
     name, _, split = name.partition("@")
     path, _, configuration = name.partition(":")
     try:
         if (Path(path) / "dataset_info.json").is_file() or (Path(path) / "dataset_dict.json").is_file():
             dataset = datasets.load_from_disk(path)
+        elif path.endswith(".parquet"):
+            dataset = datasets.Dataset(pyarrow.parquet.read_table(path))
         else:
             dataset = datasets.load_dataset(path, configuration or None)
     except Exception as error:
@@ -346,7 +350,20 @@ def _dataset(name: str, task_type: TaskType | None) -> list[Task]:
         if split not in dataset:
             raise TaskFileError(f"the dataset {path} has no split {split!r}; it has {', '.join(dataset)}")
         dataset = dataset[split]
-    return tasks_from_python(dataset, f"hf:{name}", task_type)  # type: ignore[return-value]
+    features = dataset.features
+    rows = [{key: _without_nulls(value, features[key]) for key, value in row.items()} for row in dataset]
+    return tasks_from_python(rows, f"hf:{name}", task_type)  # type: ignore[return-value]
+
+
+def _without_nulls(value: Any, feature: Any) -> Any:
+    """Return a value of Arrow's without the null keys of its structs: each has the keys of all rows, null where a row has none."""
+    if isinstance(value, dict) and isinstance(feature, dict):
+        return {key: _without_nulls(item, feature[key]) for key, item in value.items() if item is not None}
+    return (
+        [_without_nulls(item, getattr(feature, "feature", None)) for item in value]
+        if isinstance(value, list)
+        else value
+    )
 
 
 def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStream:

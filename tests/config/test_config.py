@@ -99,8 +99,8 @@ def test_what_is_wrong_in_an_option_is_said_of_no_file(tmp_path: Path) -> None:
             r'^data\.sources\.0 = "a\.jsonl": it should be a table, written {key = value}$',
         ),
         (
-            {"data": {"order": {"kind": "schedule", "stages": [{"from_stp": 0}]}}},
-            r"^unknown configuration key 'data\.order\.stages\.0\.from_stp'; did you mean 'from_step'\?$",
+            {"data": {"order": {"kind": "difficulty", "bonds": [0.5]}}},
+            r"^unknown configuration key 'data\.order\.bonds'; did you mean 'data\.order\.bounds'\?$",
         ),
         ({"modle": "nano"}, r"^unknown configuration key 'modle'; did you mean 'model'\?$"),
         ({"model": {"pth": "nano"}}, r"^unknown configuration key 'model\.pth'; did you mean 'model\.path'\?$"),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, TaskFileError
+from agentrl.errors import ConfigError
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.drawn_tasks import DrawnTasks
@@ -23,14 +23,11 @@ from agentrl.rollout.sampling_order import choose
 from agentrl.rollout.store import Store
 from agentrl.rollout.task_history import GroupEnded, TaskDrawn, TaskEvent, task_history
 
-STAGES = [{"max_level": 0}, {"from_step": 3, "weights": [0.5, 2, 1]}, {"from_step": 6, "min_level": 1, "unseen": 0}]
 ORDERS: list[dict[str, Any]] = [
     {"kind": "shuffled"},
     {"kind": "in_order"},
     {"kind": "difficulty"},
     {"kind": "difficulty", "bounds": [0.5], "weights": [0, 1], "unseen": 0.5, "floor": 0.3},
-    {"kind": "schedule", "stages": STAGES},
-    {"kind": "until_learned", "active": 3, "in_a_row": 2, "max_groups": 4},
 ]
 
 
@@ -51,10 +48,9 @@ def play(tasks: DrawnTasks, choices: random.Random, groups: range) -> list[TaskE
     events: list[TaskEvent] = []
     open_groups: list[int] = []
     for group in groups:
-        version = group // 4
-        found = tasks.task_of_group(group, version)
+        found = tasks.task_of_group(group)
         assert found is not None
-        events.append(TaskDrawn(group, found.epoch, found.index, version))
+        events.append(TaskDrawn(group, found.epoch, found.index))
         open_groups.append(group)
         while open_groups and choices.random() < 0.5:
             ended = open_groups.pop(choices.randrange(len(open_groups)))
@@ -93,23 +89,15 @@ def test_a_restored_order_draws_what_the_one_before_would_have_drawn(
     assert after.take_metrics() == before.take_metrics()
 
 
-@pytest.mark.parametrize("kind", ["difficulty", "schedule", "until_learned"])
-def test_every_task_has_the_floor(tmp_path: Path, kind: str) -> None:
-    order: dict[str, Any] = {"kind": kind, "floor": 0.2}
-    if kind == "difficulty":
-        order |= {"bounds": [0.5], "weights": [0, 1], "unseen": 0}
-    if kind == "schedule":
-        order |= {"stages": [{"max_level": 0}]}
+def test_every_task_has_the_floor(tmp_path: Path) -> None:
+    order = {"kind": "difficulty", "floor": 0.2, "bounds": [0.5], "weights": [0, 1], "unseen": 0}
     tasks = drawn_tasks(tmp_path, order, [10])
     for index in range(10):
         tasks.order.ended(index, float(index < 2))
     counts = Counter(tasks.order.draw(random.Random(n)) for n in range(20_000))
     assert min(counts[index] for index in range(10)) > 0.8 * 0.02 * 20_000
     hard = sum(counts[index] for index in range(10) if index >= 2)
-    if kind == "difficulty":
-        assert hard == pytest.approx(0.2 * 0.8 * 20_000, rel=0.1), (
-            "beside the floor, a pool without a weight has nothing"
-        )
+    assert hard == pytest.approx(0.2 * 0.8 * 20_000, rel=0.1), "beside the floor, a pool without a weight has nothing"
 
 
 @settings(max_examples=20, deadline=None)
@@ -155,45 +143,6 @@ def test_sources_are_mixed_by_their_weights_and_each_is_gone_through_in_epochs(t
     assert metrics["drawn_source_1"] == pytest.approx(2 / 3, abs=0.05)
 
 
-def test_a_schedule_takes_levels_and_sources_from_its_steps_on(tmp_path: Path) -> None:
-    stages = [{"max_level": 0}, {"from_step": 5, "min_level": 1, "max_level": 1}, {"from_step": 9, "sources": [1, 0]}]
-    tasks = drawn_tasks(tmp_path, {"kind": "schedule", "stages": stages, "floor": 0}, [9, 9])
-    found = [(group // 10, tasks.task_of_group(group, group // 10)) for group in range(140)]
-    known = [(version, one.task) for version, one in found if one is not None and one.task is not None]
-    assert {task["level"] for version, task in known if version < 5} == {0}
-    assert {task["level"] for version, task in known if 5 <= version < 9} == {1}
-    assert {task["source"] for version, task in known if version < 9} == {0, 1}
-    assert {task["source"] for version, task in known if version >= 9} == {0}
-
-
-def test_a_task_is_repeated_until_it_is_learned(tmp_path: Path) -> None:
-    order = {"kind": "until_learned", "active": 2, "in_a_row": 2, "max_groups": 3, "floor": 0}
-    tasks = drawn_tasks(tmp_path, order, [4])
-
-    def ends(group: int, mean: float) -> int:
-        found = tasks.task_of_group(group)
-        assert found is not None
-        tasks.group_ended(group, mean)
-        return found.index
-
-    first, second = ends(0, 1.0), ends(1, 0.0)
-    assert first != second
-    assert ends(2, 1.0) == first
-    assert tasks.take_metrics()["tasks_learned"] == 1
-    third = ends(3, 0.0)
-    assert third not in (first, second)
-    assert [ends(group, 0.0) for group in (4, 5, 6)] == [second, third, second]
-    fourth = ends(7, 1.0)
-    assert fourth not in (first, second, third), "the second had its three groups, and waits behind the fourth"
-    for group in range(8, 30):
-        ends(group, 1.0)
-    metrics = tasks.take_metrics()
-    assert (metrics["tasks_learned"], metrics["tasks_active"]) == (4, 0)
-    relapsed = ends(30, 0.0)
-    assert tasks.take_metrics()["tasks_learned"] == 3
-    assert ends(31, 1.0) == relapsed
-
-
 def finished(reward: float, token: int) -> Outcome:
     record = TokenRecord()
     reply = Generation(output_ids=[token], logprobs=[-0.1], versions=[VersionSpan(0, 0, 1)], finish="stop")
@@ -214,18 +163,18 @@ def test_the_ledger_says_what_was_known_at_each_draw(tmp_path: Path) -> None:
         store.close_group(0, rejected="all rewards are equal")
         store.open_group(2, 1, 2, version=5)
         assert store.read(task_history) == [
-            TaskDrawn(0, 0, 4, 0),
-            TaskDrawn(1, 0, 2, 1),
+            TaskDrawn(0, 0, 4),
+            TaskDrawn(1, 0, 2),
             GroupEnded(2, (0.2 + 0.1) / 2),
             GroupEnded(4, 1.0),
-            TaskDrawn(2, 1, 2, 5),
+            TaskDrawn(2, 1, 2),
         ]
         assert len(store.set_aside(vocabulary=10)) == 2, "the model has no token 99"
         store.close_group(1, rejected="too few of its episodes finished")
         assert store.read(task_history)[2:] == [
             GroupEnded(2, (0.2 + 0.1) / 2),
             GroupEnded(4, 1.0),
-            TaskDrawn(2, 1, 2, 5),
+            TaskDrawn(2, 1, 2),
             GroupEnded(2, None),
         ]
 
@@ -236,33 +185,15 @@ def test_the_record_goes_before_what_would_be_drawn_now(tmp_path: Path) -> None:
     assert drawn is not None
     given_then = (drawn.index + 1) % 50
     again = drawn_tasks(tmp_path, {"kind": "difficulty"}, [50])
-    assert again.restore([TaskDrawn(0, 0, given_then, 0)]) == [0]
+    assert again.restore([TaskDrawn(0, 0, given_then)]) == [0]
     kept = again.task_of_group(0)
     assert kept is not None
     assert kept.index == given_then
 
 
-@pytest.mark.parametrize(
-    ("data", "error", "message"),
-    [
-        (
-            {"order": "difficulty"},
-            ConfigError,
-            r"`data\.order` = \"difficulty\" draws from tasks whose number is known",
-        ),
-        ({"order": {"kind": "schedule", "stages": [{"max_level": 1}]}}, TaskFileError, "has None as its `level`"),
-        (
-            {"order": {"kind": "schedule", "level_field": "n", "stages": [{"min_level": 9}]}},
-            ConfigError,
-            "takes no task",
-        ),
-    ],
-)
-def test_what_cannot_be_drawn_from_is_refused(data: dict[str, Any], error: type[Exception], message: str) -> None:
-    rows = [{"n": 1}, {"n": 2}]
-    given_tasks: Any = (lambda: iter(rows)) if data["order"] == "difficulty" else rows
-    with pytest.raises(error, match=message):
-        open_run_tasks(RunConfig(data=data), given_tasks)
+def test_a_stream_is_not_drawn_from() -> None:
+    with pytest.raises(ConfigError, match=r"`data\.order` = \"difficulty\" draws from tasks whose number is known"):
+        open_run_tasks(RunConfig(data={"order": "difficulty"}), lambda: iter([{"n": 1}]))
 
 
 @pytest.mark.parametrize(
@@ -271,10 +202,9 @@ def test_what_cannot_be_drawn_from_is_refused(data: dict[str, Any], error: type[
         ({"order": {"kind": "difficulty", "weights": [1, 2]}}, r"make 3 pools; give each one a weight"),
         ({"order": {"kind": "difficulty", "weights": [0, 0, 0], "unseen": 0}}, "every weight is 0"),
         ({"order": {"kind": "difficulty", "bounds": [0.5, 0.5]}}, "each above the one before it"),
-        ({"order": {"kind": "schedule", "stages": [{"from_step": 1}]}}, "the first begins at 0"),
-        ({"order": {"kind": "schedule", "stages": [{"sources": [1]}]}}, "weighs 1 sources, and `data.sources` names 0"),
-        ({"order": "until_learned", "epochs": 2}, "draws tasks without epochs"),
-        ({"order": {"kind": "until_learned", "weights": [1]}}, "has no such key"),
+        ({"order": "difficulty", "epochs": 2}, "draws tasks without epochs"),
+        ({"order": {"kind": "in_order", "weights": [1]}}, "has no such key"),
+        ({"order": "until_learned"}, "it should be one of"),
         ({"sources": [{"tasks": "a", "weight": 0}]}, r"data\.sources\.0\.weight = 0"),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.run_tasks import open_run_tasks
+from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import (
     GroupTask,
     TaskList,
@@ -24,6 +25,7 @@ from agentrl.rollout.tasks import (
     split_tasks,
     tasks_from_python,
 )
+from agentrl.workflows import chat
 
 TASKS = [{"n": n} for n in range(7)]
 
@@ -163,6 +165,61 @@ def test_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text('{"n": 0}\n\n{"n": 1}\n')
     assert open_tasks(str(path)) == TASKS[:2]
+
+
+def test_a_file_from_elsewhere_is_read_as_it_is(tmp_path: Path) -> None:
+    """A mark of its byte order before the text, two frames of zstd one after another, and columns."""
+    import pyarrow
+
+    text = "".join(json.dumps(task) + "\n" for task in TASKS).encode()
+    (tmp_path / "marked.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
+    (tmp_path / "tasks.jsonl.zst").write_bytes(2 * pyarrow.compress(text, codec="zstd", asbytes=True))
+    assert open_tasks(str(tmp_path / "marked.jsonl")) == TASKS
+    assert open_tasks(str(tmp_path / "tasks.jsonl.zst")) == TASKS + TASKS
+    (tmp_path / "tasks.jsonl.zst").write_bytes(text)
+    with pytest.raises(TaskFileError, match=r"cannot read the task file .*tasks\.jsonl\.zst: .*Unknown frame"):
+        open_tasks(str(tmp_path / "tasks.jsonl.zst"))
+    (tmp_path / "half.jsonl").write_text('{"q": "\\ud83d\\ude00"}\n{"q": "\\uD83D"}\n')
+    with pytest.raises(TaskFileError, match=r"half\.jsonl, line 2: .*surrogates not allowed"):
+        open_tasks(str(tmp_path / "half.jsonl"))
+    (tmp_path / "tasks.parquet").write_bytes(text)
+    with pytest.raises(TaskFileError, match=r"tasks\.parquet cannot be loaded: ArrowInvalid"):
+        open_tasks(str(tmp_path / "tasks.parquet"))
+
+
+@pytest.mark.parametrize("form", ["tasks.parquet", "hf:on_disk"])
+def test_a_row_of_arrow_has_the_keys_that_it_was_written_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A struct has the keys of all rows, null where a row has none: no tool takes those of another, and no call is taught them."""
+    import datasets
+
+    def row(name: str, argument: str) -> dict[str, Any]:
+        function = {"name": name, "parameters": {"type": "object", "properties": {argument: {"type": "string"}}}}
+        call = {"id": "1", "function": {"name": name, "arguments": {argument: "Rome"}}}
+        return {
+            "note": None,
+            "tools": [{"function": function}],
+            "messages": [{"role": "assistant", "tool_calls": [call]}],
+        }
+
+    rows = [row("weather", "city"), {**row("calculator", "expression"), "note": "second"}]
+    monkeypatch.chdir(tmp_path)
+    table = datasets.Dataset.from_list(rows)
+    table.to_parquet("tasks.parquet") if form == "tasks.parquet" else table.save_to_disk("on_disk")
+    assert open_tasks(form) == rows
+
+
+def test_a_row_for_verl_is_a_task(tmp_path: Path) -> None:
+    import datasets
+
+    asked = [{"role": "user", "content": "2 + 3?"}]
+    row = {"data_source": "sums", "prompt": asked, "reward_model": {"style": "rule", "ground_truth": "5"}}
+    datasets.Dataset.from_list([row]).to_parquet(tmp_path / "train.parquet")
+    assert open_tasks(str(tmp_path / "train.parquet"), task_type_of(chat.run)) == [
+        {"messages": asked, "answer": "5", **row}
+    ]
+    assert chat.conversation({"messages": asked, **row}) == asked
 
 
 @pytest.mark.slow

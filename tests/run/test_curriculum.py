@@ -99,7 +99,7 @@ def test_a_killed_run_draws_the_tasks_that_it_would_have_drawn(tmp_path: Path) -
 def test_groups_that_end_in_any_order_are_drawn_by_the_ledger(tmp_path: Path) -> None:
     """Many groups at once, and a kill: which had ended at a draw is chance, and the ledger has it."""
     settings = settings_of(tmp_path, "run", batch_size=8, group_size=2, max_staleness=2, max_concurrent=7)
-    settings["data"]["order"] = {"kind": "until_learned", "learned_at": 0.5, "active": 3, "max_groups": 2}
+    settings["data"]["order"] = {"kind": "difficulty", "floor": 0.5}
     kill_at_step(start(tmp_path, settings), tmp_path / "run", 3)
     ends_well(start(tmp_path, settings, "resume"))
     assert audit(tmp_path / "run").violations == []
@@ -113,4 +113,4 @@ def test_groups_that_end_in_any_order_are_drawn_by_the_ledger(tmp_path: Path) ->
     tasks, _ = open_run_tasks(others, None)
     assert isinstance(tasks, DrawnTasks)
     assert tasks.restore(events) != [], "with another seed, other tasks are drawn"
-    assert read_metrics(tmp_path / "run")[-1]["tasks_learned"] >= 0
+    assert read_metrics(tmp_path / "run")[-1]["tasks_unseen"] >= 0

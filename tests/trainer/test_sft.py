@@ -23,9 +23,10 @@ from agentrl.models import NANO
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.manifest import Manifest, write_manifest
 from agentrl.run.run_lock import lock_run
+from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest_checkpoint, nll
+from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, fine_tune, newest_checkpoint, nll
 from recipes.nano_model import demonstration
 
 ROOT = Path(__file__).parents[2]
@@ -93,10 +94,11 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
 def test_the_loss_is_the_mean_of_what_the_assistant_says_and_its_gradient_the_cross_entropys(
     nano_format: ChatFormat,
 ) -> None:
-    sequences = [conversation(one, nano_format, "here") for one in demonstrations(3, 9)]
+    sequences = [s for one in demonstrations(3, 9) for s in training_sequences(one, nano_format, "here")]
+    assert len(sequences) == 3
     for s in sequences:
         said = nano_format.decode(s.token_ids[s.loss_mask].tolist())
-        assert said.startswith("<tool_call>")
+        assert said.startswith("<think>\n\n</think>\n\n<tool_call>"), "as the template ends a conversation"
         assert said.count("<|im_end|>") == 2
         assert "<tool_response>" not in said
     policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9, "warmup_steps": 0, "max_grad_norm": 1e9}, **LIKELIHOOD))
@@ -115,8 +117,8 @@ def test_the_loss_is_the_mean_of_what_the_assistant_says_and_its_gradient_the_cr
     assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
 
 
-def test_what_comes_after_the_last_step_is_not_read(tmp_path: Path) -> None:
-    lines = [json.dumps(one) + "\n" for one in demonstrations(2, 3)] + ['{"messages": []}\n']
+def test_a_run_learns_its_steps_and_refuses_at_the_start_what_is_no_conversation(tmp_path: Path) -> None:
+    lines = [json.dumps(one) + "\n" for one in demonstrations(2, 3)]
     (tmp_path / "tasks.jsonl").write_text("".join(lines))
     settings = {
         "rollout.batch_size": "2",
@@ -135,8 +137,9 @@ def test_what_comes_after_the_last_step_is_not_read(tmp_path: Path) -> None:
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)
-    with pytest.raises(TaskFileError, match="conversation"):
-        fine_tune(config.model_copy(update={"steps": 2}), resume=True)
+    (tmp_path / "tasks.jsonl").write_text("".join(lines) + '\n{"messages": [{"role": "model", "content": "4"}]}\n')
+    with pytest.raises(TaskFileError, match=r"tasks\.jsonl, line 4 is no conversation: Invalid 'messages\.0\.role'"):
+        fine_tune(config, resume=True)
 
 
 def test_the_newest_checkpoint_is_the_one_of_the_largest_step(tmp_path: Path) -> None:
@@ -151,17 +154,3 @@ def test_the_newest_checkpoint_is_the_one_of_the_largest_step(tmp_path: Path) ->
     for whole in (folder / "step-999999", path):
         write_manifest(whole, Manifest(int(whole.name.removeprefix("step-")), 0, ""))
     assert newest_checkpoint(tmp_path) == path
-
-
-@pytest.mark.parametrize(
-    ("task", "complaint"),
-    [
-        ({"n": 1}, 'line 3 holds no "messages"'),
-        ({"messages": [{"role": "user", "content": "hi"}]}, "line 3 has no message of the assistant"),
-        ({"messages": [{"content": "hi"}]}, "line 3 cannot be rendered"),
-        ({"messages": [{"role": "assistant", "content": "1 " * 3000}]}, "and the context is 1024"),
-    ],
-)
-def test_what_is_no_conversation_is_refused(nano_format: ChatFormat, task: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(TaskFileError, match=complaint):
-        conversation(task, nano_format, "line 3")

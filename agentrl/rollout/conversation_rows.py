@@ -1,0 +1,109 @@
+"""Tasks that are conversations to learn from, read as the proxy reads requests.
+
+{"messages": [...], "tools": [...]}                    OpenAI's; "tools" may be JSON text, and a reply may have "weight": 0 or 1
+{"conversations": [{"from": "gpt", "value": "..."}]}   ShareGPT's
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from agentrl.episode import Task
+from agentrl.errors import TaskFileError
+from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.chat_format import Message, Tool
+from agentrl.proxy.dialects.chat_request import parse_request
+from agentrl.rollout.task_type import TaskType
+
+_ROLES = {"human": "user", "gpt": "assistant"}
+"""ShareGPT's names of roles."""
+
+
+class _ConversationType(TaskType):
+    """The type of rows that are conversations. Each is checked where its source is read, which knows its file and line."""
+
+    def value(self, task: Task, where: str = "the task") -> Any:
+        """Return the row, which is a conversation."""
+        read_conversation(task, where)
+        return task
+
+
+CONVERSATION = _ConversationType("conversation", dict, TypeAdapter(dict), stays_dict=True)
+
+
+def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool], list[float]]:
+    """Read a row.
+
+    Args:
+        row: The row.
+        where: What an error calls it.
+
+    Returns:
+        Its messages and tools, as a chat format takes them, and the weight of each message: 1 for what is learned.
+
+    Raises:
+        TaskFileError: It is no conversation; the message names the field.
+    """
+    try:
+        rows = list(row.get("messages") or [_from_sharegpt(message) for message in row.get("conversations") or ()])
+        if not rows:
+            raise TaskFileError(f'{where} holds no "messages": a conversation is {{"messages": [...], "tools": [...]}}')
+        if isinstance(row.get("system"), str):
+            rows.insert(0, {"role": "system", "content": row["system"]})
+        named = {name: row[name] for name in ("tools", "functions") if row.get(name)}
+        tools = {name: json.loads(value) if isinstance(value, str) else value for name, value in named.items()}
+        request = parse_request(json.dumps({"model": "", "messages": _as_sent(rows), **tools}).encode())
+        read = request.to_completion_request()
+    except ApiError as error:
+        raise TaskFileError(f"{where} is no conversation: {error.message}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TaskFileError(f"{where} is no conversation: {type(error).__name__}: {error}") from error
+    if read.ignored:
+        raise TaskFileError(f"{where}: {', '.join(read.ignored)} cannot be shown to the model; leave it out")
+    if any(isinstance(message["content"], list) for message in read.messages):
+        raise TaskFileError(f"{where} has an image, whose pixels are not trained on yet; leave it out")
+    weights: list[float] = []
+    for index, message in enumerate(rows):
+        given = message.get("weight")
+        # A message that opens a conversation answers no prompt.
+        weights.append(weight := (1 if given is None else given) if index and message["role"] == "assistant" else 0)
+        if weight not in (0, 1):
+            raise TaskFileError(f"{where}: messages.{index}.weight = {weight!r}: a reply is learned (1) or not (0)")
+        if weight and not any(message.get(field) for field in ("content", "tool_calls", "function_call")):
+            raise TaskFileError(f"{where}: messages.{index} says nothing; give it 'content' or 'tool_calls'")
+    if not any(weights):
+        raise TaskFileError(f"{where} has no message of the assistant to learn from")
+    return list(read.messages), read.tools or [], weights
+
+
+def _from_sharegpt(message: dict[str, Any]) -> Message:
+    return {**message, "role": _ROLES.get(message["from"], message["from"]), "content": message["value"]}
+
+
+def _as_sent(rows: Sequence[Message]) -> list[Message]:
+    """Return messages as clients send them: with arguments as text, and with the ids of tool calls that rows leave out."""
+    messages: list[Message] = []
+    ids: list[str] = []
+    for index, row in enumerate(rows):
+        message = dict(row)
+        if message.get("tool_calls"):
+            message["tool_calls"] = [
+                {"id": f"call_{index}_{i}", **call, "function": _with_text(call.get("function"))}
+                for i, call in enumerate(message["tool_calls"])
+            ]
+            ids = [call["id"] for call in message["tool_calls"]]
+        message["function_call"] = _with_text(message.get("function_call"))
+        if message.get("role") == "tool" and ids:
+            message = {"tool_call_id": ids.pop(0), **message}
+        messages.append(message)
+    return messages
+
+
+def _with_text(function: Any) -> Any:
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
+        return function
+    return {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}

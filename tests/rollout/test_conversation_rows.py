@@ -1,0 +1,118 @@
+"""Rows to learn from: those of common forms are read alike, and all others are refused with the field at fault."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.errors import TaskFileError
+from agentrl.rollout.conversation_rows import CONVERSATION, read_conversation
+from agentrl.rollout.tasks import open_tasks
+
+USER = {"role": "user", "content": "2 + 3?"}
+REPLY = {"role": "assistant", "content": "5"}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+def call(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {"x": "é"}}, **fields}]}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "developer", "content": "Add."}, USER, REPLY]},
+        {
+            "messages": [
+                {"role": "system", "content": [{"type": "text", "text": "Add."}]},
+                USER,
+                {**REPLY, "name": None},
+            ]
+        },
+        {"system": "Add.", "messages": [USER, REPLY], "tools": None},
+        {"system": "Add.", "conversations": [{"from": "human", "value": "2 + 3?"}, {"from": "gpt", "value": "5"}]},
+    ],
+)
+def test_a_conversation_is_read_in_its_common_forms(row: dict[str, Any]) -> None:
+    messages, tools, weights = read_conversation(row, "here")
+    assert messages == [{"role": "system", "content": "Add."}, USER, REPLY]
+    assert (tools, weights) == ([], [0, 0, 1])
+
+
+def test_a_weight_of_0_is_context_that_is_not_learned() -> None:
+    row = {"messages": [USER, {**REPLY, "weight": 0}, USER, {**REPLY, "weight": 1}, USER, {**REPLY, "weight": None}]}
+    assert read_conversation(row, "here")[2] == [0, 0, 0, 1, 0, 1]
+
+
+def test_tools_are_read_as_text_and_calls_with_what_rows_leave_out() -> None:
+    """Arguments as an object, and no ids."""
+    result = {"role": "tool", "content": "5"}
+    row = {"messages": [USER, call(), result, call(id="a"), {**result, "tool_call_id": "a"}, REPLY], "tools": [TOOL]}
+    messages, tools, _ = read_conversation({**row, "tools": json.dumps(row["tools"])}, "here")
+    assert tools == [TOOL]
+    assert messages[1]["tool_calls"][0] == {
+        "id": "call_1_0",
+        "type": "function",
+        "function": {"name": "add", "arguments": '{"x": "é"}'},
+    }
+    assert [messages[index]["tool_call_id"] for index in (2, 4)] == ["call_1_0", "a"]
+    assert read_conversation(row, "here")[0] == messages
+
+
+def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
+    old = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": "{}"}}
+    row = {
+        "messages": [USER, old, {"role": "function", "name": "add", "content": "5"}],
+        "functions": [TOOL["function"]],
+    }
+    messages, tools, weights = read_conversation(row, "here")
+    assert tools == [TOOL]
+    assert messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
+    assert messages[2]["role"] == "tool"
+    assert weights == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({"n": 1}, 'holds no "messages"'),
+        ({"messages": "2 + 3?"}, "line 2 is no conversation"),
+        ({"messages": [USER]}, "has no message of the assistant to learn from"),
+        ({"messages": [REPLY, USER]}, "has no message of the assistant to learn from"),
+        ({"messages": [USER, {**REPLY, "weight": 0}]}, "has no message of the assistant to learn from"),
+        ({"messages": [USER, {**REPLY, "weight": 0.5}]}, r"messages\.1\.weight = 0\.5"),
+        ({"messages": [{"content": "5"}]}, r"Invalid 'messages\.0\.role': Field required"),
+        *(
+            ({"messages": [USER, {**REPLY, "role": role}, REPLY]}, r"Invalid 'messages\.1\.role'")
+            for role in ("observation", "model", "human")
+        ),
+        *(
+            ({"messages": [USER, {**REPLY, "content": no}]}, r"Invalid 'messages\.1\.content[.0]*'")
+            for no in (5, {}, [5])
+        ),
+        *(({"messages": [USER, {**REPLY, "content": no}]}, r"messages\.1 says nothing") for no in (None, "")),
+        ({"messages": [USER, {"role": "assistant", "text": "5"}]}, r"messages\.1 says nothing"),
+        ({"conversations": [{"from": "observation", "value": "5"}]}, r"Invalid 'messages\.0\.role'"),
+        ({"conversations": [{"role": "user", "content": "5"}]}, "KeyError: 'from'"),
+        (
+            {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, REPLY]},
+            "has an image",
+        ),
+        ({"messages": [USER, REPLY], "tools": "add(x)"}, "JSONDecodeError"),
+        ({"messages": [USER, REPLY], "tools": [TOOL["function"]]}, r"Invalid 'tools\.0\.other\.type'"),
+        ({"messages": [USER, REPLY], "tools": [{"type": "web_search"}]}, r"tools\.web_search cannot be shown"),
+        (
+            {"messages": [USER, {**REPLY, "tool_calls": [{"name": "add"}]}]},
+            r"tool_calls\.0\.\S*function': Field required",
+        ),
+    ],
+)
+def test_what_is_no_conversation_is_refused_with_its_line_and_field(
+    tmp_path: Path, row: dict[str, Any], complaint: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps({'messages': [USER, REPLY]})}\n{json.dumps(row)}\n")
+    with pytest.raises(TaskFileError, match=rf"rows\.jsonl, line 2.*{complaint}|rows\.jsonl, {complaint}"):
+        open_tasks(str(tmp_path / "rows.jsonl"), CONVERSATION)

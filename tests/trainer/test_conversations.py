@@ -1,0 +1,90 @@
+"""Conversations to learn from are laid out token by token as a rollout of them is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentrl.errors import TaskFileError
+from agentrl.models import NANO
+from agentrl.proxy import ChatFormat, load_chat_format
+from agentrl.trainer.conversations import training_sequences
+from agentrl.trainer.packing import TrainingSequence
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content and loop.last %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def reply(text: str, thought: str, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, "reasoning_content": thought, **fields}
+
+
+def learned(sequence: TrainingSequence, chat_format: ChatFormat) -> str:
+    return chat_format.decode(sequence.token_ids[sequence.loss_mask].tolist())
+
+
+def test_every_turn_keeps_its_reasoning_as_in_a_rollout(nano_format: ChatFormat) -> None:
+    result = {"role": "tool", "tool_call_id": "a", "content": "2"}
+    turns = [reply("", "use it", tool_calls=[CALL]), reply("2", "done"), reply("3", "one more")]
+    messages = [user("1 + 1?"), turns[0], result, turns[1], user("and 1?"), turns[2]]
+    (sequence,) = training_sequences({"messages": messages, "tools": TOOLS}, nano_format, "here")
+
+    texts = [
+        '<think>\nuse it\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call><|im_end|>',
+        "<think>\ndone\n</think>\n\n2<|im_end|>",
+        "<think>\none more\n</think>\n\n3<|im_end|>",
+    ]
+    said = [nano_format.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    prompt = nano_format.render(messages[:1], TOOLS)
+    for ids, new in zip(said, ([result], [user("and 1?")]), strict=False):
+        extended = nano_format.extend(prompt.ids, ids, new, TOOLS)
+        assert extended is not None
+        prompt = extended
+    assert sequence.token_ids.tolist() == prompt.ids + said[-1]
+    assert learned(sequence, nano_format) == "".join(texts)
+    parsed = nano_format.parse(said[0], TOOLS)
+    assert (parsed.reasoning, parsed.tool_calls[0]["function"]) == ("use it", CALL["function"])
+
+
+def test_a_turn_of_weight_0_is_context(nano_format: ChatFormat) -> None:
+    row = {"messages": [user("a"), reply("b", "x", weight=0), user("c"), reply("d", "y")]}
+    (sequence,) = training_sequences(row, nano_format, "here")
+    assert learned(sequence, nano_format) == "<think>\ny\n</think>\n\nd<|im_end|>"
+    assert "<think>\nx\n</think>\n\nb" in nano_format.decode(sequence.token_ids.tolist())
+
+
+def test_where_a_template_drops_what_was_thought_each_turn_is_learned_after_the_prompt_that_it_had() -> None:
+    """So is a rollout under such a template: a prompt of its own for each turn."""
+    chat_format = load_chat_format(NANO, "default")
+    chat_format.tokenizer.chat_template = PLAIN_TEMPLATE
+    plain = [user("a"), {"role": "assistant", "content": "b"}, user("c"), {"role": "assistant", "content": "d"}]
+    (whole,) = training_sequences({"messages": plain}, chat_format, "here")
+    assert learned(whole, chat_format) == "b<|im_end|>\nd<|im_end|>\n"
+    thought = [user("a"), reply("b", "x"), user("c"), reply("d", "y")]
+    first, second = training_sequences({"messages": thought}, chat_format, "here")
+    assert learned(first, chat_format) == "<think>\nx\n</think>\n\nb<|im_end|>\n"
+    assert learned(second, chat_format) == "<think>\ny\n</think>\n\nd<|im_end|>\n"
+    prompt = chat_format.render(thought[:3], None).ids
+    assert second.token_ids[: len(prompt)].tolist() == prompt
+
+
+def test_what_opens_a_conversation_is_context(nano_format: ChatFormat) -> None:
+    row = {"messages": [reply("Hello.", ""), user("a"), reply("b", "x")]}
+    (sequence,) = training_sequences(row, nano_format, "here")
+    assert learned(sequence, nano_format) == "<think>\nx\n</think>\n\nb<|im_end|>"
+    assert nano_format.decode(sequence.token_ids.tolist()).startswith("<|im_start|>assistant\nHello.<|im_end|>")
+
+
+def test_what_does_not_fit_is_refused(nano_format: ChatFormat) -> None:
+    with pytest.raises(TaskFileError, match=r"line 3 has \d+ tokens, and the context is 1024"):
+        training_sequences({"messages": [user("a"), reply("1 " * 3000, "x")]}, nano_format, "line 3")
