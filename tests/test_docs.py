@@ -198,6 +198,8 @@ def test_a_run_is_drawn_from_its_metrics(tmp_path: Path) -> None:
         "episodes_failed": 0,
         "episodes_abandoned": 0,
         "groups_rejected": 1,
+        "truncated_share": 0.0,
+        "failed_calls_share": 0.0,
     }
     rows = [row | {"step": step, "wall_s": 10.0 + step, "reward_mean": 0.4 + 0.1 * step} for step in (1, 2, 3)]
     run_dir = tmp_path / "quickstart"

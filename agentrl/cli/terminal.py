@@ -16,6 +16,7 @@ from rich.table import Table
 
 from agentrl.cli.option_words import in_options
 from agentrl.config import RunConfig
+from agentrl.rollout.health import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.retrain import Retrained
@@ -59,6 +60,7 @@ class TerminalView(RunView):
                 table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
             if "logprob_mismatch_mean_abs" in last:
                 table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
+            table.add_row("replies", shares_text(last))
             table.add_row(
                 "train",
                 f"{last['train_s']:.1f} s  waited {last['wait_s']:.1f} s  pause {last['pause_s'] * 1000:.0f} ms",

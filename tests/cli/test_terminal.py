@@ -30,6 +30,8 @@ STEP: dict[str, Any] = {
     "pause_s": 0.004,
     "logprob_mismatch_mean_abs": 3e-7,
     "episodes_failed": 1,
+    "truncated_share": 0.25,
+    "failed_calls_share": 0.5,
 }
 
 
@@ -51,7 +53,7 @@ def test_a_file_gets_one_line_a_step() -> None:
         "staleness 1.25 (max 2)",
         "train 1.5 s",
         "pause 4 ms",
-        "failed 1",
+        "failed 1  cut off 25%  failed tool calls 50%",
     ):
         assert shown in line
 
