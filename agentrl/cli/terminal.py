@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -88,6 +88,13 @@ class SteadyConsole(Console):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(file=stream)
 
+    def _check_buffer(self) -> None:
+        """Write what is to be shown. A terminal that was closed is a broken pipe too."""
+        try:
+            super()._check_buffer()
+        except OSError:
+            self.on_broken_pipe()
+
     def on_broken_pipe(self) -> None:
         """Go on in silence when nobody reads any more: a run is worth more than its output."""
         self.quiet = True
@@ -99,10 +106,7 @@ def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
     """Show a run for the length of the context."""
     console = SteadyConsole(sys.stdout)
     view = TerminalView(config, console)
-    if not console.is_terminal:
-        yield view
-        return
-    with Live(view, console=console, refresh_per_second=REFRESH_PER_S):
+    with Live(view, console=console, refresh_per_second=REFRESH_PER_S) if console.is_terminal else nullcontext():
         yield view
 
 

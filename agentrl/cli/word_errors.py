@@ -23,9 +23,8 @@ def usage_error(error: CycloptsError) -> UsageError:
     if isinstance(error, UnknownOptionError):
         return ConfigError(_unknown_option(error, command))
     if isinstance(error, MissingArgumentError) and argument is not None:
-        if argument.name.startswith("--"):
-            return ConfigError(f"{argument.name} needs a value; see {command} --help")
-        return ConfigError(f"{argument.name} is missing; see {command} --help")
+        lacks = "needs a value" if argument.name.startswith("--") else "is missing"
+        return ConfigError(f"{argument.name} {lacks}; see {command} --help")
     if isinstance(error, UnusedCliTokensError):
         return ConfigError(f"unexpected words: {one_line(' '.join(error.unused_tokens or ()))}; see {command} --help")
     if isinstance(error, ValidationError) and isinstance(error.__cause__, WrongValue) and argument is not None:

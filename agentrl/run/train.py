@@ -84,7 +84,7 @@ async def train(
 ) -> Run:
     """Train a model on a workflow.
 
-    The first SIGINT or SIGTERM ends the run in good order, with a checkpoint; the second acts as it would without agentrl.
+    The first SIGINT, SIGTERM or SIGHUP (a closed terminal) ends the run in good order, with a checkpoint; the second acts as it would without agentrl.
 
     Args:
         config: The configuration. Without a `run_dir`, the run gets a directory in `runs/` that is named by the time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +59,9 @@ class PrintedView(RunView):
         self.say(step_line(metrics, self.tokens_per_s()))
 
     def say(self, text: str) -> None:
-        """Print a line."""
-        print(text, flush=True)
+        """Print a line, where there is somebody to read it."""
+        with suppress(OSError):
+            print(text, flush=True)
 
 
 def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:

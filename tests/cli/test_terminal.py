@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import time
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import anyio
 import pytest
 from rich.console import Console
 
-from agentrl.cli.terminal import TerminalView, terminal_view
+from agentrl.cli.terminal import SteadyConsole, TerminalView, terminal_view
 from agentrl.concurrency.event_loop import run_loop
 from agentrl.config import load_config
 
@@ -56,6 +57,16 @@ def test_a_file_gets_one_line_a_step() -> None:
         "failed 1  cut off 25%  failed tool calls 50%",
     ):
         assert shown in line
+
+
+def test_a_closed_terminal_ends_nothing() -> None:
+    """Its last lines cannot be written, and the run that writes its checkpoint goes on."""
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as stream:
+        console = SteadyConsole(stream)
+        os.close(ours)
+        for _ in range(2):
+            console.print("stopping: finishing the training step in progress")
 
 
 def test_words_stay_whole_on_a_screen_and_lines_in_a_file() -> None:
