@@ -91,21 +91,12 @@ def test_a_terminal_shows_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text in shown
 
 
-def test_a_step_that_trained_no_token_has_no_staleness() -> None:
-    file = io.StringIO()
-    step = {name: value for name, value in STEP.items() if not name.startswith("staleness")}
-    view_on(Console(file=file, width=60)).on_step(step)
-    assert "staleness –  train" in file.getvalue()
-    view = view_on(Console(file=io.StringIO(), force_terminal=True, width=100))
-    view.on_step(step)
-    view._console.print(view)
-
-
-def test_a_step_with_no_group_to_count_has_no_reward() -> None:
+def test_a_step_that_trained_no_token_and_counts_no_group_has_neither_staleness_nor_reward() -> None:
     file = io.StringIO()
     view = view_on(Console(file=file, width=60))
-    view.on_step({**STEP, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
-    assert "reward – (n = 0 groups, 0 episodes)" in file.getvalue()
+    step = {name: value for name, value in STEP.items() if not name.startswith("staleness")}
+    view.on_step({**step, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
+    assert "reward – (n = 0 groups, 0 episodes)  staleness –  train" in file.getvalue()
     Console(file=io.StringIO(), force_terminal=True, width=100).print(view)
 
 

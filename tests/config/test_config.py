@@ -30,8 +30,6 @@ def test_later_sources_win(tmp_path: Path) -> None:
         ({"steps": "0"}, r"steps = 0: .*greater than or equal to 1"),
         ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24 or 32"),
         ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
-        ({"steps.more": "1"}, r"steps"),
-        ({"engine.urls": "http://127.0.0.1:1"}, r"engine\.urls = .*valid list"),
         (
             {"trainer.importance": "drop"},
             r"trainer\.importance\.kind = \"drop\": it should be one of 'truncate', 'mask'",
@@ -90,7 +88,6 @@ def test_what_is_wrong_in_an_option_is_said_of_no_file(tmp_path: Path) -> None:
             r"^unknown configuration key 'data\.sources\.0\.wieght'; `agentrl train --help` shows all keys$",
         ),
         ({"data": {"sources": ["a.jsonl"]}}, r'^data\.sources\.0 = "a\.jsonl": '),
-        ({"modle": "nano"}, r"^unknown configuration key 'modle'; "),
         ({"model": {"pth": "nano"}}, r"^unknown configuration key 'model\.pth'; "),
         ({"steps": "many"}, r'^steps = "many": '),
         ({"engine": {"flags": {"a": 1}}}, r"^engine: flags go to SGLang servers"),

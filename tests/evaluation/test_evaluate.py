@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import statistics
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -212,16 +211,6 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     assert capsys.readouterr().err == ""
 
 
-@dataclass
-class Said(EvaluationView):
-    """A view that keeps its lines."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-
 async def rambles(episode: Episode) -> float:
     """A single turn whose model cannot end it; the first task's has no bound of its own."""
     messages: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -251,11 +240,12 @@ async def fails(episode: Episode) -> float:
 async def test_an_evaluation_in_which_everything_goes_wrong_says_so_before_its_end(
     workflow: Workflow, wanted: str, server_url: str, tmp_path: Path, nano_format: ChatFormat
 ) -> None:
-    view = Said()
+    view, lines = EvaluationView(), list[str]()
+    view.say = lines.append  # type: ignore[method-assign]
     tasks = [{"n": n, "stop": nano_format.stop_token_ids} for n in range(16)]
     with anyio.fail_after(60):
         await agentrl.evaluate(settings(server_url), workflow=workflow, tasks=tasks, out=tmp_path / "kept", view=view)
-    assert [line for line in view.lines if line.startswith("ALARM") and wanted in line]
+    assert [line for line in lines if line.startswith("ALARM") and wanted in line]
 
 
 @pytest.mark.anyio

@@ -80,11 +80,6 @@ def test_a_healthy_run_says_nothing() -> None:
             healthy(uniform_groups=16, uniform_rewards={1.0}, highest_reward=1.0, episode=7),
             ["all of them 1:", "if the tasks are solved, end the run here", "agentrl replay runs/x 7"],
         ),
-        (
-            "rewards_equal",
-            healthy(uniform_groups=16, uniform_rewards={0.5}, highest_reward=1.0),
-            ["too hard or too easy for this model"],
-        ),
         ("rewards_equal", healthy(uniform_groups=40), ["the last 40 groups had equal rewards within each group: "]),
         ("no_tool_call", healthy({"tool_calls": 0}), ["none of the last 256", "model.renderer", "I'd say 4"]),
         (
@@ -182,9 +177,7 @@ def test_foreign_text_becomes_one_bounded_line() -> None:
     assert one_line("a\n b\x1b[31m\ud800") == "a b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}"
     assert len(one_line("x" * 10**7)) == 400
     assert one_line(UnshowableError()) == "a UnshowableError that cannot be shown"
-    trace = 'Traceback (most recent call last):\n  File "w.py", line 1, in run\n    x\nValueError: one\ntwo\n'
-    assert error_line(trace) == "ValueError: one"
-    assert error_line("") == ""
+    assert error_line("Traceback (most recent call last):\n  x\nValueError: one\ntwo\n") == "ValueError: one"
 
 
 async def alarms_of(
