@@ -41,7 +41,7 @@ def config(run_dir: Path, model: Path) -> RunConfig:
         {
             "run_dir": str(run_dir),
             "model": {"path": str(model)},
-            "rollout": {"group_size": 2, "batch_size": 4},
+            "rollout": {"group_size": 2, "batch_size": 4, "order": "greedy"},
             "trainer": trainer,
         }
     )

@@ -181,6 +181,12 @@ def page_at(uri: str, config: MkDocsConfig) -> Page:
     return Page(None, File(uri, config.docs_dir, config.site_dir, config.use_directory_urls), config)
 
 
+def test_the_page_of_grading_says_how_to_get_pytest_before_the_program_that_needs_it() -> None:
+    page = (ROOT / "docs" / "grading.md").read_text()
+    assert "`pip install pytest`" in page.partition("```python")[0]
+    assert "import pytest" in page.partition("```python")[2].partition("```")[0]
+
+
 def test_a_run_is_drawn_from_its_metrics(tmp_path: Path) -> None:
     row = {
         "reward_groups": 8,
@@ -198,6 +204,8 @@ def test_a_run_is_drawn_from_its_metrics(tmp_path: Path) -> None:
         "episodes_failed": 0,
         "episodes_abandoned": 0,
         "groups_rejected": 1,
+        "truncated_share": 0.0,
+        "failed_calls_share": 0.0,
     }
     rows = [row | {"step": step, "wall_s": 10.0 + step, "reward_mean": 0.4 + 0.1 * step} for step in (1, 2, 3)]
     run_dir = tmp_path / "quickstart"

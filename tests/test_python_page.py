@@ -58,4 +58,3 @@ def test_a_cell_of_a_notebook_awaits_in_the_loop_that_runs(server_url: str, tmp_
 
     result = asyncio.run(asyncio.wait_for(notebook(), 60))["result"]
     assert [len(result.episodes), result.tasks, result.failed] == [4, 2, 0]  # type: ignore[attr-defined]
-    assert result._repr_html_().startswith("<table><caption>evaluation of 2 tasks</caption>")  # type: ignore[attr-defined]

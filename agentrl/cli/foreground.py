@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def run_until_signal(main: Callable[[], Awaitable[T]]) -> T:
-    """Run `main()` in an event loop. The first SIGINT or SIGTERM ends it in order, as KeyboardInterrupt."""
+    """Run `main()` in an event loop. The first SIGINT, SIGTERM or SIGHUP ends it in order, as KeyboardInterrupt."""
 
     async def until_signal() -> T:
         with anyio.CancelScope() as scope, first_signal(scope.cancel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from agentrl.cli.option_words import in_options
 from agentrl.config import RunConfig
+from agentrl.rollout.health import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.retrain import Retrained
@@ -59,6 +60,7 @@ class TerminalView(RunView):
                 table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
             if "logprob_mismatch_mean_abs" in last:
                 table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
+            table.add_row("replies", shares_text(last))
             table.add_row(
                 "train",
                 f"{last['train_s']:.1f} s  waited {last['wait_s']:.1f} s  pause {last['pause_s'] * 1000:.0f} ms",
@@ -86,6 +88,13 @@ class SteadyConsole(Console):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(file=stream)
 
+    def _check_buffer(self) -> None:
+        """Write what is to be shown. A terminal that was closed is a broken pipe too."""
+        try:
+            super()._check_buffer()
+        except OSError:
+            self.on_broken_pipe()
+
     def on_broken_pipe(self) -> None:
         """Go on in silence when nobody reads any more: a run is worth more than its output."""
         self.quiet = True
@@ -97,10 +106,7 @@ def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
     """Show a run for the length of the context."""
     console = SteadyConsole(sys.stdout)
     view = TerminalView(config, console)
-    if not console.is_terminal:
-        yield view
-        return
-    with Live(view, console=console, refresh_per_second=REFRESH_PER_S):
+    with Live(view, console=console, refresh_per_second=REFRESH_PER_S) if console.is_terminal else nullcontext():
         yield view
 
 

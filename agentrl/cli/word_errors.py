@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from cyclopts import (
     CycloptsError,
     MissingArgumentError,
@@ -14,7 +12,7 @@ from cyclopts import (
 )
 from pydantic import ValidationError as WrongValue
 
-from agentrl.config import close_key, complaints, config_keys
+from agentrl.config import complaints, config_keys
 from agentrl.errors import ConfigError, UsageError, one_line
 
 
@@ -25,9 +23,8 @@ def usage_error(error: CycloptsError) -> UsageError:
     if isinstance(error, UnknownOptionError):
         return ConfigError(_unknown_option(error, command))
     if isinstance(error, MissingArgumentError) and argument is not None:
-        if argument.name.startswith("--"):
-            return ConfigError(f"{argument.name} needs a value; see {command} --help")
-        return ConfigError(f"{argument.name} is missing; see {command} --help")
+        lacks = "needs a value" if argument.name.startswith("--") else "is missing"
+        return ConfigError(f"{argument.name} {lacks}; see {command} --help")
     if isinstance(error, UnusedCliTokensError):
         return ConfigError(f"unexpected words: {one_line(' '.join(error.unused_tokens or ()))}; see {command} --help")
     if isinstance(error, ValidationError) and isinstance(error.__cause__, WrongValue) and argument is not None:
@@ -46,8 +43,6 @@ def _unknown_option(error: UnknownOptionError, command: str) -> str:
         return f"{command.removeprefix('agentrl ')} takes no {option}; see {command} --help"
     if below := next((name for name in here if name.startswith(f"--{option.lstrip('-')}.")), None):
         return f"{option} is a section; give one of its keys, as in {below} VALUE"
-    names = {name.removeprefix("--").replace("-", "_"): name for name in here}
-    own = difflib.get_close_matches(key, [name for name in names if "." not in name], n=1, cutoff=0.75)
-    meant = own[0] if own else close_key(key, [known for known in config_keys() if known in names])
-    hint = f"did you mean {names[meant]}?" if meant else f"see {command} --help"
+    _, _, near = str(error).partition(" Did you mean ")
+    hint = f"did you mean {near}" if near else f"see {command} --help"
     return f"unknown option {one_line(option, 100)}; {hint}"

@@ -45,7 +45,7 @@ EXIT_FUNCTIONS_TIMEOUT_S = 10.0
 MAX_ERRORS_IN_A_ROW = 100
 """A loop that raises so often without calling anything is broken for good."""
 _left_behind: set[asyncio.Task[Any]] = set()
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _waiting: list[Callable[[], object]] = []
 """What the first signal calls, of each `first_signal` that is open. The process has one handler for a signal: they share it."""
 _handlers_before: dict[int, Any] = {}
@@ -97,11 +97,8 @@ class _Loop(asyncio.SelectorEventLoop):
         with suppress(BaseException):
             super().call_exception_handler(context)
 
-    def _goes_on(self) -> bool:
-        return self._main is not None and not self._main.done()
-
     def _check_ended(self, asked: str) -> None:
-        if self._goes_on():
+        if self._main is not None and not self._main.done():
             raise EpisodeError(
                 f"{asked} is refused: the event loop is that of all episodes; run one of your own, in a thread or a process"
             )
@@ -214,9 +211,10 @@ def leave_behind(task: asyncio.Task[Any]) -> None:
 
 @contextmanager
 def first_signal(act: Callable[[], None]) -> Iterator[None]:
-    """Within the context, call `act` in the event loop on the first SIGINT or SIGTERM.
+    """Within the context, call `act` in the event loop on the first SIGINT, SIGTERM or SIGHUP, which a closed terminal sends.
 
-    The next one does what it would have done without this, at once and also while the event loop is blocked. Where several
+    The next one does what it would have done without this, at once and also while the event loop is blocked; but a terminal that closes
+    may send more than one SIGHUP, which counts once, and none under `nohup`. Where several
     contexts are open at the same time, in whatever order they end, the first signal is that of all of them. Outside of the main
     thread, which alone gets signals, this does nothing.
 
@@ -229,7 +227,8 @@ def first_signal(act: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     waiting = partial(loop.call_soon_threadsafe, act)
     if not _waiting:
-        _handlers_before.update((number, signal.signal(number, _receive)) for number in _SIGNALS)
+        nohup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+        _handlers_before.update((number, signal.signal(number, _receive)) for number in {*_SIGNALS} - nohup)
     _waiting.append(waiting)
     try:
         yield
@@ -240,11 +239,13 @@ def first_signal(act: Callable[[], None]) -> Iterator[None]:
                 _restore_handlers()
 
 
-def _receive(*_: object) -> None:
+def _receive(number: int, _: object) -> None:
     """Take the first signal: every context that waits for one gets it, and none waits for the next."""
     acts = [*_waiting]
     _waiting.clear()
     _restore_handlers()
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)
     for act in acts:
         with suppress(RuntimeError):  # its loop was closed under it
             act()
@@ -284,8 +285,7 @@ def _end_in_time(code: int) -> None:
 
 
 def _threads_left() -> bool:
-    here = threading.current_thread()
-    return any(thread is not here and not thread.daemon for thread in threading.enumerate())
+    return any(thread is not threading.current_thread() and not thread.daemon for thread in threading.enumerate())
 
 
 def _in_main_thread() -> bool:

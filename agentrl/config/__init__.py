@@ -10,7 +10,7 @@ from agentrl.config.data import (
     TaskOrder,
     TaskSource,
 )
-from agentrl.config.keys import REQUIRED, Key, close_key, config_fields, config_keys
+from agentrl.config.keys import REQUIRED, Key, config_fields, config_keys
 from agentrl.config.load import complaints, config_of, load_config, read_value
 from agentrl.config.objective import (
     CispoObjective,
@@ -96,7 +96,6 @@ __all__ = [
     "check_roles",
     "check_sampling",
     "check_set",
-    "close_key",
     "complaints",
     "config_fields",
     "config_keys",

@@ -12,7 +12,6 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from agentrl.config.keys import close_key, close_section, config_fields, fields_of_item
+from agentrl.config.keys import config_fields
 from agentrl.config.run import RunConfig
 from agentrl.config.section import Section, in_full, kinds_of, sections_of
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.privacy import without_secrets
-
-_WORDS = {
-    "Input should be": "it should be",
-    "a valid integer": "a whole number, such as 8",
-    "a valid number": "a number, such as 0.5 or 1e-5",
-    "a valid string": 'text, which TOML has in quotes: "..."',
-    "a valid boolean": "true or false",
-    "a valid list": "a list",
-}
-"""What pydantic says of a value, and what we say."""
 
 
 def load_config(
@@ -144,38 +133,17 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
     match problem["type"]:
         case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
             return f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
-        case "extra_forbidden" if beside := fields_of_item(key):
-            near = get_close_matches(key.rpartition(".")[2], beside, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"it may have {', '.join(beside)}"
-            return f"unknown configuration key {key!r}; {remedy}"
         case "extra_forbidden":
-            meant = close_section(key) if isinstance(problem["input"], Mapping | str) else None
-            close = meant or close_key(key)
-            remedy = f"did you mean {close!r}?" if close else "`agentrl train --help` shows all keys"
-            return f"unknown configuration key {key!r}; {remedy}"
+            return f"unknown configuration key {key!r}; `agentrl train --help` shows all keys"
         case "missing":
             return f"{key} is missing: {of_kind if kind else section} needs it"
         case "union_tag_invalid":
             tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
             return f'{key}.kind = "{tag}": it should be one of {known}'
-        case "int_parsing" | "float_parsing" if problem["input"] in ("true", "false"):  # a section makes texts of them
-            return f"{key} = {problem['input']}: {_demand(problem['msg'])}"
         case "value_error":
             return f"{key}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-        case "model_type":
-            return f"{key} = {shown}: it should be a table, written {{key = value}}"
-        case "list_type":
-            return f'{key} = {shown}: {_demand(problem["msg"])}; a list is written ["A", "B"]'
         case _:
-            return f"{key} = {shown}: {_demand(problem['msg'])}"
-
-
-def _demand(message: str) -> str:
-    """Return what pydantic says of a value in the words of who writes a configuration."""
-    demand = message.partition(", unable to")[0].partition(", got")[0]
-    for theirs, ours in _WORDS.items():
-        demand = demand.replace(theirs, ours)
-    return demand
+            return f"{key} = {shown}: {problem['msg'].replace('Input should', 'it should')}"
 
 
 def _place(loc: Sequence[int | str]) -> tuple[str, str, str]:

@@ -50,7 +50,7 @@ class RolloutConfig(Section):
     """Nucleus sampling, where the workflow does not say. Below 1, replies are not the policy's own: see
     `trainer.turns.altered_sampling`."""
     max_tokens: Positive | None = None
-    """Bound of one reply, where the workflow does not say. Default: what the context leaves."""
+    """Bound of one reply, where the workflow does not say. Default: a quarter of the model's context, 4096 tokens at most."""
     episode_timeout_s: Seconds = 600
     """Bound of one episode."""
     cancel_timeout_s: Seconds = 10

@@ -94,8 +94,6 @@ class TrainerConfig(Section):
     """c: the entropy of every trained token's distribution is rewarded so much."""
     alarm_mismatch: Annotated[float, Field(gt=0)] = 0.02
     """A line warns when the mean |Δlogprob| between engine and trainer is above this: they do not compute the same."""
-    alarm_weight: Annotated[float, Field(gt=1)] = 2.0
-    """A line warns when p/b of one token in a hundred is above this, or below its inverse: the data is too stale to learn from."""
     mismatch_sequences: NotNegative = 8
     """Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
     ranks: Positive = 1

@@ -1,6 +1,7 @@
 """The directory of an evaluation: what was said in its episodes, to be read afterwards, and gone on with.
 
     store.sqlite    the store of a run (`agentrl.rollout.store`), in which each task is a group and nothing is trained
+    summary.json    the figures, once it has come to its end
     lock            held by the evaluation that goes on in it
 
 `agentrl.open_run` reads it like a run's directory. Only the user who evaluates can read it.
@@ -22,14 +23,15 @@ from typing import Any
 from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DiskError, StoreError
-from agentrl.evaluation.figures import EvaluatedEpisode
+from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
 from agentrl.machine.disk import make_directory
+from agentrl.machine.whole import write_whole
 from agentrl.models.text import TokenText, token_text
 from agentrl.rollout.database import open_database, reading
 from agentrl.rollout.episode_list import EpisodeFilter, list_episodes
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.read_episode import RunEpisode
+from agentrl.rollout.read_episode import RunEpisode, sample_replies
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.rollout.store import Store
 
@@ -86,6 +88,7 @@ class KeptEpisodes:
             if self._store.restart and self._store.read(_tasks_of) != is_what:
                 raise ConfigError(_something_else(path))
             self._store.begin_restart(is_what, config.model_dump_json(exclude={"run_dir"}))
+            (path / "summary.json").unlink(missing_ok=True)
             with reading("the list of episodes", path):
                 listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(status="finished")))
         except BaseException:
@@ -100,6 +103,11 @@ class KeptEpisodes:
         added = self._store.add(task, episode_index, seed, outcome)
         (row,) = self._store.read(lambda db: list_episodes(db, EpisodeFilter(id=added)))
         return self._evaluated(RunEpisode(self.directory, row))
+
+    def finish(self, result: Evaluation) -> list[str]:
+        """Keep the figures of the whole; return lines that show its best and its worst reply."""
+        write_whole(self.directory.path / "summary.json", json.dumps(result.to_json(per_task=False)) + "\n")
+        return list(sample_replies([episode.kept for episode in result.episodes if episode.kept]))
 
     def __enter__(self) -> KeptEpisodes:
         return self

@@ -6,7 +6,8 @@ evaluate(config) ─► open_rollout ─► runner ─► evaluate_tasks ─► 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,9 +31,11 @@ from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
 from agentrl.machine.proxy_variables import is_loopback
 from agentrl.proxy import ChatFormat, SamplingDefaults
-from agentrl.rollout.check_start import check_start
+from agentrl.rollout.alarms import AlarmWatch, episode_alarms
+from agentrl.rollout.check_start import check_endpoint, check_start
 from agentrl.rollout.check_tasks import check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
+from agentrl.rollout.health import Health, shares_text
 from agentrl.rollout.open_rollout import open_rollout
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import Runner, remote_runner
@@ -84,6 +87,7 @@ async def evaluate(
     """
     check_is_config(config, "evaluate")
     sources = sources_of(config, workflow, tasks)
+    decode: Callable[[list[int]], str] = str
     run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or PrintedEvaluation()
     check_set(config, "model.path")
     if sources.tasks is None and not config.tasks:
@@ -106,7 +110,7 @@ async def evaluate(
         if config.rollout.workers:
             check_for_workers(sources.workflow, TaskList(chosen), [])
         config, chat_format = await check_start(config)
-        opened = _served(config, run, chat_format, view=view)
+        opened, decode = _served(config, run, chat_format, view=view), chat_format.decode
     await check_nothing_missing(task_type_of(run), chosen, config)
     directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:
@@ -117,8 +121,21 @@ async def evaluate(
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
-        result = await evaluate_tasks(runner, chosen, config.eval, seed=config.seed, log=log, view=view)
-    return replace(result, directory=log.directory.path)
+        health = Health(recent=deque())
+        alarms = AlarmWatch(
+            lambda: episode_alarms(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)"),
+            view.say,
+            lambda: f"{len(view.episodes)} of {view.total} episodes",
+        )
+        async with alarms.open():
+            result = await evaluate_tasks(
+                runner, chosen, config.eval, seed=config.seed, log=log, view=view, health=health
+            )
+        result = replace(result, directory=log.directory.path)
+        samples = await in_thread(log.finish, result)
+        for line in [*samples, f"{shares_text(health.to_metrics())} of {health.counts()['replies']} replies"]:
+            view.say(line)
+    return result
 
 
 def _name_of(sources: Sources) -> str:
@@ -199,6 +216,7 @@ async def evaluate_tasks(
     seed: int = 0,
     log: KeptEpisodes | None = None,
     view: EvaluationView | None = None,
+    health: Health | None = None,
 ) -> Evaluation:
     """Run every task `config.samples` times on a runner that is open.
 
@@ -209,6 +227,7 @@ async def evaluate_tasks(
         seed: The same seed gives the same episode seeds.
         log: Keeps the episodes. Those that it has are not run again.
         view: What shows the progress; None: nothing does.
+        health: Counts what the episodes do.
 
     Returns:
         The figures and the episodes, those that the log had included.
@@ -223,6 +242,8 @@ async def evaluate_tasks(
         async with slots:
             own_seed = episode_seed(seed, task, episode_index)
             outcome = await runner.run(tasks[task], own_seed)
+            if health is not None:
+                health.attempt_ended(outcome, 0)
             if log is None:
                 episode = _episode(task, episode_index, outcome)
             else:

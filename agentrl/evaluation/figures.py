@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UsageError
-from agentrl.reporting.html import html_table
 from agentrl.rollout.read_episode import RunEpisode, RunTrajectory
 
 Z95 = 1.959964
@@ -69,12 +68,6 @@ class EvaluatedEpisode:
             )
         return self.kept
 
-    def _repr_html_(self) -> str:
-        if self.kept is not None:
-            return self.kept._repr_html_()
-        facts = {"status": self.status, "reward": f"{self.reward:g}"}
-        return html_table(f"episode {self.episode_index} of task {self.task}", facts)
-
 
 @dataclass(frozen=True)
 class TaskResult:
@@ -124,9 +117,6 @@ class Evaluation:
             f"Evaluation(mean_reward={self.mean_reward:.3f} [{self.mean_reward_95[0]:.3f}, {self.mean_reward_95[1]:.3f}], {figures}, "
             f"tasks={self.tasks}, episodes={len(self.episodes)}, failed={self.failed})"
         )
-
-    def _repr_html_(self) -> str:
-        return html_table(f"evaluation of {self.tasks} tasks", self.to_table())
 
     def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
         """Return the figures as JSON values."""

@@ -12,16 +12,22 @@ if TYPE_CHECKING:
 EXAMPLE_TOKENS = 200
 """Tokens of a reply that is shown as an example."""
 
-Reply = tuple[bool, bool, bool, list[str]]
-"""(truncated, tools were offered, a tool was called, fields of a role that is trained on by which it was sampled otherwise than the policy)"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFigures:
     """Sums over the turns of one token record."""
 
-    replies: list[Reply] = field(default_factory=list)
-    """By turn."""
+    replies: int = 0
+    truncated: int = 0
+    """Replies that were cut off for their length."""
+    with_tools: int = 0
+    """Replies to requests that offered tools."""
+    tool_calls: int = 0
+    """Replies that call a tool, or were to."""
+    failed_calls: int = 0
+    """Replies that the workflow marked as failed: such as those whose tool call could not be carried out."""
+    altered_by: list[str] = field(default_factory=list)
+    """By reply, of a role that is trained on, that was sampled otherwise than the policy samples: the fields that asked for it."""
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     interrupted_tokens: int = 0
@@ -36,17 +42,18 @@ class RecordFigures:
 
 def figures_of(turns: Sequence[Turn]) -> RecordFigures:
     """Return the figures of a record's turns."""
-    lengths = [len(turn.output_ids) for turn in turns]
     without_call = [turn for turn in turns if turn.tools and not turn.tool_call_ids]
     return RecordFigures(
-        replies=[
-            (turn.truncated, turn.tools, bool(turn.tool_call_ids), list(turn.alterations) if turn.trained else [])
-            for turn in turns
-        ],
+        replies=len(turns),
+        truncated=sum(turn.truncated for turn in turns),
+        with_tools=sum(turn.tools for turn in turns),
+        tool_calls=sum(bool(turn.tool_call_ids) or turn.failed for turn in turns),
+        failed_calls=sum(turn.failed for turn in turns),
+        altered_by=[", ".join(turn.alterations) for turn in turns if turn.trained and turn.alterations],
         prompt_tokens=sum(len(turn.prompt_ids) for turn in turns),
-        sampled_tokens=sum(lengths),
-        interrupted_tokens=sum(n for n, turn in zip(lengths, turns, strict=True) if len(turn.versions) > 1),
-        left_out_tokens=sum(n for n, turn in zip(lengths, turns, strict=True) if turn.left_out),
+        sampled_tokens=sum(len(turn.output_ids) for turn in turns),
+        interrupted_tokens=sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
+        left_out_tokens=sum(len(turn.output_ids) for turn in turns if turn.left_out),
         has_turn_rewards=any(turn.reward is not None or turn.role_reward is not None for turn in turns),
         example=without_call[-1].output_ids[:EXAMPLE_TOKENS] if without_call else [],
     )

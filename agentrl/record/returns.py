@@ -7,7 +7,6 @@ is an agent of its own: what ends for it is what none of its own turns goes on f
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from agentrl.record.trajectory import TokenRecord, Turn
@@ -39,11 +38,7 @@ def turn_returns(record: TokenRecord, episode_reward: float, turn_discount: floa
     Returns:
         One return a turn.
     """
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    position = {id(turn): index for index, turn in enumerate(record.turns)}
-    for index, turn in enumerate(record.turns):
-        if turn.parent is not None:
-            children[position[id(turn.parent)]].append(index)
+    children = _followers(record)
     returns = [0.0] * len(record.turns)
     leaf_rewards: list[list[float]] = [[] for _ in record.turns]
     for index in reversed(range(len(record.turns))):  # a turn is recorded after its parent
@@ -73,11 +68,7 @@ def immediate_rewards(record: TokenRecord, episode_reward: float) -> list[float]
     Returns:
         One reward a turn, in the order of `record.turns`.
     """
-    position = {id(turn): index for index, turn in enumerate(record.turns)}
-    children: list[list[int]] = [[] for _ in record.turns]
-    for index, turn in enumerate(record.turns):
-        if turn.parent is not None:
-            children[position[id(turn.parent)]].append(index)
+    children = _followers(record)
     adapters = {turn.adapter for turn in record.turns}
     ended: list[dict[str, float]] = [{} for _ in record.turns]
     """[turn] by adapter: the share of what goes on from a turn, itself included, in which the adapter says nothing."""
@@ -91,3 +82,13 @@ def immediate_rewards(record: TokenRecord, episode_reward: float) -> list[float]
         elif after[turn.adapter]:
             rewards[index] = after[turn.adapter] * role_reward(turn, episode_reward)
     return rewards
+
+
+def _followers(record: TokenRecord) -> list[list[int]]:
+    """Return the turns that go on from each turn, by their numbers."""
+    position = {id(turn): index for index, turn in enumerate(record.turns)}
+    children: list[list[int]] = [[] for _ in record.turns]
+    for index, turn in enumerate(record.turns):
+        if turn.parent is not None:
+            children[position[id(turn.parent)]].append(index)
+    return children

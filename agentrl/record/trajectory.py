@@ -148,10 +148,9 @@ class Trajectory:
         return len(self.token_ids)
 
     def __repr__(self) -> str:
-        turns = len(set(self.turn_index))
         versions = sorted({version for version in self.versions if version >= 0})
         altered = f"{sum(self.altered)} of altered sampling, " if any(self.altered) else ""
-        return f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, {altered}turns: {turns}, versions: {versions}>"
+        return f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, {altered}turns: {len(set(self.turn_index))}, versions: {versions}>"
 
     def per_token(self, per_turn: Sequence[float]) -> list[float]:
         """Give every token the number of its turn.
@@ -173,9 +172,7 @@ class TokenRecord:
 
     def __repr__(self) -> str:
         sampled = sum(len(turn.output_ids) for turn in self.turns)
-        return (
-            f"<TokenRecord of {len(self.turns)} turns in {len(self.leaves())} trajectories, {sampled} tokens sampled>"
-        )
+        return f"<TokenRecord: {len(self.turns)} turns, {len(self.leaves())} trajectories, {sampled} tokens sampled>"
 
     def add(
         self,

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 
+from agentrl.errors import error_line
 from agentrl.reporting.code_place import is_library
 from agentrl.reporting.middle_cut import cut_middle
 
@@ -32,6 +33,8 @@ MAX_NOTES = 8
 
 _FRAME = re.compile(r'(  File "([^"\n]*)", line \d+.*\n(?:    .*\n)*)')
 """A frame of a traceback with its lines of code, and the name of its file."""
+_PLACE = re.compile(r'  File "([^"\n]*)", line (\d+), in (.*)\n')
+"""The line that a frame of a traceback begins with."""
 _GENERATED = re.compile(r'  File "<string>", line \d+, in __(init|eq|lt|le|gt|ge|repr|hash)__\n')
 """A frame of a method that `dataclasses` has generated, which is nobody's line."""
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -75,6 +78,12 @@ def users_part(failure: str) -> str:
     if "'coroutine' object" in message:
         hint = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
     return f"{own}{message.strip()}{hint}"
+
+
+def failure_line(failure: str) -> str:
+    """Return the line of a described failure that says what was raised last, with the innermost line of the user's code."""
+    places = [f"{file}:{line} in {name}" for file, line, name in re.findall(_PLACE, failure) if not is_library(file)]
+    return error_line(failure) + (f" (at {places[-1]})" if places else "")
 
 
 def _describe(error: BaseException, seen: set[int], left: list[int]) -> Iterator[str]:

@@ -6,6 +6,8 @@ import json
 import socket
 from pathlib import Path
 
+import httpx
+
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
 from agentrl.engine.adapter_folders import role_folders
@@ -13,6 +15,7 @@ from agentrl.engine.launch import check_engine
 from agentrl.engine.protocol import ADAPTER_CONFIG
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.extras import check_extra
+from agentrl.machine.privacy import without_secrets
 from agentrl.models import model_directory, model_name
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
@@ -20,6 +23,11 @@ from agentrl.proxy.model_names import check_names
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
+
+ANSWER_TIMEOUT_S = 10.0
+"""How long an endpoint may take to answer."""
+MAX_REPLY_TOKENS = 4096
+"""Default bound of a reply, where a quarter of the context is more: without one a reply may go on to the end of the context."""
 
 
 async def check_start(config: RunConfig, *, training: bool = False) -> tuple[RunConfig, ChatFormat]:
@@ -30,7 +38,8 @@ async def check_start(config: RunConfig, *, training: bool = False) -> tuple[Run
         training: Whether the model is to be trained.
 
     Returns:
-        The configuration with the model's directory in `model.path`, and the roles whose adapters it holds, and the model's chat format.
+        The configuration with the model's directory in `model.path`, the roles whose adapters it holds, and a bound of replies; and the
+        model's chat format.
 
     Raises:
         ConfigError: One of them cannot be used.
@@ -42,7 +51,9 @@ async def check_start(config: RunConfig, *, training: bool = False) -> tuple[Run
     check_names(model_name(config.model.path), config.proxy)
     await load_backend(config.sandbox.backend)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
-    return config, await chat_format_of(config.model)
+    chat_format = await chat_format_of(config.model)
+    bound = config.rollout.max_tokens or min(MAX_REPLY_TOKENS, chat_format.context_length // 4)
+    return config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_tokens": bound})}), chat_format
 
 
 def with_model(config: RunConfig) -> RunConfig:
@@ -113,4 +124,26 @@ def check_address(host: str, port: int) -> None:
         raise ConfigError(
             f"`proxy.host` = {host!r}, `proxy.port` = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
             "choose another port (`proxy.port` = 0: any free one)"
+        ) from error
+
+
+async def check_endpoint(base_url: str) -> None:
+    """Check that something answers at an endpoint; what it answers does not matter.
+
+    Args:
+        base_url: Such as http://127.0.0.1:8000/v1.
+
+    Raises:
+        ConfigError: It is no URL, or nothing answers there.
+    """
+    shown = without_secrets(base_url)
+    if not base_url.startswith(("http://", "https://")):
+        raise ConfigError(f"`base_url` {shown} is no URL; write it with its scheme, as in http://{shown}")
+    try:
+        async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S) as client:
+            await client.get(base_url.rstrip("/") + "/models")
+    except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
+        why = one_line(error) or type(error).__name__
+        raise ConfigError(
+            f"`base_url` {shown} does not answer: {why}; is the server running, and its port right?"
         ) from error

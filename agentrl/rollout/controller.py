@@ -23,13 +23,14 @@ from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
-from agentrl.errors import TooManyFailuresError, error_line
+from agentrl.errors import TooManyFailuresError
+from agentrl.reporting.failure_text import failure_line
 from agentrl.reporting.logger import logger
 from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
 from agentrl.rollout.changes import CloseGroup, OpenGroup
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.health import HealthCounts
+from agentrl.rollout.health import Health
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
@@ -84,7 +85,7 @@ class Controller:
     store: Store
     gate: StalenessGate
     progress: Progress = field(default_factory=Progress)
-    health: HealthCounts = field(default_factory=HealthCounts)
+    health: Health = field(default_factory=Health)
     rewards: RewardsInOrder = field(default_factory=RewardsInOrder)
     last_error: str = ""
     last_failed: int = 0
@@ -273,7 +274,7 @@ class Controller:
         if ended >= MIN_EPISODES_TO_JUDGE and self.progress.failed > self.config.max_failed_share * ended:
             raise TooManyFailuresError(
                 f"{self.progress.failed} of {ended} episodes failed, more than `rollout.max_failed_share` = "
-                f"{self.config.max_failed_share:g} allows. The last failure: {error_line(self.last_error)}"
+                f"{self.config.max_failed_share:g} allows. The last failure: {failure_line(self.last_error)}"
                 + (
                     f" (agentrl replay {self.store.directory} {self.last_failed} runs it again)"
                     if self.last_failed

@@ -10,20 +10,15 @@ from pathlib import Path
 from typing import Protocol
 
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
-from agentrl.errors import AgentRLError
+from agentrl.errors import one_line
 from agentrl.models.text import TokenText
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
-from agentrl.reporting.html import html_rows, html_table, html_text
 from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import ListedEpisode, Status
 from agentrl.rollout.group_advantages import group_advantages
 from agentrl.rollout.store import Store
 
-MAX_SHOWN_CHARS = 20_000
-"""Characters of a transcript that a notebook shows by itself."""
-MAX_SHOWN_TOKENS = 400
-"""Tokens of a trajectory that a notebook shows by itself."""
 COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
 """Advantages that follow from the rewards of a group alone."""
 
@@ -83,15 +78,6 @@ class RunTrajectory:
     def __repr__(self) -> str:
         versions = sorted({version for version in self.versions if version >= 0})
         return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {len(set(self.turn_index))}, versions: {versions}>"
-
-    def _repr_html_(self) -> str:
-        advantages: Sequence[float | str] = self.advantages or [""] * len(self)
-        columns = (self.token_ids, self.pieces, self.loss_mask, self.logprobs, self.versions, advantages)
-        rows = list(zip(*columns, strict=True))
-        left_out = f", the first {MAX_SHOWN_TOKENS}" if len(rows) > MAX_SHOWN_TOKENS else ""
-        names = ("id", "text", "trained", "logprob", "version", "advantage")
-        shown = [(i, repr(piece), *rest) for i, piece, *rest in rows[:MAX_SHOWN_TOKENS]]
-        return html_rows(f"trajectory of {len(self)} tokens{left_out}", names, shown)
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,19 +226,11 @@ class RunEpisode:
         trained = f", trained in step {self.step}" if self.step is not None else ""
         return f"<RunEpisode {self.id}: task {self.task}, group {self.group}, {self.status}, reward {self.reward:g}, {self.tokens} tokens{trained}>"
 
-    def _repr_html_(self) -> str:
-        facts: dict[str, object] = {
-            "task": self.task,
-            "group": self.group,
-            "status": self.status,
-            "reward": f"{self.reward:g}",
-            **{name: f"{value:g}" for name, value in self.metrics.items()},
-            "tokens": self.tokens,
-            "duration": f"{self.duration_s:.2f} s",
-        }
-        try:
-            text = self.transcript()
-        except AgentRLError as error:
-            text = str(error)
-        shown = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-        return html_table(f"episode {self.id}", facts) + html_text(shown)
+
+def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:
+    """Yield a line each for the best and the worst finished episode that called the model: its reward, and its last reply."""
+    spoken = sorted((one for one in episodes if one.status == "finished" and one.tokens), key=lambda one: one.reward)
+    for name, episode in zip(("the best", "the worst"), (spoken[-1:] + spoken[:1])[: len(spoken)], strict=False):
+        turn = episode.record.turns[-1]
+        cut = ", cut off for its length" if turn.truncated else ""
+        yield f"{name} reply (reward {episode.reward:g}{cut}): {one_line(episode.source.text.decode(turn.output_ids))!r}"

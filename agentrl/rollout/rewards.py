@@ -11,11 +11,9 @@ never whether it counts: docs/training.md derives that the figure has no bias to
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from agentrl.rollout.step_figures import figures
 
 
 @dataclass(frozen=True)
@@ -62,16 +60,6 @@ def reward_figure(groups: Iterable[EndedGroup]) -> RewardFigure:
         episodes=sum(len(group.rewards) for group in groups),
         failed=sum(group.failed for group in groups),
     )
-
-
-def pooled_figure(rows: Iterable[Mapping[str, Any]]) -> RewardFigure:
-    """Return the figure of several steps together, from their metrics: every group weighs the same, whatever its step."""
-    rows = list(rows)
-    counts = figures(rows, "reward_groups", "reward_episodes", "reward_failed")
-    means = figures(rows, "reward_mean", "reward_groups")
-    groups = sum(n for _, n in means)
-    mean = sum(mean * n for mean, n in means) / groups if groups else None
-    return RewardFigure(mean, *(int(sum(row[column] for row in counts)) for column in range(3)))
 
 
 class RewardsInOrder:

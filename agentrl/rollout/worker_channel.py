@@ -285,7 +285,6 @@ def _call(values: list[Any], parts: Sequence[bytes]) -> StoredCall:
 def _outcome(values: dict[str, Any], parts: Sequence[bytes]) -> Outcome:
     columns, prompt_ids, rows, figures = values["record"]
     calls = [_call(row, parts) for row in rows]
-    figures["replies"] = [tuple(reply) for reply in figures["replies"]]
     record = PackedRecord(parts[columns], parts[prompt_ids], calls, RecordFigures(**figures))
     return Outcome(**{**values, "record": record})
 

@@ -8,7 +8,8 @@ The store's own transactions should make each of these claims true, whatever die
     episodes   none finished twice; of a group that was trained on, every one finished or failed with an error
     ledger     what the store says happened, entry by entry, is what its tables and the run's files hold
     batches    one for every step up to the newest checkpoint, none of them empty, each in one checkpoint; every sequence is in
-               one minibatch at most; the digest chain goes from the first to the last (`agentrl.rollout.training_history`)
+               one minibatch at most; the digest chain goes from the first to the last (`agentrl.rollout.training_history`); no token
+               was staler than the bound (docs/staleness.md)
     checkpoints every one that is kept is whole by its checksums; its manifest says what the store says; the weights and the
                optimizer on disk have the digest of the step's end; the optimizer itself counts as many steps as the batches
     calls      each is what was kept, and a turn of an episode; or it belongs to one that has not ended, and none is missing
@@ -32,7 +33,7 @@ from agentrl.rollout.database import check_pages, open_database
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_ledger import wrong_ledger
 from agentrl.run.audit_tables import check_tables, wrong_objects
-from agentrl.run.audit_training import ReadState, some, wrong_batches, wrong_checkpoints
+from agentrl.run.audit_training import ReadState, some, stale_groups, wrong_batches, wrong_checkpoints
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, whole_checkpoints
 
@@ -139,6 +140,7 @@ def _violations(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> l
         *_wrong_tasks(db),
         *_wrong_episodes(db, run_dir),
         *wrong_batches(db),
+        *stale_groups(db),
         *_wrong_references(db),
         *_unknown_checkpoints(db, present),
         *wrong_ledger(db, run_dir),

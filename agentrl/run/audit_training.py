@@ -1,14 +1,19 @@
-"""Audit training: batches, their digest chain, and the checkpoints on disk."""
+"""Audit training: batches, their digest chain and staleness, and the checkpoints on disk."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from agentrl.errors import CheckpointError, StoreError, one_line
+from agentrl.config import config_of
+from agentrl.errors import CheckpointError, ConfigError, StoreError, one_line
+from agentrl.machine.evidence import stored_json
 from agentrl.rollout.batches import batches, first_chain
+from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, unlisted_files
+from agentrl.rollout.stored_form import from_column
 from agentrl.rollout.training_history import TrainedStep, wrong_minibatches
 
 ReadState = Callable[[Path], StateOnDisk]
@@ -57,6 +62,34 @@ def _wrong_chain(db: sqlite3.Connection, trained: list[TrainedStep]) -> Iterator
         if one.optimizer_steps > len(one.minibatches):
             yield f"step {one.step} took {one.optimizer_steps} optimizer steps over {len(one.minibatches)} minibatches"
         yield from wrong_minibatches(one)
+
+
+def stale_groups(db: sqlite3.Connection) -> Iterator[str]:
+    """Yield the groups with a token that was staler, when it was trained on, than the largest bound that a start of the run printed."""
+    try:
+        bounds = [_bound(text) for (text,) in db.execute("SELECT config FROM restarts")]
+    except (ConfigError, ValueError):
+        return  # of another version of agentrl, or not what was written, which the ledger tells
+    if not bounds or None in bounds:
+        return  # a greedy order has none
+    bound = max(filter(None, bounds), default=0)
+    tokens = (
+        "SELECT g.id, g.step, c.versions FROM groups g JOIN episodes e ON e.group_id = g.id JOIN calls c ON c.episode = e.id"
+        " WHERE g.step IS NOT NULL AND e.status = 'finished'"
+    )
+    stalest: dict[int, int] = {}
+    for group, step, versions in db.execute(tokens):
+        with suppress(ValueError, TypeError):  # which the digests tell
+            stalest[group] = max(stalest.get(group, 0), step - 1 - min(from_column(versions)[::3], default=step))
+    for group, staleness in sorted(stalest.items()):
+        if staleness > bound:
+            yield f"group {group} was trained on with a staleness of {staleness}, and the bound is {bound}"
+
+
+def _bound(config: str) -> int | None:
+    rollout = config_of(dict(stored_json(config))).rollout
+    own = {name: getattr(rollout, name) for name in ("groups_per_batch", "max_staleness", "order", "window")}
+    return StalenessGate(**own).bound
 
 
 def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path, read_state: ReadState | None) -> Iterator[tuple[int, str]]:

@@ -18,7 +18,6 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.machine.evidence import regular, stored_json
 from agentrl.models.text import TokenText, token_text
-from agentrl.reporting.html import html_table
 from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
 from agentrl.rollout.read_episode import RunEpisode
@@ -80,7 +79,7 @@ class Run:
         if in_use(self.path):
             return "running"
         summary = self.summary
-        return "finished" if summary and not self.stopped and summary.get("steps") == self.step else "stopped"
+        return "finished" if summary and not self.stopped and summary.get("steps", 0) == self.step else "stopped"
 
     @property
     def step(self) -> int:
@@ -219,9 +218,6 @@ class Run:
         except (AgentRLError, OSError) as error:
             facts = str(error)
         return f"<Run {self.path}  {facts}>"
-
-    def _repr_html_(self) -> str:
-        return html_table(f"run {self.path}", self._facts())
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

@@ -32,25 +32,26 @@ from agentrl.machine.extras import check_extra
 from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat
+from agentrl.rollout.alarms import AlarmWatch, episode_alarms
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.check_tasks import check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.health import RECENT_EPISODES
 from agentrl.rollout.open_rollout import open_rollout
+from agentrl.rollout.read_episode import sample_replies
 from agentrl.rollout.rewards import RewardsInOrder
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
-from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
 from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import Tasks, check_same_tasks
 from agentrl.rollout.workflow import Workflow
-from agentrl.run.alarm_watch import AlarmWatch
-from agentrl.run.alarms import AlarmLog
+from agentrl.run.alarms import alarms_before, training_alarms, waiting_for
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
 from agentrl.run.rank_hosts import rank_hosts
@@ -64,6 +65,7 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.run.run_store import begin_store, known_tasks, write_noted
+from agentrl.run.step_figures import figures
 from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import TrainerClient, open_trainer
 from agentrl.run.trainer_supervisor import TrainerSupervisor
@@ -82,7 +84,7 @@ async def train(
 ) -> Run:
     """Train a model on a workflow.
 
-    The first SIGINT or SIGTERM ends the run in good order, with a checkpoint; the second acts as it would without agentrl.
+    The first SIGINT, SIGTERM or SIGHUP (a closed terminal) ends the run in good order, with a checkpoint; the second acts as it would without agentrl.
 
     Args:
         config: The configuration. Without a `run_dir`, the run gets a directory in `runs/` that is named by the time.
@@ -253,12 +255,15 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         controller = _controller(start, store, rollout.runner, weights.version, steps)
         _announce(view, controller, config)
         alarm_watch = AlarmWatch(
-            config,
-            controller,
-            AlarmLog(view.say),
-            in_flight=lambda: engine.in_flight,
-            serving=lambda: engine.serving,
-            decode=start.chat_format.decode,
+            lambda: [
+                *episode_alarms(
+                    controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine)
+                ),
+                *training_alarms(controller.health, config),
+            ],
+            view.say,
+            lambda: f"step {controller.gate.version}",
+            begun=await in_thread(alarms_before, run_dir, steps, weights.version),
         )
         yield TrainingRun(
             config=config,
@@ -316,9 +321,14 @@ def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, floa
 
 
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
-    """Tell where everything is, and write the summary of a run that has ended with its last step."""
+    """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step."""
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
     await in_thread(store.check_in_place)
+    ended = await in_thread(
+        partial(Run(run.run_dir).episodes, status="finished", limit=RECENT_EPISODES, newest_first=True)
+    )
+    for line in await in_thread(lambda: list(sample_replies(ended))):
+        view.say(line)
     newest = await in_thread(store.last_checkpoint)
     view.say(
         f"the run is in {shown}"
@@ -332,7 +342,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             step=run.trainer.weights.version,
             wall_s=time.perf_counter() - view.started,
             eval_after=after.mean_reward if after else None,
-            alarms=run.alarm_watch.log.begun,
+            alarms=run.alarm_watch.begun,
             staleness_bound=run.controller.gate.bound,
         )
     )

@@ -27,11 +27,11 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
+from agentrl.rollout.alarms import AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.rewards import reward_figure
 from agentrl.rollout.store import Store
-from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.run_directory import appending
 from agentrl.run.run_store import note_lines, write_noted
 from agentrl.run.trainer_supervisor import TrainerSupervisor
@@ -178,7 +178,6 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     progress = run.controller.progress
     counted = run.controller.rewards.take()
     health.step_ended(metrics)
-    health.rewards_counted(counted)
     run.alarm_watch.check()
     record = {
         "step": weights.version,
@@ -196,7 +195,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
         "episodes_abandoned": progress.abandoned,
-        **health.conversations().to_metrics(),
+        **health.to_metrics(),
         "loop_lag_max_s": run.watchdog.take_max_lag_s(),
         "groups_rejected": progress.rejected_groups,
         "tasks_skipped": progress.skipped_tasks,
@@ -205,6 +204,6 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "local_shortages": run.engine.fleet.shortages,
         **run.controller.runner.metrics(),
         **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, DrawnTasks) else {}),
-        **run.alarm_watch.log.to_metrics(),
+        **run.alarm_watch.to_metrics(),
     }
     return record | {name: record[name] + run.counted_before.get(name, 0) for name in COUNTERS}

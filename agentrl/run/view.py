@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.rollout.controller import Controller
+from agentrl.rollout.health import shares_text
 
 BEFORE = "starting"
 """The phase of a run that has not begun to write."""
@@ -57,8 +59,9 @@ class PrintedView(RunView):
         self.say(step_line(metrics, self.tokens_per_s()))
 
     def say(self, text: str) -> None:
-        """Print a line."""
-        print(text, flush=True)
+        """Print a line, where there is somebody to read it."""
+        with suppress(OSError):
+            print(text, flush=True)
 
 
 def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
@@ -71,7 +74,7 @@ def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
         f"step {metrics['step']:4d}  reward {reward_text(metrics)}  "
         f"staleness {staleness}  "
         f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
-        f"{tokens_per_s:,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}"
+        f"{tokens_per_s:,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}  {shares_text(metrics)}"
     )
 
 

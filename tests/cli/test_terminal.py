@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import time
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import anyio
 import pytest
 from rich.console import Console
 
-from agentrl.cli.terminal import TerminalView, terminal_view
+from agentrl.cli.terminal import SteadyConsole, TerminalView, terminal_view
 from agentrl.concurrency.event_loop import run_loop
 from agentrl.config import load_config
 
@@ -30,6 +31,8 @@ STEP: dict[str, Any] = {
     "pause_s": 0.004,
     "logprob_mismatch_mean_abs": 3e-7,
     "episodes_failed": 1,
+    "truncated_share": 0.25,
+    "failed_calls_share": 0.5,
 }
 
 
@@ -51,9 +54,19 @@ def test_a_file_gets_one_line_a_step() -> None:
         "staleness 1.25 (max 2)",
         "train 1.5 s",
         "pause 4 ms",
-        "failed 1",
+        "failed 1  cut off 25%  failed tool calls 50%",
     ):
         assert shown in line
+
+
+def test_a_closed_terminal_ends_nothing() -> None:
+    """Its last lines cannot be written, and the run that writes its checkpoint goes on."""
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as stream:
+        console = SteadyConsole(stream)
+        os.close(ours)
+        for _ in range(2):
+            console.print("stopping: finishing the training step in progress")
 
 
 def test_words_stay_whole_on_a_screen_and_lines_in_a_file() -> None:
@@ -78,21 +91,12 @@ def test_a_terminal_shows_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text in shown
 
 
-def test_a_step_that_trained_no_token_has_no_staleness() -> None:
-    file = io.StringIO()
-    step = {name: value for name, value in STEP.items() if not name.startswith("staleness")}
-    view_on(Console(file=file, width=60)).on_step(step)
-    assert "staleness –  train" in file.getvalue()
-    view = view_on(Console(file=io.StringIO(), force_terminal=True, width=100))
-    view.on_step(step)
-    view._console.print(view)
-
-
-def test_a_step_with_no_group_to_count_has_no_reward() -> None:
+def test_a_step_that_trained_no_token_and_counts_no_group_has_neither_staleness_nor_reward() -> None:
     file = io.StringIO()
     view = view_on(Console(file=file, width=60))
-    view.on_step({**STEP, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
-    assert "reward – (n = 0 groups, 0 episodes)" in file.getvalue()
+    step = {name: value for name, value in STEP.items() if not name.startswith("staleness")}
+    view.on_step({**step, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
+    assert "reward – (n = 0 groups, 0 episodes)  staleness –  train" in file.getvalue()
     Console(file=io.StringIO(), force_terminal=True, width=100).print(view)
 
 

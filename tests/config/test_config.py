@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentrl
-from agentrl.config import RunConfig, check_groups, check_sampling, close_key, load_config
+from agentrl.config import RunConfig, check_groups, check_sampling, load_config
 from agentrl.errors import ConfigError, UsageError
 
 
@@ -26,12 +26,10 @@ def test_later_sources_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"trainer.lrr": "1"}, r"unknown configuration key 'trainer\.lrr'; did you mean 'trainer\.optimizer\.lr'"),
+        ({"trainer.lrr": "1"}, r"unknown configuration key 'trainer\.lrr'; `agentrl train --help`"),
         ({"steps": "0"}, r"steps = 0: .*greater than or equal to 1"),
         ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24 or 32"),
         ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
-        ({"steps.more": "1"}, r"steps"),
-        ({"engine.urls": "http://127.0.0.1:1"}, r'engine\.urls = .* a list is written \["A", "B"\]'),
         (
             {"trainer.importance": "drop"},
             r"trainer\.importance\.kind = \"drop\": it should be one of 'truncate', 'mask'",
@@ -57,10 +55,9 @@ def test_a_file_that_is_missing_or_not_toml_is_named(tmp_path: Path) -> None:
     [
         (
             ["[rolout]\nbatch_size = 8\n"],
-            r"^FOLDER/0\.toml: unknown configuration key 'rolout'; did you mean 'rollout'\?$",
+            r"^FOLDER/0\.toml: unknown configuration key 'rolout'; `agentrl train --help` shows all keys$",
         ),
-        (["[trainer.optimiser]\nlr = 1\n"], r"'trainer\.optimiser'; did you mean 'trainer\.optimizer'\?$"),
-        (["steps = 2\n", "[trainer]\nlrr = 1\n"], r"^FOLDER/1\.toml: unknown .*'trainer\.optimizer\.lr'\?$"),
+        (["steps = 2\n", "[trainer]\nlrr = 1\n"], r"^FOLDER/1\.toml: unknown .*'trainer\.lrr'"),
         (["steps = 0\n", "seed = 1\n"], r"^FOLDER/0\.toml: steps = 0: "),
         (["steps = 1\n", "steps = 0\n"], r"^FOLDER/1\.toml: steps = 0: "),
         (['[trainer]\nobjective = "ppp"\n'], r'^FOLDER/0\.toml: trainer\.objective\.kind = "ppp"'),
@@ -88,23 +85,10 @@ def test_what_is_wrong_in_an_option_is_said_of_no_file(tmp_path: Path) -> None:
     [
         (
             {"data": {"sources": [{"tasks": "a.jsonl", "wieght": 2}]}},
-            r"^unknown configuration key 'data\.sources\.0\.wieght'; did you mean 'weight'\?$",
+            r"^unknown configuration key 'data\.sources\.0\.wieght'; `agentrl train --help` shows all keys$",
         ),
-        (
-            {"data": {"sources": [{"tasks": "a.jsonl", "colour": 2}]}},
-            r"^unknown configuration key 'data\.sources\.0\.colour'; it may have tasks, weight$",
-        ),
-        (
-            {"data": {"sources": ["a.jsonl"]}},
-            r'^data\.sources\.0 = "a\.jsonl": it should be a table, written {key = value}$',
-        ),
-        (
-            {"data": {"order": {"kind": "difficulty", "bonds": [0.5]}}},
-            r"^unknown configuration key 'data\.order\.bonds'; did you mean 'data\.order\.bounds'\?$",
-        ),
-        ({"modle": "nano"}, r"^unknown configuration key 'modle'; did you mean 'model'\?$"),
-        ({"model": {"pth": "nano"}}, r"^unknown configuration key 'model\.pth'; did you mean 'model\.path'\?$"),
-        ({"step": 3}, r"^unknown configuration key 'step'; did you mean 'steps'\?$"),
+        ({"data": {"sources": ["a.jsonl"]}}, r'^data\.sources\.0 = "a\.jsonl": '),
+        ({"model": {"pth": "nano"}}, r"^unknown configuration key 'model\.pth'; "),
         ({"steps": "many"}, r'^steps = "many": '),
         ({"engine": {"flags": {"a": 1}}}, r"^engine: flags go to SGLang servers"),
     ],
@@ -149,33 +133,6 @@ def test_a_text_is_kept_for_a_key_that_holds_text() -> None:
     config = load_config((), {"run_dir": "2026", "eval.tasks": "true", "model.path": "1e-3", "steps": "3"})
     assert (config.run_dir, config.eval.tasks, config.model.path, config.steps) == ("2026", "true", "1e-3", 3)
     assert load_config((), {"model.path": '"1e-3"'}).model.path == "1e-3", "text in quotes is TOML too"
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("lr", "trainer.optimizer.lr"),
-        ("learning_rate", "trainer.optimizer.lr"),
-        ("trainer.learning_rate", "trainer.optimizer.lr"),
-        ("trainer.lr", "trainer.optimizer.lr"),
-        ("trainer.kl_coef", "trainer.kl.coef"),
-        ("trainer.checkpoint_every", "trainer.checkpoint.every"),
-        ("beta", "trainer.kl.coef"),
-        ("batch", "rollout.batch_size"),
-        ("rollout.batchsize", "rollout.batch_size"),
-        ("trainer.rank", "trainer.lora.rank"),
-        ("trainer.rankss", "trainer.ranks"),
-        ("trainer.lora-r", "trainer.lora.rank"),
-        ("rolout.group_size", "rollout.group_size"),
-        ("trainer.threads_", "trainer.threads"),
-        ("engine.tasks", "tasks"),
-        ("model_name", "model.path"),
-        ("seed.x", "seed"),
-        ("xyzzy", None),
-    ],
-)
-def test_a_key_is_guessed_by_its_last_word_and_its_section(written: str, meant: str | None) -> None:
-    assert close_key(written) == meant
 
 
 def test_broadcast_needs_sglang() -> None:

@@ -25,6 +25,7 @@ from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.workflow import Workflow
 from agentrl.run.replay import replay
 from agentrl.run.retrain import retrain
 from agentrl.run.train import train
@@ -190,8 +191,15 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     assert result.metrics == {"n": 1.5}
     assert repr(result).startswith("Evaluation(mean_reward=0.500 [")
     assert len(repr(result)) < 200
-    assert "<caption>evaluation of 4 tasks</caption>" in result._repr_html_()
-    assert capsys.readouterr().err.splitlines()[-1] == "8 of 8 episodes"
+    lines = capsys.readouterr().err.splitlines()
+    assert "8 of 8 episodes" in lines
+    assert [line.partition(":")[0] for line in lines[-3:-1]] == [
+        "the best reply (reward 1, cut off for its length)",
+        "the worst reply (reward 0, cut off for its length)",
+    ]
+    assert lines[-1] == "cut off 100%  failed tool calls 0% of 8 replies"
+    read = await in_thread(agentrl.open_run, tmp_path / "kept")
+    assert await in_thread(lambda: (read.status, (read.summary or {})["mean_reward"])) == ("finished", 0.5)
 
     view = EvaluationView()  # nothing is left to run of another evaluation of the same
     with anyio.fail_after(60):
@@ -201,6 +209,43 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     assert again == result
     assert (view.total, len(view.episodes)) == (8, 8)
     assert capsys.readouterr().err == ""
+
+
+async def rambles(episode: Episode) -> float:
+    """A single turn whose model cannot end it; the first task's has no bound of its own."""
+    messages: list[Any] = [{"role": "user", "content": "Hi"}]
+    bound: Any = {"max_tokens": 2} if episode.task["n"] else {}
+    bias = {str(token): -100 for token in episode.task["stop"]}
+    reply = await episode.client.chat.completions.create(
+        model=episode.model, messages=messages, logit_bias=bias, **bound
+    )
+    assert reply.usage
+    assert reply.usage.completion_tokens == bound.get("max_tokens", 256), "a quarter of the context of nano"
+    return 0.0
+
+
+async def fails(episode: Episode) -> float:
+    raise KeyError(episode.seed)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("workflow", "wanted"),
+    [
+        (rambles, "100% of the last 32 replies are cut off for their length, and they have 18 tokens on average"),
+        (fails, f"(at {__file__}:{fails.__code__.co_firstlineno + 1} in fails)"),
+    ],
+    ids=["replies without an end", "failures that each say another number"],
+)
+async def test_an_evaluation_in_which_everything_goes_wrong_says_so_before_its_end(
+    workflow: Workflow, wanted: str, server_url: str, tmp_path: Path, nano_format: ChatFormat
+) -> None:
+    view, lines = EvaluationView(), list[str]()
+    view.say = lines.append  # type: ignore[method-assign]
+    tasks = [{"n": n, "stop": nano_format.stop_token_ids} for n in range(16)]
+    with anyio.fail_after(60):
+        await agentrl.evaluate(settings(server_url), workflow=workflow, tasks=tasks, out=tmp_path / "kept", view=view)
+    assert [line for line in lines if line.startswith("ALARM") and wanted in line]
 
 
 @pytest.mark.anyio
@@ -234,7 +279,6 @@ def check_transcripts(result: agentrl.Evaluation, folder: Path) -> None:
         assert "--- turn 1: reply" in one.transcript()
         (trajectory,) = one.trajectories
         assert sum(trajectory.loss_mask) == again.tokens > 0
-        assert "im_start" in one._repr_html_()
 
 
 @pytest.mark.anyio

@@ -252,5 +252,5 @@ def test_a_trajectory_of_thousands_of_tokens_is_shown_in_a_line() -> None:
     record.add("a", None, ids[:2000], reply, 1.0)
     (trajectory,) = record.trajectories()
     assert repr(trajectory) == "<Trajectory of 4000 tokens, 2000 trained, turns: 1, versions: [3, 4]>"
-    assert repr(record) == "<TokenRecord of 1 turns in 1 trajectories, 2000 tokens sampled>"
+    assert repr(record) == "<TokenRecord: 1 turns, 1 trajectories, 2000 tokens sampled>"
     assert repr(record.turns[0]) == "<Turn a: 2000 ids asked, 2000 sampled>"

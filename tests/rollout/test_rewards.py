@@ -21,11 +21,11 @@ from agentrl.rollout.rewards import (
     RewardsInOrder,
     best_checkpoint,
     ended_groups,
-    pooled_figure,
     reward_figure,
 )
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import group_seed
+from agentrl.run.step_figures import pooled_figure
 from tests.chains import commit
 from tests.rollout.test_controller import call, collect
 

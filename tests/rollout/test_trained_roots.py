@@ -22,7 +22,7 @@ from agentrl.record.roots import Root
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout import calls
 from agentrl.rollout.call_log_writer import open_call_log
-from agentrl.rollout.health import HealthCounts
+from agentrl.rollout.health import Health
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import pack
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
@@ -151,13 +151,12 @@ async def test_conversations_are_counted(nano_format: ChatFormat) -> None:
             said += f"Then you said {TITLE!r}, and {number} was what came of it, as far as anybody can say. "
         return 1.0
 
-    health = HealthCounts()
+    health = Health()
     health.attempt_ended(await outcome_of(agent, nano_format), 1)
     health.attempt_ended(await outcome_of(rewrites, nano_format), 2)
-    said = health.snapshot(nano_format.decode, "").conversations
-    assert (said.episodes, said.turns, said.roots) == (2, 9, 7)
-    assert said.rerendered_share > 0.4
-    figures = said.to_metrics()
+    said, figures = health.counts(), health.to_metrics()
+    assert (len(health.recent), said["replies"], said["roots"]) == (2, 9, 7)
+    assert figures["rerendered_share"] > 0.4
     assert {name: figures[name] for name in figures if name.endswith("_mean")} == {
         "roots_mean": 3.5,
         "side_calls_mean": 0.5,
@@ -165,7 +164,7 @@ async def test_conversations_are_counted(nano_format: ChatFormat) -> None:
         "compacted_mean": 1.5,
     }
     title = len(nano_format.tokenizer.encode(TITLE + "<|im_end|>", add_special_tokens=False))
-    assert figures["left_out_share"] == title / said.sampled_tokens
+    assert figures["left_out_share"] == title / said["sampled_tokens"]
 
 
 async def test_all_is_what_it_says(nano_format: ChatFormat, store: Store) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter, deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,95 +17,93 @@ from agentrl import Episode
 from agentrl.config import RunConfig
 from agentrl.errors import EngineError, error_line, one_line
 from agentrl.proxy import ChatFormat
+from agentrl.rollout import alarms as alarms_module
+from agentrl.rollout.alarms import Alarm, AlarmWatch, episode_alarms
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.health import REWARD_BLOCK, Conversations, Health, HealthCounts, RewardBlock
-from agentrl.rollout.rewards import EndedGroup
+from agentrl.rollout.health import Health
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
-from agentrl.run import alarm_watch as alarm_watch_module
-from agentrl.run.alarm_watch import AlarmWatch
-from agentrl.run.alarms import AlarmLog, current_alarms
+from agentrl.run.alarms import alarms_before, training_alarms, waiting_for
 from agentrl.run.training_loop import _step
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 
-HEALTHY: dict[str, Any] = {
-    "step": {
-        "logprob_mismatch_mean_abs": 1e-4,
-        "importance_weight_p01": 0.8,
-        "importance_weight_p99": 1.3,
-        "staleness_max": 3.0,
-        "entropy": 0.5,
-    },
-    "zero_gradients": 2,
-    "uniform_groups": 15,
-    "failures": 7,
-    "failure": "ValueError: no",
+HEALTHY: dict[str, int] = {
     "replies": 256,
-    "truncated": 200,
+    "truncated": 128,
+    "sampled_tokens": 256 * 4096,
     "with_tools": 256,
     "tool_calls": 1,
-    "best_rewards": RewardBlock(0.9, 0.1),
-    "last_rewards": RewardBlock(0.8, 0.1),
-    "quiet_s": 599.0,
+    "prompt_tokens": 1000,
 }
+"""Sums over the recent attempts."""
+
+
+def alarms_of_health(health: Health, **settings: Any) -> list[Alarm]:
+    config = RunConfig.model_validate({"run_dir": "runs/x", **settings})
+    return [
+        *episode_alarms(health, config, lambda _: "I'd say 4", lambda: "the moon"),
+        *training_alarms(health, config),
+    ]
+
+
+def healthy(counts: dict[str, int] | None = None, **values: Any) -> Health:
+    """A run that is well but for what is given: sums over its attempts, and fields of `Health`."""
+    step = {"logprob_mismatch_mean_abs": 1e-4}
+    recent = deque([Counter({**HEALTHY, **(counts or {})})] + 15 * [Counter[str]()])
+    return Health(**{"recent": recent, "step": step, "uniform_groups": 15, "failures": 7, **values})
 
 
 def test_a_healthy_run_says_nothing() -> None:
-    assert list(current_alarms(Health(**HEALTHY), RunConfig(), 3)) == []
-    assert list(current_alarms(Health(), RunConfig(), None)) == []
+    assert alarms_of_health(healthy()) == []
+    assert alarms_of_health(Health()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "parts"),
+    ("name", "health", "parts"),
     [
         (
             "altered_sampling",
-            {"altered": 64, "altered_by": ["logit_bias", "top_k"]},
-            ["25% of the last 256 replies are not trained on", "logit_bias, top_k", "trainer.turns.altered_sampling"],
+            healthy({"altered": 64}, altered_by=["logit_bias", "top_k"]),
+            ["25% of the last 256 replies are not trained on", "logit_bias; top_k", "trainer.turns.altered_sampling"],
         ),
         (
             "rewards_equal",
-            {"uniform_groups": 16, "uniform_reward": 0.0},
+            healthy(uniform_groups=16, uniform_rewards={0.0}),
             ["the last 16 groups", "all of them 0:", "replay"],
         ),
         (
             "rewards_equal",
-            {"uniform_groups": 16, "uniform_reward": 1.0, "highest_reward": 1.0, "episode": 7},
+            healthy(uniform_groups=16, uniform_rewards={1.0}, highest_reward=1.0, episode=7),
             ["all of them 1:", "if the tasks are solved, end the run here", "agentrl replay runs/x 7"],
         ),
-        (
-            "rewards_equal",
-            {"uniform_groups": 16, "uniform_reward": 0.5, "highest_reward": 1.0},
-            ["too hard or too easy for this model"],
-        ),
-        ("rewards_equal", {"uniform_groups": 40}, ["the last 40 groups had equal rewards within each group: "]),
-        (
-            "no_tool_call",
-            {"tool_calls": 0, "example": "I'd say 4"},
-            ["none of the last 256", "model.renderer", "I'd say 4"],
-        ),
+        ("rewards_equal", healthy(uniform_groups=40), ["the last 40 groups had equal rewards within each group: "]),
+        ("no_tool_call", healthy({"tool_calls": 0}), ["none of the last 256", "model.renderer", "I'd say 4"]),
         (
             "history_rewritten",
-            {"conversations": Conversations(episodes=16, turns=80, roots=72, prompt_tokens=100, rerendered_tokens=60)},
+            healthy({"main": 200, "side_call": 30, "rerendered_tokens": 600}),
             ["90% of the model calls of the last 16 episodes", "60% of their prompt tokens", "docs/clients.md"],
         ),
-        ("replies_truncated", {"truncated": 256}, ["100% of the last 256 replies", "rollout.max_tokens"]),
-        ("same_failure", {"failures": 8}, ["the last 8 attempts", "ValueError: no"]),
-        ("stalled", {"quiet_s": 660.0, "waiting_for": "the moon"}, ["for 11 min", "waits for the moon"]),
-        ("reward_falls", {"last_rewards": RewardBlock(0.4, 0.1)}, ["fell from 0.900 to 0.400", "trainer.optimizer.lr"]),
-        ("gradient_zero", {"zero_gradients": 3}, ["the gradient was 0 in the last 3 steps"]),
-        ("entropy_gone", {"step": {"entropy": 1e-5}}, ["the entropy is 1e-05 nats"]),
-        ("mismatch", {"step": {"logprob_mismatch_mean_abs": 0.05}}, ["differ by 0.05 in mean |Δlogprob|"]),
-        ("weights", {"step": {"importance_weight_p99": 2.5}}, ["p/b is 1.00 to 2.50 for 98 % of the tokens"]),
-        ("weights", {"step": {"importance_weight_p01": 0.3}}, ["p/b is 0.30 to 1.00 for 98 % of the tokens"]),
-        ("staleness", {"step": {"staleness_max": 4.0}}, ["a token is 4 versions old, and the bound is 3"]),
+        ("replies_truncated", healthy({"truncated": 129}), ["50% of the last 256 replies", "rollout.max_tokens"]),
+        (
+            "replies_truncated",
+            healthy({"sampled_tokens": 256 * 5000}),
+            ["5000 tokens on average", "rollout.max_tokens"],
+        ),
+        (
+            "attempts_failed",
+            healthy(failures=8, first_failure="KeyError: 1 (at w.py:3 in run)"),
+            ["the last 8 attempts", "KeyError: 1 (at w.py:3 in run)"],
+        ),
+        ("stalled", healthy(last_end=-1e9), ["min (`rollout.alarm_stall_s` = 600)", "what is waited for is the moon"]),
+        ("mismatch", healthy(step={"logprob_mismatch_mean_abs": 0.05}), ["differ by 0.05 in mean |Δlogprob|"]),
     ],
 )
-def test_each_fault_has_its_line(name: str, changed: dict[str, Any], parts: list[str]) -> None:
-    (alarm,) = current_alarms(Health(**{**HEALTHY, **changed}), RunConfig(run_dir="runs/x"), 3)
+def test_each_fault_has_its_line(name: str, health: Health, parts: list[str]) -> None:
+    (alarm,) = alarms_of_health(health)
     assert alarm.name == name
     assert "\n" not in alarm.text
     assert not re.search(r"[.?!][.?!]|[a-z] Look", alarm.text)
@@ -112,47 +112,61 @@ def test_each_fault_has_its_line(name: str, changed: dict[str, Any], parts: list
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("episodes", "counts"),
     [
-        Conversations(episodes=15, turns=80, roots=72, prompt_tokens=100, rerendered_tokens=60),
-        Conversations(episodes=16, turns=80, roots=40, prompt_tokens=100, rerendered_tokens=60),
-        Conversations(episodes=16, turns=80, roots=72, prompt_tokens=100, rerendered_tokens=20),
-        Conversations(episodes=40, turns=80, roots=80, prompt_tokens=100, rerendered_tokens=60),
+        (15, {}),
+        (16, {"main": 40}),
+        (16, {"rerendered_tokens": 20}),
+        (40, {"main": 80}),
     ],
     ids=["too few", "conversations go on", "little is sent again", "two questions each"],
 )
-def test_a_client_that_lets_conversations_go_on_raises_no_alarm(said: Conversations) -> None:
-    assert list(current_alarms(Health(conversations=said), RunConfig(), None)) == []
+def test_a_client_that_lets_conversations_go_on_raises_no_alarm(episodes: int, counts: dict[str, int]) -> None:
+    rewritten = {"replies": 80, "main": 72, "prompt_tokens": 100, "rerendered_tokens": 60}
+    recent = deque([Counter({**rewritten, **counts})] + (episodes - 1) * [Counter[str]()])
+    assert alarms_of_health(Health(recent=recent)) == []
 
 
 def test_a_run_with_a_teacher_or_single_episodes_needs_no_rewards() -> None:
-    equal = Health(uniform_groups=100)
     single = {"rollout": {"batch_size": 8, "group_size": 1}, "trainer": {"advantage": "rloo"}}
     taught = {"trainer": {"teacher": {"url": "http://127.0.0.1:1"}}}
-    for content in (single, taught):
-        assert list(current_alarms(equal, RunConfig.model_validate(content), None)) == []
+    for settings in (single, taught):
+        assert alarms_of_health(Health(uniform_groups=100), **settings) == []
 
 
 def test_an_alarm_is_said_when_it_begins_rarely_while_it_lasts_and_counted() -> None:
     said: list[str] = []
-    log = AlarmLog(said.append, repeat_s=600)
-    holding = list(current_alarms(Health(failures=9, failure="KeyError: 1"), RunConfig(), None))
+    holding = [Alarm("attempts_failed", "no")]
+    watch = AlarmWatch(lambda: holding, said.append, lambda: "now", begun={"mismatch": 2})
     for now in range(0, 1300, 10):
-        log.update(holding, f"step {now}", now)
-    assert [line.split(":")[0] for line in said] == ["ALARM, step 0", "ALARM, step 600", "ALARM, step 1200"]
-    assert log.to_metrics() == {"alarm_same_failure": 1}
-    for now in range(1300, 1400, 10):  # it comes and goes
-        log.update(holding if now % 20 else [], "later", now)
+        watch.check(now)
+    assert said == ["ALARM, now: no"] * 3
+    assert watch.to_metrics() == {"alarm_mismatch": 2, "alarm_attempts_failed": 1}
+    for _ in range(5):  # it comes and goes
+        holding.clear()
+        watch.check(1300)
+        holding.append(Alarm("attempts_failed", "no"))
+        watch.check(1310)
     assert len(said) == 3
-    assert log.to_metrics() == {"alarm_same_failure": 1 + 5}
+    assert watch.begun["attempts_failed"] == 1 + 5
 
 
-def test_rewards_that_fall_are_seen_in_blocks() -> None:
-    counts = HealthCounts()
-    for block, mean in enumerate([0.5, 0.9, 0.6]):
-        counts.rewards_counted(EndedGroup(block, [mean + 0.1 * (-1) ** i], 0) for i in range(REWARD_BLOCK))
-    (alarm,) = current_alarms(counts.snapshot(str, ""), RunConfig(), None)
-    assert "fell from 0.900 to 0.600" in alarm.text
+def test_a_run_that_goes_on_has_the_alarms_of_its_earlier_starts(tmp_path: Path) -> None:
+    steps = [{"step": 4, "alarm_mismatch": 1}, {"step": 5, "alarm_mismatch": 2}, {"step": 6, "alarm_mismatch": 9}]
+    assert alarms_before(tmp_path, steps, 5) == {"mismatch": 2}
+    for summarised, expected in ((4, {"mismatch": 2}), (5, {"mismatch": 2, "stalled": 1})):
+        (tmp_path / "summary.json").write_text(json.dumps({"steps": summarised, "alarms": {"stalled": 1}}))
+        assert alarms_before(tmp_path, steps, 5) == expected
+    assert alarms_before(tmp_path, [], 0) == {}
+
+
+def test_failures_are_counted_in_a_row_whatever_they_say_and_the_first_is_shown() -> None:
+    health, counts = Health(), []
+    for status, text in [("failed", "f0"), ("finished", ""), ("failed", "f1"), ("failed", "f2"), ("failed", "f3")]:
+        health.attempt_ended(Outcome(status=status, error=text or None), 1)  # type: ignore[arg-type]
+        counts.append(health.failures)
+    assert counts == [1, 0, 1, 2, 3]
+    assert health.first_failure == "f1"
 
 
 def test_foreign_text_becomes_one_bounded_line() -> None:
@@ -163,9 +177,7 @@ def test_foreign_text_becomes_one_bounded_line() -> None:
     assert one_line("a\n b\x1b[31m\ud800") == "a b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}"
     assert len(one_line("x" * 10**7)) == 400
     assert one_line(UnshowableError()) == "a UnshowableError that cannot be shown"
-    trace = 'Traceback (most recent call last):\n  File "w.py", line 1, in run\n    x\nValueError: one\ntwo\n'
-    assert error_line(trace) == "ValueError: one"
-    assert error_line("") == ""
+    assert error_line("Traceback (most recent call last):\n  x\nValueError: one\ntwo\n") == "ValueError: one"
 
 
 async def alarms_of(
@@ -182,17 +194,17 @@ async def alarms_of(
             gate = StalenessGate(groups_per_batch=2, max_staleness=20, order="fifo")
             controller = Controller(TaskList(TASKS), config.rollout, 0, runner, store, gate)
             engine: Any = runner.proxy.engine
-            alarm_watch = AlarmWatch(
-                config,
-                controller,
-                AlarmLog(said.append),
-                in_flight=lambda: engine.in_flight,
-                serving=lambda: engine.serving,
-                decode=chat_format.decode,
+            health = controller.health
+            watch = AlarmWatch(
+                lambda: [
+                    *episode_alarms(health, config, chat_format.decode, lambda: waiting_for(controller, engine)),
+                    *training_alarms(health, config),
+                ],
+                said.append,
+                lambda: "step 0",
             )
-            async with anyio.create_task_group() as group:
+            async with watch.open(), anyio.create_task_group() as group:
                 group.start_soon(controller.run)
-                group.start_soon(alarm_watch.watch)
                 await wait_until(lambda: any(wanted in line for line in said), 60)
                 group.cancel_scope.cancel()
     return said
@@ -201,32 +213,36 @@ async def alarms_of(
 @pytest.mark.anyio
 async def test_a_stalled_run_names_what_its_main_loop_waits_for() -> None:
     """Looked at from within the trainer's step, and then from within the update of the weights, which fails."""
-    health = HealthCounts()
+    health = Health()
     looks: list[str] = []
 
+    def look() -> None:
+        looks.append(waiting_for(parts.controller, parts.engine))
+
     async def trains(*_: object) -> Any:
-        looks.append(alarm_watch.waiting_for())
+        look()
         return {"skipped_optimizer_steps": 0}
 
     async def loads(*_: object) -> Any:
-        looks.append(alarm_watch.waiting_for())
+        look()
         raise EngineError("went silent")
 
     parts: Any = SimpleNamespace(
         controller=SimpleNamespace(health=health, progress=SimpleNamespace(running=0)),
         trainer=SimpleNamespace(step=trains, weights=SimpleNamespace(path="v1", version=1)),
-        engine=SimpleNamespace(update_weights=loads),
+        engine=SimpleNamespace(update_weights=loads, in_flight=0, serving=["one"]),
         broadcast=None,
     )
-    alarm_watch = AlarmWatch(RunConfig(), parts.controller, AlarmLog(looks.append), lambda: 0, lambda: ["one"], str)
-    before = alarm_watch.waiting_for()
+    look()
     with pytest.raises(EngineError):
         await _step(parts, Batch([1], [0.0]), 0.0)
+    look()
     assert looks == [
+        "groups to start",
         "the trainer's step (trainer.log), for 0 s now",
         "the inference servers to load the new weights (engine.log), for 0 s now",
+        "groups to start",
     ]
-    assert alarm_watch.waiting_for() == before == "groups to start"
 
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}]
@@ -254,7 +270,7 @@ async def is_cut_off(episode: Episode) -> float:
 
 async def fails_alike(episode: Episode) -> float:
     await equal_rewards(episode)
-    raise ConnectionError("the judge at 10.0.0.7\nrefuses")
+    raise ConnectionError(f"request {episode.seed} to the judge at 10.0.0.7\nis refused")
 
 
 async def waits_for_ever(episode: Episode) -> float:
@@ -270,7 +286,11 @@ async def waits_for_ever(episode: Episode) -> float:
         (equal_rewards, "had equal rewards within each group, all of them 0.25", "agentrl replay"),
         (never_calls_tools, "replies that were offered tools calls one", "One reply: '"),
         (is_cut_off, "are cut off for their length", "rollout.max_tokens"),
-        (fails_alike, "all failed with: ConnectionError: the judge at 10.0.0.7", "Mend the workflow"),
+        (
+            fails_alike,
+            "the judge at 10.0.0.7 (at ",
+            f"{__file__}:{fails_alike.__code__.co_firstlineno + 2} in fails_alike)",
+        ),
         pytest.param(
             waits_for_ever,
             "no episode and no training step has ended",
@@ -278,7 +298,7 @@ async def waits_for_ever(episode: Episode) -> float:
             marks=pytest.mark.soak,  # within 2 s
         ),
     ],
-    ids=["rewards_equal", "no_tool_call", "replies_truncated", "same_failure", "stalled"],
+    ids=["rewards_equal", "no_tool_call", "replies_truncated", "attempts_failed", "stalled"],
 )
 async def test_a_run_without_steps_says_why(
     workflow: Workflow,
@@ -289,7 +309,7 @@ async def test_a_run_without_steps_says_why(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(alarm_watch_module, "CHECK_EVERY_S", 0.2)
+    monkeypatch.setattr(alarms_module, "CHECK_EVERY_S", 0.2)
     said = await alarms_of(workflow, wanted, server_url, nano_format, tmp_path, alarm_stall_s=2.0)
     (line,) = [line for line in said if wanted in line and also in line]
     assert line.startswith("ALARM, step 0: ")

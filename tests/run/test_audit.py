@@ -28,7 +28,8 @@ from tests.whole_audit import audit
 def run_dir(tmp_path: Path) -> Path:
     """A run of two epochs of three tasks: four groups trained on in two batches, one dropped, one waiting, one unfinished."""
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_restart("3 tasks 0123, in order")
+        bounded = {"group_size": 2, "batch_size": 4, "max_staleness": 1, "order": "fifo"}
+        store.begin_restart("3 tasks 0123, in order", json.dumps({"rollout": bounded}))
         for group in range(7):
             store.open_group(group, group // 3, group % 3)
             for episode_index in range(2 if group < 6 else 1):
@@ -73,6 +74,10 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
         ("DELETE FROM batches WHERE step = 1", "steps 1 have no batch"),
         ("DELETE FROM batches WHERE step = 1", "group 0 is in a batch that does not exist"),
         ("UPDATE groups SET step = 2 WHERE step = 1", "the batch of step 1 holds no group"),
+        (
+            "UPDATE restarts SET config = replace(config, '\"max_staleness\": 1', '\"max_staleness\": 0')",
+            "group 3 was trained on with a staleness of 1, and the bound is 0",
+        ),
         (
             "UPDATE batches SET checkpoint = 9 WHERE step = 1",
             "is in the checkpoint of step 9, not in the first one after",
