@@ -15,21 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx
 
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
 from agentrl.episode import Task
-from agentrl.errors import ConfigError, UsageError, one_line
+from agentrl.errors import ConfigError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.machine.garbage import settled
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
-from agentrl.machine.proxy_variables import is_loopback
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, episode_alarms
 from agentrl.rollout.check_start import check_endpoint, check_start
@@ -45,9 +43,6 @@ from agentrl.rollout.task_columns import with_columns
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, list_tasks
 from agentrl.rollout.workflow import Workflow
-
-ANSWER_TIMEOUT_S = 10.0
-"""How long an endpoint elsewhere may take to answer before an episode asks it."""
 
 
 @says_await("result = await agentrl.evaluate(...)")
@@ -159,17 +154,7 @@ async def _check_elsewhere(config: RunConfig, base_url: str) -> None:
         raise ConfigError(
             "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
         )
-    shown = without_secrets(base_url)
-    if not base_url.startswith(("http://", "https://")):
-        raise ConfigError(f"`base_url` {shown} is no URL; write it with its scheme, as in http://{shown}")
-    try:
-        async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S, trust_env=not is_loopback(base_url)) as client:
-            await client.get(base_url.rstrip("/") + "/models")  # what it answers does not matter
-    except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
-        why = one_line(error) or type(error).__name__
-        raise ConfigError(
-            f"`base_url` {shown} does not answer: {why}; is the server running, and its port right?"
-        ) from error
+    await check_endpoint(base_url)
 
 
 @asynccontextmanager

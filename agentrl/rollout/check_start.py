@@ -16,6 +16,7 @@ from agentrl.engine.protocol import ADAPTER_CONFIG
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.extras import check_extra
 from agentrl.machine.privacy import without_secrets
+from agentrl.machine.proxy_variables import is_loopback
 from agentrl.models import model_directory, model_name
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
@@ -140,7 +141,7 @@ async def check_endpoint(base_url: str) -> None:
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"`base_url` {shown} is no URL; write it with its scheme, as in http://{shown}")
     try:
-        async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S) as client:
+        async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S, trust_env=not is_loopback(base_url)) as client:
             await client.get(base_url.rstrip("/") + "/models")
     except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
         why = one_line(error) or type(error).__name__
