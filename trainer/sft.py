@@ -24,10 +24,11 @@ from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.machine.whole import write_whole
-from agentrl.proxy import ChatFormat, load_chat_format
+from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.conversation_rows import CONVERSATION
 from agentrl.rollout.manifest import check_files
+from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.tasks import GroupTask, Tasks
 from agentrl.run.run_directory import (
@@ -92,8 +93,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
             command = [sys.executable, *elastic, "-m", "agentrl.trainer.sft", str(run_dir)]
             if code := subprocess.run(command, pass_fds=[lock], check=False).returncode:  # noqa: S603
                 raise TrainerError(f"a rank of agentrl sft ended with exit code {code}; what it said is above")
-    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
-    return summary
+    return dict(json.loads((run_dir / "summary.json").read_text()))
 
 
 def _leave_ranks() -> None:
@@ -105,7 +105,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     """Train, on every rank. Rank 0 alone writes and prints."""
     run_dir, first = Path(config.run_dir), ranks.rank == 0
     tasks, held_out = open_run_tasks(config, None, CONVERSATION)
-    chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
+    chat_format = chat_format_of(config)
     held_out_sequences = [
         sequence
         for i, task in enumerate(held_out)

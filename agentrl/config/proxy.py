@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -23,6 +23,7 @@ def _checked(meaning: str) -> str:
 
 
 _Meaning = Annotated[str, AfterValidator(_checked)]
+ControlTokens = Literal["text", "tokens"]
 
 _Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s,]+)$")]
 """Scheme, host and port, as browsers send it: without a slash at its end."""
@@ -94,3 +95,5 @@ class ProxyConfig(ProxyLimits):
     """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: a free one."""
+    control_tokens_in_text: ControlTokens = "text"
+    """What a control token such as `<|im_end|>` becomes that a system, user or tool message spells: its text, or the token, as transformers has it."""

@@ -2,9 +2,10 @@
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.proxy.call_log import CallLog, RecordedCalls, recorded_choices
-from agentrl.proxy.chat_format import ChatFormat, load_chat_format
+from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.endpoints import Proxy
 from agentrl.proxy.http_door import open_proxy
+from agentrl.proxy.model_renderer import load_chat_format
 from agentrl.proxy.session import SamplingDefaults, Session
 
 __all__ = [

@@ -9,18 +9,16 @@ from __future__ import annotations
 import bisect
 import inspect
 import json
-import sys
+import re
 import uuid
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
+from renderers import DefaultRenderer, DefaultRendererConfig, Renderer
 from renderers.base import (
-    MODEL_RENDERER_MAP,
     ParsedResponse,
     ParsedToolCall,
     RenderedTokens,
@@ -29,12 +27,9 @@ from renderers.base import (
     merge_chat_template_kwargs,
 )
 
-from agentrl.engine.model_facts import end_ids
-from agentrl.errors import ConfigError, one_line
-from agentrl.machine.late_import import imported_later
-from agentrl.models.description import load_description
+from agentrl.errors import one_line
+from agentrl.proxy.control_tokens import marked
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
-from agentrl.proxy.tokenizer import LeanTokenizer
 from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
@@ -85,6 +80,8 @@ class ChatFormat:
     context_length: int
     own_ends: Set[int] = frozenset()
     """Ids that end the model's turn, of which the renderer does not know."""
+    control_tokens: re.Pattern[str] | None = None
+    """What finds the control tokens that messages spell, to be encoded as text; None: they are control tokens."""
     template_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The options that a request changed in the chat template, by name."""
     _variants: dict[str, ChatFormat] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -123,24 +120,31 @@ class ChatFormat:
 
     def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
         """Return the prompt of a conversation that starts here, up to where the model speaks."""
+        messages = marked(messages, self.control_tokens)
         if not self.takes_images:
-            return Rendered(
-                list(self.renderer.render_ids(list(messages), tools=tools or None, add_generation_prompt=True))
-            )
-        rendered = self.renderer.render(list(messages), tools=tools or None, add_generation_prompt=True)
+            return Rendered(list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True)))
+        rendered = self.renderer.render(messages, tools=tools or None, add_generation_prompt=True)
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
 
     def extend(
         self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
     ) -> Rendered | None:
         """Return the next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
-        bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, list(messages), tools=tools or None)
+        messages = marked(messages, self.control_tokens)
+        bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, messages, tools=tools or None)
         if bridged is None:
             return None
         ids = list(bridged.token_ids)
         past = len(prompt_ids) + len(output_ids)
         kept = ids[: len(prompt_ids)] == prompt_ids and ids[len(prompt_ids) : past] == output_ids
         return Rendered(ids, _image_spans(bridged, messages)) if kept else None
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether prompts say which tools there are. Some chat templates have no place for them."""
+        asked = [{"role": "user", "content": "?"}]
+        probe = {"type": "function", "function": {"name": "probe", "description": "", "parameters": {"type": "object"}}}
+        return not isinstance(self.renderer, DefaultRenderer) or self.render(asked, [probe]) != self.render(asked, None)
 
     @property
     def takes_images(self) -> bool:
@@ -327,74 +331,3 @@ def _image_spans(rendered: RenderedTokens, messages: Sequence[Message]) -> tuple
     ]
     pairs = zip(parts, places, strict=True)
     return tuple(ImageSpan(part["image_url"]["url"], place.offset, place.length) for part, place in pairs)
-
-
-@dataclass(frozen=True)
-class _Processor:
-    """What a renderer asks of a Hugging Face processor."""
-
-    image_processor: Any
-
-
-def _renderer_of(model_type: str) -> str:
-    """Return the renderer of a `model_type`: transformers writes qwen3_vl and qwen3_5, renderers qwen3-vl and qwen3.5."""
-    for name in (model_type, model_type.replace("_", "-"), model_type.replace("_", ".")):
-        with suppress(KeyError, ValueError):
-            config_from_name(name)
-            return name
-    return "default"
-
-
-def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: Any) -> ChatFormat:
-    """Return the chat format of the model at `model_path`.
-
-    History keeps the model's thinking by default (`thinking_retention="all"`), so that no recorded token is dropped or rendered
-    again.
-
-    Args:
-        model_path: The directory of the model.
-        renderer: A name of the `renderers` library. "auto": by the model's name, by its `model_type`, or else its own chat template.
-        options: For the renderer's config.
-
-    Raises:
-        ConfigError: The model's files cannot be loaded, or there is no such renderer, or it has no such option.
-    """
-    try:
-        whole = load_description(model_path)
-        with imported_later("torch"):
-            from transformers import AutoTokenizer
-
-            tokenizer: Any = AutoTokenizer.from_pretrained(model_path, config=whole)
-    except Exception as error:  # transformers and tokenizers raise what they like
-        what = f"{type(error).__name__}: {one_line(error)}"
-        raise ConfigError(
-            f"tokenizer and configuration of `model.path` = {str(model_path)!r} cannot be loaded: {what}"
-        ) from error
-    tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
-    config = whole.get_text_config()
-    if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:
-        renderer = _renderer_of(whole.model_type)
-    if renderer != "default":
-        options = {"thinking_retention": "all", **options}
-        if hasattr(tokenizer, "backend_tokenizer"):
-            tokenizer = LeanTokenizer(tokenizer)
-    try:
-        if renderer == "auto":
-            chosen = create_renderer(tokenizer, AutoRendererConfig(**options))
-        elif renderer == "default":
-            chosen = create_renderer(tokenizer, DefaultRendererConfig(**options))
-        else:
-            chosen = create_renderer(tokenizer, type(config_from_name(renderer))(**options))
-    except (KeyError, ValueError) as error:
-        raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
-    if is_multimodal(chosen):
-        from transformers import AutoImageProcessor
-
-        # The form of it that needs no torchvision; servers cut images into as many patches, or refuse to go on.
-        load: Any = AutoImageProcessor.from_pretrained
-        images = _Processor(load(model_path, backend="pil"))
-        chosen = type(chosen)(tokenizer, chosen.config, processor=images)
-    own_ends = end_ids(model_path, whole, tokenizer, template=renderer == "default") - {*chosen.get_stop_token_ids()}
-    chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings, own_ends)
-    _ = chat_format.longest_token  # a large vocabulary takes a while to go through
-    return chat_format

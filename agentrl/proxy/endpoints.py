@@ -31,7 +31,6 @@ from agentrl.proxy.dialects.chat_completions import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
 from agentrl.proxy.dialects.models import model_list, one_model
-from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.headers import cors_headers, is_retry, preflight_headers, rate_limit_headers, request_key
@@ -173,7 +172,7 @@ class Proxy:
             return replace(await self._answer("GET", path, key, body), body=b"")
         if (called := gemini.called(path)) is not None and method == "POST":
             return await self._google(*called, self.sessions.find(key), path, body, "plain" if is_sse else "array")
-        known = {"/", "/health", "/openapi.json", COUNT_TOKENS, *self._endpoints}
+        known = {"/", "/health", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/":
                 return json_response({"service": "agentrl", "model": self.model})
@@ -183,8 +182,6 @@ class Proxy:
             case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
                 self.sessions.find(key)
                 return json_response(self._models(listed[1]))
-            case "GET", "/openapi.json":
-                return Response(to_json(openapi_document()))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
                 return json_response(
                     stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES))

@@ -1,15 +1,19 @@
 """A lean face of a Hugging Face tokenizer for `renderers`.
 
 A renderer encodes a dozen short, mostly fixed pieces of text a call. The Hugging Face class spends 30 µs around each;
-this goes to the Rust tokenizer behind it and remembers what it encoded. It has no `__call__`: renderers then skip
+this goes to the Rust tokenizer behind it and remembers what it encoded. What stands on either side of a mark is encoded apart
+(`control_tokens`). It has no `__call__`: renderers then skip
 the character offsets, which say which token came from which message and which nothing here reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
 from typing import Any
+
+from agentrl.errors import one_line
+from agentrl.proxy.control_tokens import MARK
 
 REMEMBERED_TEXTS = 4096
 MAX_REMEMBERED_CHARACTERS = 4096
@@ -33,6 +37,23 @@ class LeanTokenizer:
     def __len__(self) -> int:
         return len(self._tokenizer)
 
+    @property
+    def apply_chat_template(self) -> Callable[..., Any]:
+        """The tokenizer's own method, whose text is encoded here, and which raises ValueError where the template does."""
+        own = self._tokenizer.apply_chat_template
+
+        @wraps(own)
+        def apply(conversation: Sequence[Any], *, tokenize: bool = True, **options: Any) -> Any:
+            from jinja2 import TemplateError
+
+            try:
+                text = own(conversation, tokenize=False, **options)
+            except TemplateError as error:
+                raise ValueError(f"the chat template raises {one_line(error)!r}") from error
+            return self.encode(text) if tokenize else text
+
+        return apply
+
     def _encode(self, text: str) -> tuple[int, ...]:
         if len(text) > MAX_REMEMBERED_CHARACTERS:
             # A batch is encoded without Python's lock, so that the event loop goes on meanwhile.
@@ -40,7 +61,9 @@ class LeanTokenizer:
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Return ids of `text`; special tokens written in it are recognised, none are added."""
+        """Return ids of `text`; special tokens written in it are recognised but where a mark stands in them, none are added."""
+        if MARK in text:
+            return [token for part in text.split(MARK) for token in self.encode(part)]
         if add_special_tokens:
             return list(self._tokenizer.encode(text))
         if len(text) > MAX_REMEMBERED_CHARACTERS:

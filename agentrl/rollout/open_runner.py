@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentrl.concurrency.host import OpenHost, on_this_machine
 from agentrl.concurrency.threads import in_thread
-from agentrl.config import ModelConfig, RunConfig
+from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import WorkerError
@@ -22,15 +22,14 @@ from agentrl.rollout.worker_pool import open_workers
 from agentrl.rollout.workflow import Workflow
 
 
-async def chat_format_of(model: ModelConfig) -> ChatFormat:
-    """Return the chat format of a run's model, read in a thread.
+def chat_format_of(config: RunConfig) -> ChatFormat:
+    """Return the chat format of a run's model. It blocks: call it in a thread.
 
     Raises:
         ConfigError: It cannot be loaded.
     """
-    return await in_thread(
-        lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
-    )
+    model, spelled = config.model, config.proxy.control_tokens_in_text
+    return load_chat_format(model.path, model.renderer, control_tokens_in_text=spelled, **model.renderer_options)
 
 
 def open_model_proxy(
@@ -54,7 +53,7 @@ def open_model_proxy(
         A context, in which the proxy takes requests.
     """
     own = config.proxy
-    limits = ProxyLimits(**own.model_dump(exclude={"host", "port"}))
+    limits = ProxyLimits(**own.model_dump(exclude={"host", "port", "control_tokens_in_text"}))
     name = model_name(config.model.path)
     return open_proxy(
         engine,
@@ -118,7 +117,7 @@ async def in_process_runner(
     """Yield a runner in this process, with a proxy in front of `engine` and sandboxes of its own."""
     rollout = config.rollout
     if chat_format is None:
-        chat_format = await chat_format_of(config.model)
+        chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
     trajectories = await in_thread(load_trajectories, rollout.trajectories)
     async with (

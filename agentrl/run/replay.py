@@ -143,7 +143,7 @@ async def replay(
         StoreError: There is no such run or episode, or it is of an evaluation.
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
-    chat_format = await chat_format_of(config.model)
+    chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
     answers = _Answers(recorded_choices(recorded.record))
     # The run may be going on at its own address.

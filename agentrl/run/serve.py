@@ -21,7 +21,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,11 +36,10 @@ from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
 from agentrl.proxy.api_error import ApiError, read_body
-from agentrl.proxy.dialects.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.endpoints import Body, Proxy
 from agentrl.proxy.headers import bearer_key
 from agentrl.proxy.http_response import Response, refusals
-from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.record.returns import turn_returns
@@ -132,23 +130,6 @@ class WeightsBody(_Body):
     version: Annotated[int, Field(ge=0, lt=10**VERSION_DIGITS)]
 
 
-SERVICE_APIS: Paths = {
-    ("POST", "/sessions"): OpenBody,
-    ("GET", "/sessions"): None,
-    ("GET", "/sessions/{id}"): None,
-    ("DELETE", "/sessions/{id}"): None,
-    ("POST", "/sessions/{id}/reward"): RewardBody,
-    ("POST", "/sessions/{id}/close"): CloseBody,
-    ("GET", "/sessions/{id}/trajectories"): None,
-    ("POST", "/weights"): WeightsBody,
-}
-
-
-@cache
-def _document() -> dict[str, Any]:
-    return describe({**MODEL_APIS, **SERVICE_APIS})
-
-
 @dataclass
 class _Entry:
     session: Session
@@ -180,8 +161,6 @@ class Service:
             The response, which tells what is refused too.
         """
         path = target.partition("?")[0]
-        if (method, path) == ("GET", "/openapi.json"):
-            return Response(to_json(_document()))
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
             return await self._proxy.handle(method, target, headers, body)
         with refusals(method, path) as answered:

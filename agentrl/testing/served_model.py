@@ -21,7 +21,7 @@ from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedMode
 @asynccontextmanager
 async def served_model(config: RunConfig) -> AsyncIterator[ScriptedModel]:
     """Serve the model of a configuration for the length of the context. Yields it with the face of a scripted one."""
-    chat_format = await chat_format_of(config.model)
+    chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     async with (
         open_model(config) as engine,
         open_model_proxy(config, engine, chat_format) as proxy,

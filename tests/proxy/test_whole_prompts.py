@@ -24,8 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from agentrl.config import load_config
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.models import NANO
-from agentrl.proxy import ChatFormat, Proxy, open_proxy
-from agentrl.proxy.chat_format import load_chat_format
+from agentrl.proxy import ChatFormat, Proxy, load_chat_format, open_proxy
 from agentrl.proxy.endpoints import Body, Response
 from agentrl.proxy.http_door import Handle
 from agentrl.record.trajectory import TokenRecord

@@ -1,0 +1,156 @@
+"""Load the chat format of a model: its tokenizer, and the renderer that writes its conversations.
+
+config.json: model_type ─► a renderer of the `renderers` library ─┐
+               unknown ─► the tokenizer's own chat template ──────┴─► ChatFormat
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from renderers import AutoRendererConfig, DefaultRenderer, DefaultRendererConfig, config_from_name, create_renderer
+from renderers.base import MODEL_RENDERER_MAP, is_multimodal
+
+from agentrl.config.proxy import ControlTokens
+from agentrl.engine.model_facts import end_ids
+from agentrl.errors import ConfigError, one_line
+from agentrl.machine.late_import import imported_later
+from agentrl.models.description import load_description
+from agentrl.proxy.chat_format import ChatFormat, Message, Tool
+from agentrl.proxy.control_tokens import control_tokens
+from agentrl.proxy.tokenizer import LeanTokenizer
+from agentrl.reporting.logger import logger
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Processor:
+    """What a renderer asks of a Hugging Face processor."""
+
+    image_processor: Any
+
+
+def _renderer_of(model_type: str) -> str:
+    """Return the renderer of a `model_type`: transformers writes qwen3_vl and qwen3_5, renderers qwen3-vl and qwen3.5."""
+    for name in (model_type, model_type.replace("_", "-"), model_type.replace("_", ".")):
+        with suppress(KeyError, ValueError):
+            config_from_name(name)
+            return name
+    return "default"
+
+
+def load_chat_format(
+    model_path: str | Path, renderer: str = "auto", *, control_tokens_in_text: ControlTokens = "text", **options: Any
+) -> ChatFormat:
+    """Return the chat format of the model at `model_path`.
+
+    History keeps the model's thinking by default (`thinking_retention="all"`), so that no recorded token is dropped or rendered
+    again.
+
+    Args:
+        model_path: The directory of the model.
+        renderer: A name of the `renderers` library. "auto": by the model's name, by its `model_type`, or else its own chat template.
+        control_tokens_in_text: What a control token that a message spells becomes: its text, or the token.
+        options: For the renderer's config.
+
+    Raises:
+        ConfigError: The model's files cannot be loaded, or there is no such renderer, or it has no such option, or the model has no
+            chat template, and no renderer knows it.
+    """
+    try:
+        whole = load_description(model_path)
+        with imported_later("torch"):
+            from transformers import AutoTokenizer
+
+            tokenizer: Any = AutoTokenizer.from_pretrained(model_path, config=whole)
+    except Exception as error:  # transformers and tokenizers raise what they like
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise ConfigError(
+            f"tokenizer and configuration of `model.path` = {str(model_path)!r} cannot be loaded: {what}"
+        ) from error
+    tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
+    config = whole.get_text_config()
+    if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:
+        renderer = _renderer_of(whole.model_type)
+    if renderer == "default" and not tokenizer.chat_template:
+        raise ConfigError(
+            f"`model.path` = {str(model_path)!r} has no chat template, as base models have none: put one beside its tokenizer "
+            "(chat_template.jinja), or name the renderer of a chat model in `model.renderer`, such as qwen3"
+        )
+    spelled = None
+    if hasattr(tokenizer, "backend_tokenizer"):
+        spelled = control_tokens(tokenizer) if control_tokens_in_text == "text" else None
+        tokenizer = LeanTokenizer(tokenizer)
+    if renderer != "default":
+        options = {"thinking_retention": "all", **options}
+    try:
+        if renderer == "auto":
+            chosen = create_renderer(tokenizer, AutoRendererConfig(**options))
+        elif renderer == "default":
+            chosen = create_renderer(tokenizer, DefaultRendererConfig(**options))
+        else:
+            chosen = create_renderer(tokenizer, type(config_from_name(renderer))(**options))
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
+    if is_multimodal(chosen):
+        from transformers import AutoImageProcessor
+
+        # The form of it that needs no torchvision; servers cut images into as many patches, or refuse to go on.
+        load: Any = AutoImageProcessor.from_pretrained
+        images = _Processor(load(model_path, backend="pil"))
+        chosen = type(chosen)(tokenizer, chosen.config, processor=images)
+    own_ends = end_ids(model_path, whole, tokenizer, template=renderer == "default") - {*chosen.get_stop_token_ids()}
+    chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings, own_ends, spelled)
+    _ = chat_format.longest_token  # a large vocabulary takes a while to go through
+    return chat_format
+
+
+_ASKED: list[Message] = [{"role": "user", "content": "What is 2 + 3?"}]
+_CALLED: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}],
+}
+_TOOLS: list[Tool] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Add.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        },
+    }
+]
+_COMPARED: list[tuple[str, list[Message], list[Tool] | None]] = [
+    ("a question", _ASKED, None),
+    ("a system message", [{"role": "system", "content": "Be brief."}, *_ASKED], None),
+    ("a second question", [*_ASKED, {"role": "assistant", "content": "5"}, *_ASKED], None),
+    ("a tool", [*_ASKED, _CALLED, {"role": "tool", "tool_call_id": "call_1", "content": "5"}], _TOOLS),
+]
+"""Conversations without reasoning, whose place in a history is a matter of its own (`thinking_retention`)."""
+
+
+def warn_of_template(chat_format: ChatFormat) -> None:
+    """Say in the log where the tokenizer's own chat template writes a conversation otherwise than the renderer that was found by the model's kind."""
+    own, renderer = chat_format.tokenizer, type(chat_format.renderer).__name__
+    if renderer == DefaultRenderer.__name__ or not own.chat_template:
+        return
+    template = DefaultRenderer(own, DefaultRendererConfig())
+    for name, messages, tools in _COMPARED:
+        with suppress(ValueError, KeyError, TypeError):  # the template takes no such conversation
+            if (
+                template.render_ids(messages, tools=tools, add_generation_prompt=True)
+                != chat_format.render(messages, tools).ids
+            ):
+                log.warning(
+                    'the chat template of %s writes %s otherwise than %s, which is used; `model.renderer` = "default" uses the template',
+                    own.name_or_path,
+                    name,
+                    renderer,
+                )
+                return
