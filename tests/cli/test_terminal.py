@@ -67,6 +67,7 @@ def test_a_closed_terminal_ends_nothing() -> None:
         os.close(ours)
         for _ in range(2):
             console.print("stopping: finishing the training step in progress")
+        assert console.quiet
 
 
 def test_words_stay_whole_on_a_screen_and_lines_in_a_file() -> None:

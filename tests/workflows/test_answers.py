@@ -16,7 +16,7 @@ import pytest
 
 from agentrl.errors import TaskFileError
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import open_tasks
+from agentrl.rollout.tasks import list_tasks
 from agentrl.workflows import answers, chat, formulas, python_tool
 from agentrl.workflows.answers import contains, final_answer, is_right, last_number
 
@@ -222,10 +222,11 @@ def test_processes_end_with_the_one_that_started_them() -> None:
 # Answers that are refused ---------------------------------------------------------------------------------------------
 
 
-def read(row: dict[str, Any], folder: Path, run: Any = chat.run) -> None:
+def read(row: dict[str, Any], folder: Path, run: Any = chat.run) -> int:
+    """Return how many tasks there are in a file with a row."""
     path = folder / "tasks.jsonl"
     path.write_text(json.dumps(row))
-    open_tasks(str(path), task_type_of(run))
+    return len(list_tasks(str(path), task_type=task_type_of(run)))
 
 
 @pytest.mark.parametrize("scorer", ["exact", "contains", "number", "boxed"])
@@ -238,7 +239,8 @@ def test_an_answer_that_every_reply_or_none_has_is_refused(scorer: str, answer: 
 
 
 def test_a_scorer_of_the_users_takes_any_answer(tmp_path: Path) -> None:
-    read({"prompt": "?", "answer": {"text": ""}, "scorer": "tests.workflows.test_ready:length"}, tmp_path)
+    row = {"prompt": "?", "answer": {"text": ""}, "scorer": "tests.workflows.test_ready:length"}
+    assert read(row, tmp_path) == 1
 
 
 @pytest.mark.parametrize("answer", [r"\sqrt{2}", "x^2", "x + 1", r"so \boxed{2\pi}"])
