@@ -63,7 +63,7 @@ class ProxyLimits(Section):
     max_generations_per_session: Positive = 64
     """Replies of one session that the engine works on at the same time; the others wait in order."""
     threads: Positive = 2
-    """Threads for requests and replies that take long to read, render or write; sessions take turns."""
+    """Threads for requests and replies that take long to read, render or write; one at a time for each session."""
     strict: bool = False
     """Refuse with 400 what is otherwise ignored since it changes nothing that is sampled: fields that are unknown or only label a
     request, tools that the service itself would run, and other names of the model."""

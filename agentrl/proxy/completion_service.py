@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import anyio
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, OnProgress, PartialGeneration
@@ -23,9 +24,9 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
 from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion, alterations_of
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.preparation import Preparation
+from agentrl.proxy.session import Session
 from agentrl.proxy.token_bytes import bytes_of_tokens
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
@@ -35,6 +36,16 @@ T = TypeVar("T")
 _BYTES_PER_TOKEN = 8
 _REMEMBERED_TOKENS = 2**15
 _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+INLINE_BYTES = 16 * 2**10
+"""Work on fewer bytes takes about a millisecond: a thread would cost more than it saves."""
+
+
+async def run_sized(session: Session, size: int, work: Callable[[], T], threads: anyio.CapacityLimiter) -> T:
+    """Return the result of `work`, which goes through `size` bytes: many are gone through in a thread, one piece of a session at a time."""
+    if size <= INLINE_BYTES:
+        return work()
+    async with session.activity.heavy_work:
+        return await in_thread(work, limiter=threads)
 
 
 class CompletionService:
@@ -46,7 +57,7 @@ class CompletionService:
         chat_format: ChatFormat,
         model: ModelNames,
         limits: ProxyLimits,
-        work: FairWork,
+        threads: anyio.CapacityLimiter,
         *,
         training: bool = False,
         refuse_altered: bool = False,
@@ -63,7 +74,7 @@ class CompletionService:
         self.count = preparation.count
         self._engine = engine
         self._format = chat_format
-        self._work = work
+        self._threads = threads
         self._bytes_of = bytes_of_tokens(chat_format.tokenizer)
         self._token_text = lru_cache(_REMEMBERED_TOKENS)(self._decode_token)
 
@@ -217,7 +228,7 @@ class CompletionService:
         return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
 
     async def _sized(self, call: PreparedCompletion, size: int, work: Callable[[], T]) -> T:
-        return await self._work.run(call.session.key, size, work) if size > INLINE_BYTES else work()
+        return await run_sized(call.session, size, work, self._threads)
 
     async def _keep(self, call: PreparedCompletion, index: int, reply: Completion) -> None:
         """Enter a reply into the call log, unless it comes from there."""
@@ -233,7 +244,7 @@ class CompletionService:
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
         """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
         size = logprob_bytes(len(generation.output_ids), call.request.top_logprobs)
-        return await self._work.run(call.session.key, size, lambda: self._logprobs(generation))
+        return await run_sized(call.session, size, lambda: self._logprobs(generation), self._threads)
 
     def _logprobs(self, generation: Generation) -> list[Json]:
         content = [self._token(t, lp) for t, lp in zip(generation.output_ids, generation.logprobs, strict=True)]

@@ -25,14 +25,13 @@ from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall, repeat
-from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
+from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, logprob_bytes, record, run_sized
 from agentrl.proxy.dialects import gemini
 from agentrl.proxy.dialects.chat_completions import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
 from agentrl.proxy.dialects.models import model_list, one_model
 from agentrl.proxy.dialects.responses import Responses, stored_response
-from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.headers import cors_headers, is_retry, preflight_headers, rate_limit_headers, request_key
 from agentrl.proxy.http_response import Framing, Response, closing, error_event, framed, json_response, refusals
 from agentrl.proxy.ignored import Ignored
@@ -97,13 +96,13 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self.names = ModelNames(self.model, self.limits)
-        self._work = FairWork(self.limits.threads)
+        self._threads = anyio.CapacityLimiter(self.limits.threads)
         self._service = service = CompletionService(
             self.engine,
             self.chat_format,
             self.names,
             self.limits,
-            self._work,
+            self._threads,
             training=self.training,
             refuse_altered=self.refuse_altered,
         )
@@ -255,7 +254,7 @@ class Proxy:
             size += 8 * session.longest_prompt  # the conversation that it goes on from is here already
         if self.chat_format.takes_images and b"image" in body:
             size += 2**20  # images take a while to cut
-        return await self._work.run(session.key, size, prepare)
+        return await run_sized(session, size, prepare, self._threads)
 
     async def _written(self, session: Session, content: Json, echoed: int) -> Response:
         tokens = next(
@@ -340,7 +339,8 @@ class Proxy:
         return (await self._large_json(session, event)).body
 
     async def _large_json(self, session: Session, content: Json) -> Response:
-        return Response(await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content))))
+        written = await run_sized(session, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content)), self._threads)
+        return Response(written)
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
         """Return a transport that hands requests straight to this proxy, for clients in this process."""

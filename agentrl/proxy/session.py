@@ -94,6 +94,8 @@ class Activity:
     last_used: float = field(default_factory=time.monotonic)
     generations: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(64, fast_acquire=True))
     """Held while the engine works on a reply."""
+    heavy_work: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a thread reads, renders or writes for it."""
 
 
 @dataclass(eq=False)

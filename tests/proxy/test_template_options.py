@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, Session, load_chat_format, open_proxy
 from tests.instant_engine import InstantEngine
+from tests.template_model import model_with_template
 
 pytestmark = pytest.mark.anyio
 USER: dict[str, Any] = {"role": "user", "content": "1 2 3"}
@@ -63,12 +64,12 @@ async def test_what_the_template_does_not_have_is_refused(nano_format: ChatForma
 
 
 @pytest.fixture
-def templated() -> ChatFormat:
+def templated(tmp_path: Path) -> ChatFormat:
     """A format that knows nothing of the model but its template."""
-    chat_format = load_chat_format(NANO, "default")
-    said = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    chat_format.tokenizer.chat_template = said + "{{ '' if enable_thinking is false else ' 1' }}"
-    return chat_format
+    said = (
+        "{% for message in messages %}{{ message.content }}{% endfor %}{{ '' if enable_thinking is false else ' 1' }}"
+    )
+    return load_chat_format(model_with_template(tmp_path / "model", said), "default")
 
 
 async def test_a_template_of_any_kind_gets_options_and_no_arguments_of_the_function_that_renders_it(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.packing import TrainingSequence
+from tests.template_model import model_with_template
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
@@ -63,10 +64,11 @@ def test_a_turn_of_weight_0_is_context(nano_format: ChatFormat) -> None:
     assert "<think>\nx\n</think>\n\nb" in nano_format.decode(sequence.token_ids.tolist())
 
 
-def test_where_a_template_drops_what_was_thought_each_turn_is_learned_after_the_prompt_that_it_had() -> None:
+def test_where_a_template_drops_what_was_thought_each_turn_is_learned_after_the_prompt_that_it_had(
+    tmp_path: Path,
+) -> None:
     """So is a rollout under such a template: a prompt of its own for each turn."""
-    chat_format = load_chat_format(NANO, "default")
-    chat_format.tokenizer.chat_template = PLAIN_TEMPLATE
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", PLAIN_TEMPLATE), "default")
     plain = [user("a"), {"role": "assistant", "content": "b"}, user("c"), {"role": "assistant", "content": "d"}]
     (whole,) = training_sequences({"messages": plain}, chat_format, "here")
     assert learned(whole, chat_format) == "b<|im_end|>\nd<|im_end|>\n"
