@@ -113,6 +113,7 @@ class Connection:
     async def _connected(self) -> Any:
         async with self._connecting:
             if self._client is None:
+                self._stderr.clear()
                 try:
                     with anyio.fail_after(self.connect_timeout_s):
                         self._client = await self.resources.hold(partial(_open_client, self.server, self._stderr))
@@ -121,7 +122,7 @@ class Connection:
                         error = error.exceptions[0]
                     late = f"did not answer within {self.connect_timeout_s:g} s"
                     why = late if isinstance(error, TimeoutError) else f"cannot be reached: {error}"
-                    lines = " | ".join(line.decode(errors="replace").strip() for line in self._stderr)
+                    lines = " | ".join(line.decode(errors="replace").strip() for line in [*self._stderr])
                     why += f". The end of its standard error: {lines}" if lines else ""
                     raise EpisodeError(f"the MCP server {self.server} {why}") from error
             return self._client.value

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -116,7 +117,10 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     fault, and fails the episode.
     """
 
-    refusals: tuple[type[Exception], ...] = (ToolCallError, ValueError, LookupError, ArithmeticError)
+    refusals: tuple[type[Exception], ...] = (
+        *(ToolCallError, ValueError, LookupError, ArithmeticError, SyntaxError, re.error),
+        *(FileNotFoundError, IsADirectoryError, NotADirectoryError),
+    )
     """The exceptions of a tool that a model's arguments may cause. Their text is for the model."""
 
     max_turns: int = 8

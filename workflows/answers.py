@@ -46,6 +46,7 @@ _NUMBER = re.compile(
 )
 _NO_UNITS = re.compile(r"(?<!°)\b(?:[abdefijknopqrtuvwxyz]|pi|or|and|not|to|plus|minus|times|over|squared|cubed)\b")
 """Letters and words that make another value of the number before them."""
+_PLURAL = re.compile(r"(?<=ch)es$|(?<=sh)es$|(?<=ss)es$|(?<=x)es$|(?<!s)s$")
 _WORDS = re.compile(r"[^\d\\^=√π_+*/<>|()\[\]{}]*")
 _INSIDE = re.compile(
     r"(?<=[\w)}])[ \t]+([*/^])[ \t]+(?=[\w({\\])|(?<=[\d)}])[ \t]+([-+])[ \t]+(?=[\d({\\])"
@@ -165,7 +166,7 @@ def _number(text: str) -> _Number | None:
         return None
     value = Fraction(re.sub(r"[^\d.e+-]", "", found["number"])) / int(found["divisor"] or 1) + int(found["whole"] or 0)
     value *= _SCALES.get(found["scale"], 1)
-    unit = found["unit"] if len(found["unit"]) < 3 else found["unit"].removesuffix("s")
+    unit = found["unit"] if len(found["unit"]) < 3 else _PLURAL.sub("", found["unit"])
     return _Number(-value if found["sign"] == "-" else value, re.search(r"[.e]", found["number"]) is None, unit)
 
 
@@ -174,7 +175,7 @@ def _same_number(one: _Number, other: _Number) -> bool:
         return False
     shares = [number.value / 100 if number.unit == "%" else number.value for number in (one, other)]
     for first, second in ((one.value, other.value), shares):
-        bound = 0 if one.exact and other.exact else TOLERANCE * min(Fraction(1), max(abs(first), abs(second)))
+        bound = 0 if one.exact and other.exact else TOLERANCE * max(abs(first), abs(second))
         if abs(first - second) <= bound:
             return True
     return False

@@ -82,7 +82,7 @@ async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:
 
 def conversation(task: dict[str, Any]) -> list[Any]:
     """Return the messages that open the conversation of a task."""
-    system = [{"role": "system", "content": task["system"]}] if "system" in task else []
+    system = [{"role": "system", "content": task["system"]}] if task.get("system") else []
     return system + list(task.get("messages") or [{"role": "user", "content": task["prompt"]}])
 
 

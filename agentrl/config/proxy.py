@@ -96,4 +96,5 @@ class ProxyConfig(ProxyLimits):
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: a free one."""
     control_tokens_in_text: ControlTokens = "text"
-    """What a control token such as `<|im_end|>` becomes that a system, user or tool message spells: its text, or the token, as transformers has it."""
+    """Text such as `<|im_end|>` in a system, user or tool message: "text" encodes it as ordinary characters, "tokens" makes it the control
+    token, as transformers does."""

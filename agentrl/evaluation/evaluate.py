@@ -128,7 +128,8 @@ async def evaluate(
             )
         result = replace(result, directory=log.directory.path)
         samples = await in_thread(log.finish, result)
-        for line in [*samples, f"{shares_text(health.to_metrics())} of {health.counts()['replies']} replies"]:
+        replies = health.counts()["replies"]  # none where the endpoint is elsewhere
+        for line in [*samples, *[f"of the last {replies} replies: {shares_text(health.to_metrics())}"][:replies]]:
             view.say(line)
     return result
 

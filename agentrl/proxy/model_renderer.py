@@ -104,6 +104,8 @@ def load_chat_format(
         load: Any = AutoImageProcessor.from_pretrained
         images = _Processor(load(model_path, backend="pil"))
         chosen = type(chosen)(tokenizer, chosen.config, processor=images)
+    if type(chosen).__name__ == "GptOssRenderer":
+        spelled = None  # it encodes contents by a library of its own, as text
     own_ends = end_ids(model_path, whole, tokenizer, template=renderer == "default") - {*chosen.get_stop_token_ids()}
     chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings, own_ends, spelled)
     _ = chat_format.longest_token  # a large vocabulary takes a while to go through
@@ -148,9 +150,9 @@ def warn_of_template(chat_format: ChatFormat) -> None:
                 != chat_format.render(messages, tools).ids
             ):
                 log.warning(
-                    'the chat template of %s writes %s otherwise than %s, which is used; `model.renderer` = "default" uses the template',
-                    own.name_or_path,
-                    name,
+                    '%s is used, and formats %s differently from the chat template of %s; `model.renderer` = "default" uses the template',
                     renderer,
+                    name,
+                    own.name_or_path,
                 )
                 return

@@ -23,9 +23,9 @@ class RecordFigures:
     with_tools: int = 0
     """Replies to requests that offered tools."""
     tool_calls: int = 0
-    """Replies that call a tool, or were to."""
+    """Replies that call a tool."""
     failed_calls: int = 0
-    """Replies that the workflow marked as failed: such as those whose tool call could not be carried out."""
+    """Replies to requests that offered tools which the workflow marked as failed: those whose tool call could not be carried out."""
     altered_by: list[str] = field(default_factory=list)
     """By reply, of a role that is trained on, that was sampled otherwise than the policy samples: the fields that asked for it."""
     prompt_tokens: int = 0
@@ -47,8 +47,8 @@ def figures_of(turns: Sequence[Turn]) -> RecordFigures:
         replies=len(turns),
         truncated=sum(turn.truncated for turn in turns),
         with_tools=sum(turn.tools for turn in turns),
-        tool_calls=sum(bool(turn.tool_call_ids) or turn.failed for turn in turns),
-        failed_calls=sum(turn.failed for turn in turns),
+        tool_calls=sum(bool(turn.tool_call_ids) for turn in turns),
+        failed_calls=sum(turn.failed for turn in turns if turn.tools),
         altered_by=[", ".join(turn.alterations) for turn in turns if turn.trained and turn.alterations],
         prompt_tokens=sum(len(turn.prompt_ids) for turn in turns),
         sampled_tokens=sum(len(turn.output_ids) for turn in turns),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from agentrl.concurrency.background import background_tasks
 from agentrl.config import RunConfig
 from agentrl.errors import one_line
 from agentrl.rollout.health import Health
@@ -23,8 +24,6 @@ REPEAT_EVERY_S = 600.0
 """No alarm is said twice within this time."""
 JUDGED_REPLIES = 32
 """Replies that it takes to judge them."""
-LONG_REPLY_TOKENS = 4096
-"""Mean tokens of replies that are called long."""
 JUDGED_EPISODES = 16
 """Episodes that it takes to judge how their client asks."""
 NEW_ROOT_SHARE = 0.7
@@ -65,9 +64,7 @@ def episode_alarms(
             f"{config.model.renderer!r} fit the model, and does the model know tools (agentrl sft teaches it)? One reply: "
             f"{one_line(decode(health.example))!r}",
         )
-    if replies >= JUDGED_REPLIES and (
-        2 * said["truncated"] > replies or said["sampled_tokens"] > LONG_REPLY_TOKENS * replies
-    ):
+    if replies >= JUDGED_REPLIES and 2 * said["truncated"] > replies:
         yield Alarm(
             "replies_truncated",
             f"{said['truncated'] / replies:.0%} of the last {replies} replies are cut off for their length, and they have "
@@ -96,8 +93,8 @@ def episode_alarms(
     if quiet_s >= config.rollout.alarm_stall_s:
         yield Alarm(
             "stalled",
-            f"no episode and no training step has ended for {quiet_s / 60:.3g} min (`rollout.alarm_stall_s` = "
-            f"{config.rollout.alarm_stall_s:g}); what is waited for is {waiting_for()}",
+            f"nothing has ended for {quiet_s / 60:.3g} min (`rollout.alarm_stall_s` = {config.rollout.alarm_stall_s:g}); what is waited for: "
+            f"{waiting_for()}",
         )
 
 
@@ -119,10 +116,9 @@ class AlarmWatch:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Look for the length of the context, and once more at its end."""
-        async with anyio.create_task_group() as group:
+        async with background_tasks() as group:
             group.start_soon(self.watch)
             yield
-            group.cancel_scope.cancel()
         self.check()
 
     async def watch(self) -> None:

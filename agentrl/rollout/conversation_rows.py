@@ -52,7 +52,7 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         rows = list(row.get("messages") or [_from_sharegpt(message) for message in row.get("conversations") or ()])
         if not rows:
             raise TaskFileError(f'{where} holds no "messages": a conversation is {{"messages": [...], "tools": [...]}}')
-        if isinstance(row.get("system"), str):
+        if row.get("system") and rows[0].get("role") != "system":
             rows.insert(0, {"role": "system", "content": row["system"]})
         named = {name: row[name] for name in ("tools", "functions") if row.get(name)}
         tools = {name: json.loads(value) if isinstance(value, str) else value for name, value in named.items()}
@@ -81,6 +81,8 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
 
 
 def _from_sharegpt(message: dict[str, Any]) -> Message:
+    if "role" in message:
+        return message
     return {**message, "role": _ROLES.get(message["from"], message["from"]), "content": message["value"]}
 
 
@@ -89,14 +91,15 @@ def _as_sent(rows: Sequence[Message]) -> list[Message]:
     messages: list[Message] = []
     ids: list[str] = []
     for index, row in enumerate(rows):
-        message = dict(row)
+        message = {key: value for key, value in row.items() if value is not None}
         if message.get("tool_calls"):
             message["tool_calls"] = [
-                {"id": f"call_{index}_{i}", **call, "function": _with_text(call.get("function"))}
+                {**call, "id": call.get("id") or f"call_{index}_{i}", "function": _with_text(call.get("function"))}
                 for i, call in enumerate(message["tool_calls"])
             ]
             ids = [call["id"] for call in message["tool_calls"]]
-        message["function_call"] = _with_text(message.get("function_call"))
+        if message.get("function_call"):
+            message["function_call"] = _with_text(message["function_call"])
         if message.get("role") == "tool" and ids:
             message = {"tool_call_id": ids.pop(0), **message}
         messages.append(message)

@@ -117,7 +117,7 @@ class Health:
             "rerendered_share": counts["rerendered_tokens"] / max(1, counts["prompt_tokens"]),
             "left_out_share": counts["left_out_tokens"] / max(1, counts["sampled_tokens"]),
             "truncated_share": counts["truncated"] / max(1, counts["replies"]),
-            "failed_calls_share": counts["failed_calls"] / max(1, counts["tool_calls"]),
+            "failed_calls_share": counts["failed_calls"] / max(1, counts["with_tools"]),
         }
 
 

@@ -248,7 +248,7 @@ class _Contract:
         )
 
     async def a_loss_is_told(self) -> None:
-        # Where a pod or a virtual machine is the fence, its programs are of the same user as its first process, their parent.
+        # Where a container or a virtual machine of a service is the fence, its programs are of the same user as its first process, their parent.
         kill = "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(0.5)"
         sleep = "import time\ntime.sleep(1000)"
         limits = LIMITS.but(timeout_s=END_S)

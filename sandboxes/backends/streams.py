@@ -1,4 +1,4 @@
-"""A sandbox over the standard streams of a program that somebody else runs: a pod's, or those of a hosted service.
+"""A sandbox over the standard streams of a program that a hosted service runs.
 
 The service starts `start_command()`, a few hundred bytes of Python that need nothing of agentrl. What is to run comes over its input, so
 no command line is long, and nothing is said before the other end listens.

@@ -301,11 +301,17 @@ async def test_what_may_be_either_is_told_to_the_model_and_logged_once_with_its_
         def look_up(self) -> str:
             return {}["word"]  # type: ignore[no-any-return]
 
+        @tool
+        def read(self) -> str:
+            return open("/nowhere").read()
+
     env = AsyncToolEnv(Unclear())
     await env.reset()
     for name in ("look_up", "refuse", "nothing", "look_up"):
         await said(env, name)
-    (line,) = [record.getMessage() for record in caplog.records if "told to the model" in record.getMessage()]
+    assert (await said(env, "read")).startswith("error: [Errno 2] No such file")
+    lines = [record.getMessage() for record in caplog.records if "told to the model" in record.getMessage()]
+    line, _ = lines
     assert re.match(rf"The tool look_up raised KeyError at {re.escape(__file__)}:\d+ in look_up", line)
 
 

@@ -197,7 +197,7 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
         "the best reply (reward 1, cut off for its length)",
         "the worst reply (reward 0, cut off for its length)",
     ]
-    assert lines[-1] == "cut off 100%  failed tool calls 0% of 8 replies"
+    assert lines[-1] == "of the last 8 replies: cut off 100%  failed tool calls 0%"
     read = await in_thread(agentrl.open_run, tmp_path / "kept")
     assert await in_thread(lambda: (read.status, (read.summary or {})["mean_reward"])) == ("finished", 0.5)
 

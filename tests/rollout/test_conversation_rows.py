@@ -34,6 +34,7 @@ def call(**fields: Any) -> dict[str, Any]:
         },
         {"system": "Add.", "messages": [USER, REPLY], "tools": None},
         {"system": "Add.", "conversations": [{"from": "human", "value": "2 + 3?"}, {"from": "gpt", "value": "5"}]},
+        {"system": "Add.", "conversations": [USER, REPLY]},
     ],
 )
 def test_a_conversation_is_read_in_its_common_forms(row: dict[str, Any]) -> None:
@@ -49,7 +50,7 @@ def test_a_weight_of_0_is_context_that_is_not_learned() -> None:
 
 def test_tools_are_read_as_text_and_calls_with_what_rows_leave_out() -> None:
     """Arguments as an object, and no ids."""
-    result = {"role": "tool", "content": "5"}
+    result = {"role": "tool", "content": "5", "tool_call_id": None}
     row = {"messages": [USER, call(), result, call(id="a"), {**result, "tool_call_id": "a"}, REPLY], "tools": [TOOL]}
     messages, tools, _ = read_conversation({**row, "tools": json.dumps(row["tools"])}, "here")
     assert tools == [TOOL]
@@ -96,7 +97,7 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
         *(({"messages": [USER, {**REPLY, "content": no}]}, r"messages\.1 says nothing") for no in (None, "")),
         ({"messages": [USER, {"role": "assistant", "text": "5"}]}, r"messages\.1 says nothing"),
         ({"conversations": [{"from": "observation", "value": "5"}]}, r"Invalid 'messages\.0\.role'"),
-        ({"conversations": [{"role": "user", "content": "5"}]}, "KeyError: 'from'"),
+        ({"conversations": [{"speaker": "user", "text": "5"}]}, "KeyError: 'from'"),
         (
             {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, REPLY]},
             "has an image",

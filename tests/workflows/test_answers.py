@@ -97,6 +97,10 @@ SIMPLE: list[tuple[str, Any, bool]] = [
     (r"\boxed{42.0}", 42, True),
     (r"\boxed{.5}", "0.50", True),
     (r"\boxed{0.3333333}", "1/3", True),
+    (r"\boxed{314.159}", 314.15927, True),
+    (r"\boxed{314.15}", 314.15927, False),
+    (r"\boxed{5 inches}", "5 inch", True),
+    (r"\boxed{5 glass}", "5 glasses", True),
     (r"\boxed{0.33}", "0.3333", False),
     (r"\boxed{1000000}", 1000001, False),
     (r"\boxed{0}", 1e-9, False),
@@ -137,8 +141,8 @@ def right(reply: str, answer: Any) -> bool:
     return is_right(final_answer(reply), answer)
 
 
-def test_the_table_is_of_a_hundred_pairs() -> None:
-    assert len(SIMPLE) + len(FORMULAS) == 100
+def test_the_table_is_of_a_hundred_pairs_at_least() -> None:
+    assert len(SIMPLE) + len(FORMULAS) >= 100
 
 
 @pytest.mark.parametrize(("reply", "answer", "expected"), SIMPLE + FORMULAS)
