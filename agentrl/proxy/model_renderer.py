@@ -95,7 +95,8 @@ def load_chat_format(
             chosen = create_renderer(tokenizer, DefaultRendererConfig(**options))
         else:
             chosen = create_renderer(tokenizer, type(config_from_name(renderer))(**options))
-    except (KeyError, ValueError) as error:
+    # Of a tokenizer of another model, renderers raise the first, or the third where their own cannot be downloaded.
+    except (AssertionError, KeyError, RuntimeError, ValueError) as error:
         raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
     if is_multimodal(chosen):
         from transformers import AutoImageProcessor
@@ -104,8 +105,8 @@ def load_chat_format(
         load: Any = AutoImageProcessor.from_pretrained
         images = _Processor(load(model_path, backend="pil"))
         chosen = type(chosen)(tokenizer, chosen.config, processor=images)
-    if type(chosen).__name__ == "GptOssRenderer":
-        spelled = None  # it encodes contents by a library of its own, as text
+    if chosen.config.name == "gpt-oss":
+        spelled = None  # its renderer encodes messages by itself, as text, and takes no mark
     own_ends = end_ids(model_path, whole, tokenizer, template=renderer == "default") - {*chosen.get_stop_token_ids()}
     chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings, own_ends, spelled)
     _ = chat_format.longest_token  # a large vocabulary takes a while to go through

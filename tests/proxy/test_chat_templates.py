@@ -11,8 +11,10 @@ from typing import Any
 
 import openai
 import pytest
+from transformers import AutoTokenizer
 
 from agentrl.errors import ConfigError
+from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
 from agentrl.proxy.model_renderer import warn_of_template
 from tests.policy_by_prompt import PolicyByPrompt
@@ -124,3 +126,19 @@ def test_a_message_of_the_next_turn_is_text_too(nano_format: ChatFormat) -> None
     added = extended.ids[len(prompt) + len(reply) :]
     assert SPELLED in nano_format.decode(added)
     assert added.count(nano_format.special("<|im_end|>") or -1) == 1
+
+
+def test_a_renderer_that_encodes_messages_as_text_by_itself_is_given_no_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_with_template(tmp_path / "model", ""))
+    control = ["<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|channel|>", "<|message|>", "<|constrain|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": control})
+    tokenizer.save_pretrained(tmp_path / "model")
+    monkeypatch.setattr("renderers.gpt_oss.load_harmony_encoding", lambda name: None)  # it is downloaded
+    assert load_chat_format(tmp_path / "model", "gpt-oss").control_tokens is None
+
+
+def test_a_renderer_of_another_models_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"`model.renderer` = 'llama-3' .*begin_of_text"):
+        load_chat_format(NANO, "llama-3")

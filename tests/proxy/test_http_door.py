@@ -105,24 +105,6 @@ async def test_heads_and_bodies_that_do_not_come_are_given_up(nano_format: ChatF
 
 
 @pytest.mark.soak
-async def test_a_byte_now_and_then_does_not_keep_a_head_open(nano_format: ChatFormat) -> None:
-    async with opened(nano_format, head_timeout_s=0.4) as (_, proxy):
-        client = await Client.of(proxy)
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-
-                async def drip() -> None:
-                    client.send(b"GET /")
-                    while True:
-                        client.send(b"a")
-                        await anyio.sleep(0.05)
-
-                group.start_soon(drip)
-                assert await client.rest() == b""
-                group.cancel_scope.cancel()
-
-
-@pytest.mark.soak
 async def test_a_connection_is_used_again_until_it_has_idled_for_too_long(nano_format: ChatFormat) -> None:
     async with opened(nano_format, head_timeout_s=5, keep_alive_timeout_s=0.5) as (_, proxy):
         client = await Client.of(proxy)
