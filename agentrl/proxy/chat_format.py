@@ -36,6 +36,7 @@ Message = dict[str, Any]
 Tool = dict[str, Any]
 _REMEMBERED_VARIANTS = 16
 """Variants of a chat format that are remembered, by the options of its template."""
+_NO_TOOLS = "the model's chat template shows it no tools: describe them in a system message, or name a renderer that has them in `model.renderer`"
 
 
 @dataclass
@@ -119,10 +120,19 @@ class ChatFormat:
         return replace(self, renderer=type(own)(self.tokenizer, config, **images), template_options=options)
 
     def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
-        """Return the prompt of a conversation that starts here, up to where the model speaks."""
+        """Return the prompt of a conversation that starts here, up to where the model speaks.
+
+        Raises:
+            ValueError: The chat template refuses it, or leaves its tools out.
+        """
         messages = marked(messages, self.control_tokens)
         if not self.takes_images:
-            return Rendered(list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True)))
+            ids = list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
+            if tools and isinstance(self.renderer, DefaultRenderer):
+                text = self.decode(ids)
+                if not any(tool["function"]["name"] in text for tool in tools):
+                    raise ValueError(_NO_TOOLS)
+            return Rendered(ids)
         rendered = self.renderer.render(messages, tools=tools or None, add_generation_prompt=True)
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
 
@@ -138,13 +148,6 @@ class ChatFormat:
         past = len(prompt_ids) + len(output_ids)
         kept = ids[: len(prompt_ids)] == prompt_ids and ids[len(prompt_ids) : past] == output_ids
         return Rendered(ids, _image_spans(bridged, messages)) if kept else None
-
-    @cached_property
-    def shows_tools(self) -> bool:
-        """Whether prompts say which tools there are. Some chat templates have no place for them."""
-        asked = [{"role": "user", "content": "?"}]
-        probe = {"type": "function", "function": {"name": "probe", "description": "", "parameters": {"type": "object"}}}
-        return not isinstance(self.renderer, DefaultRenderer) or self.render(asked, [probe]) != self.render(asked, None)
 
     @property
     def takes_images(self) -> bool:

@@ -170,12 +170,6 @@ class Preparation:
         if images:
             self._check_images(images)
         try:
-            if tools and not chat_format.shows_tools:
-                raise invalid(
-                    "tools",
-                    "the model's chat template shows it no tools: describe them in a system message, or name a renderer that has them "
-                    "in `model.renderer`",
-                )
             return session.prompt(chat_format, messages, tools)
         except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error

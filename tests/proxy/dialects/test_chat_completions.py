@@ -25,7 +25,6 @@ from tests.components import wait_until
 
 pytestmark = pytest.mark.anyio
 USER = [{"role": "user", "content": "State the final answer to the following arithmetic problem: 12 + 30 ="}]
-OTHER_TOOL = {"type": "function", "function": {"name": "search", "description": "x", "parameters": {"type": "object"}}}
 
 
 @dataclass

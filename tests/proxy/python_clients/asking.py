@@ -16,7 +16,6 @@ URL = os.environ["URL"]
 ANSWER = "The answer is 42."
 BERLIN: tuple[str, dict[str, Any]] = ("weather", {"place": "Berlin"})
 ROME: tuple[str, dict[str, Any]] = ("weather", {"place": "Rome"})
-SUNNY = "sunny in Berlin"
 DESCRIPTION = "The weather of a place."
 SCHEMA = {
     "type": "object",
