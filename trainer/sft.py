@@ -25,6 +25,7 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
+from agentrl.proxy.model_renderer import warn_of_template
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.conversation_rows import CONVERSATION
 from agentrl.rollout.manifest import check_files
@@ -106,6 +107,8 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     run_dir, first = Path(config.run_dir), ranks.rank == 0
     tasks, held_out = open_run_tasks(config, None, CONVERSATION)
     chat_format = chat_format_of(config)
+    if first:
+        warn_of_template(chat_format)
     held_out_sequences = [
         sequence
         for i, task in enumerate(held_out)
@@ -137,13 +140,10 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
                 "skipped_optimizer_steps": result.skipped,
                 "step_s": step_s,
             }
-            log.write(json.dumps(row) + "\n")
-            log.flush()
+            print(json.dumps(row), file=log, flush=True)
             if first:
-                print(
-                    f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / step_s:,.0f} trained tokens/s",
-                    flush=True,
-                )
+                speed = f"{tokens / step_s:,.0f} trained tokens/s"
+                print(f"step {policy.version:4d}  nll {result.loss:.4f}  {speed}", flush=True)
             if policy.version % config.trainer.checkpoint.every == 0:
                 last = _checkpoint(policy, config)
             batch = _batch(tasks, policy.version, config, chat_format)

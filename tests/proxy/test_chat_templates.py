@@ -65,6 +65,15 @@ def test_a_template_of_ones_own_that_the_renderer_does_not_follow_is_named(
     assert "Qwen3Renderer is used, and formats a tool differently from the chat template of" in caplog.text
 
 
+def test_a_template_that_the_renderer_follows_in_the_options_of_the_model_is_not_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked_once = "{% if messages | length > 1 %}{{ raise_exception('One message') }}{% endif %}"
+    template = asked_once + NO_SYSTEM + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+    warn_of_template(load_chat_format(model_with_template(tmp_path / "own", template), enable_thinking=False))
+    assert not caplog.records
+
+
 def test_a_base_model_without_a_template_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no chat template, as base models have none: put one beside its tok"):
         load_chat_format(NANO, "default")
