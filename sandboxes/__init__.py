@@ -9,20 +9,8 @@ from agentrl.sandboxes.grading.do_nothing import grade_partial
 from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.task_tests import load_tests
-from agentrl.sandboxes.grading.verdict import (
-    CPP,
-    PYTHON,
-    AssertTest,
-    CallTest,
-    Checker,
-    IOTest,
-    Language,
-    Status,
-    Test,
-    TestFile,
-    TestResult,
-    Verdict,
-)
+from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, Checker, IOTest, Language, Test, TestFile
+from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
 from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, open_pool
 from agentrl.sandboxes.pools_of_run import Sandboxes, open_sandboxes
 from agentrl.sandboxes.process import Process

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.grading.do_nothing import grade_partial
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.verdict import PYTHON, Language, Test, Verdict
+from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
+from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import Lease, SandboxPool
 from agentrl.sandboxes.pools_of_run import Purpose, Sandboxes
 from agentrl.sandboxes.seams import Limits, SandboxSpec

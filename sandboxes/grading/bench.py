@@ -14,7 +14,7 @@ from agentrl.sandboxes.grading.answers import ExpectedOutput
 from agentrl.sandboxes.grading.apart import compare_answer
 from agentrl.sandboxes.grading.function_tests import grade_call, run_test_code
 from agentrl.sandboxes.grading.statuses import status_of, tail
-from agentrl.sandboxes.grading.verdict import (
+from agentrl.sandboxes.grading.tests import (
     PYTHON,
     AssertTest,
     CallTest,
@@ -22,12 +22,11 @@ from agentrl.sandboxes.grading.verdict import (
     Checker,
     IOTest,
     Language,
-    Status,
     Test,
     TestFile,
-    TestResult,
     changed_limits,
 )
+from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.sandbox import Sandbox

@@ -10,7 +10,7 @@ from textwrap import dedent
 from agentrl.sandboxes.grading.code_tasks import CodeTask
 from agentrl.sandboxes.grading.do_nothing import do_nothing_programs, stubs
 from agentrl.sandboxes.grading.parsed import parsed
-from agentrl.sandboxes.grading.verdict import CPP, PYTHON, AssertTest, CallTest, IOTest, Test
+from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, IOTest, Test
 from agentrl.sandboxes.grading.wanted_names import Wanted, named_in, wanted_names
 
 CONSTANTS = ("None", "0", "1", "-1", "0.0", '""', "[]", "()", "{}", "set()", "True", "False", "float('nan')")

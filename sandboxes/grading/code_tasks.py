@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
 from agentrl.sandboxes.grading.parsed import parsed
 from agentrl.sandboxes.grading.task_tests import load_tests
-from agentrl.sandboxes.grading.verdict import CPP, PYTHON, AssertTest, CallTest, Language, Test, check_limits
+from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, Language, Test, check_limits
 
 LANGUAGES = {"python": PYTHON, "cpp": CPP}
 REFERENCE_FIELDS = ("solution", "reference", "canonical_solution", "code")

@@ -11,7 +11,8 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.partial_credit import Baseline, baseline_of
-from agentrl.sandboxes.grading.verdict import CPP, PYTHON, IOTest, Language, Test, Verdict
+from agentrl.sandboxes.grading.tests import CPP, PYTHON, IOTest, Language, Test
+from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits

@@ -17,7 +17,8 @@ from agentrl.sandboxes.grading.last_look import fails_in_one_process
 from agentrl.sandboxes.grading.open_questions import Questions, constants
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER
 from agentrl.sandboxes.grading.tester_process import TesterProcess
-from agentrl.sandboxes.grading.verdict import AssertTest, CallTest, Status, TestFile, TestResult
+from agentrl.sandboxes.grading.tests import AssertTest, CallTest, TestFile
+from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
 from agentrl.sandboxes.inside.plain_data import is_changeable
 from agentrl.sandboxes.inside.plain_encoding import encode

@@ -9,19 +9,17 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
 from agentrl.sandboxes.grading.apart import check_comparison
 from agentrl.sandboxes.grading.needs import needs
-from agentrl.sandboxes.grading.verdict import (
+from agentrl.sandboxes.grading.tests import (
     AssertTest,
     CallTest,
     Checker,
     IOTest,
     Language,
-    Status,
     Test,
     TestFile,
-    TestResult,
-    Verdict,
     changed_limits,
 )
+from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_decoding import decode
 from agentrl.sandboxes.inside.plain_encoding import encode

@@ -27,18 +27,8 @@ from agentrl.sandboxes.grading.gradable import (
     test_name,
 )
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, EARLIER_FAILED
-from agentrl.sandboxes.grading.verdict import (
-    PYTHON,
-    Checker,
-    IOTest,
-    Language,
-    Status,
-    Test,
-    TestFile,
-    TestResult,
-    Verdict,
-    changed_limits,
-)
+from agentrl.sandboxes.grading.tests import PYTHON, Checker, IOTest, Language, Test, TestFile, changed_limits
+from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits
 

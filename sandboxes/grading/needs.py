@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from agentrl.sandboxes.grading import files_in_tests, patches_in_tests
 from agentrl.sandboxes.grading.files_in_tests import is_fixture
 from agentrl.sandboxes.grading.names_in_tests import MONKEYPATCH, Names, arguments_of, imported, root
-from agentrl.sandboxes.grading.verdict import AssertTest, Test, TestFile
+from agentrl.sandboxes.grading.tests import AssertTest, Test, TestFile
 
 FIXTURES = {
     "mocker": "the plugin pytest-mock; unittest.mock is there",

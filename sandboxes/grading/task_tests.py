@@ -10,7 +10,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Values, check_argument, shown
 from agentrl.sandboxes.grading.comparison import Exact, Floats
 from agentrl.sandboxes.grading.parsed import parsed
-from agentrl.sandboxes.grading.verdict import AssertTest, CallTest, Checker, IOTest, Test, TestFile
+from agentrl.sandboxes.grading.tests import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
 T = TypeVar("T", bound=Values)
 _KINDS: dict[str, type[IOTest] | type[CallTest] | type[AssertTest] | type[TestFile]] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from agentrl.sandboxes.grading.parsed import parsed
-from agentrl.sandboxes.grading.verdict import AssertTest, CallTest, IOTest, Test, TestFile
+from agentrl.sandboxes.grading.tests import AssertTest, CallTest, IOTest, Test, TestFile
 from agentrl.sandboxes.inside.names import free_names
 
 

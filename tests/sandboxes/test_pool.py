@@ -18,7 +18,7 @@ from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.sandboxes import Backend, BackendName, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
 from agentrl.sandboxes.backends import start_arguments
-from agentrl.sandboxes.grading.verdict import AssertTest, IOTest
+from agentrl.sandboxes.grading.tests import AssertTest, IOTest
 from agentrl.testing import ScriptedModel
 from tests.components import wait_until
 from tests.real_sandboxes import kill_first_process

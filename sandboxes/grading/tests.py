@@ -1,0 +1,203 @@
+"""The tests of a program, and the language that it is written in, as values."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
+from agentrl.sandboxes.grading.comparison import Comparison, Tokens
+from agentrl.sandboxes.seams import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """The way to build and run a program: the file its source goes to, and commands in the folder of that file."""
+
+    file: str
+    run: tuple[str, ...]
+    build: tuple[str, ...] = ()
+    build_timeout_s: AboveZero = 60.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+PYTHON = Language(file="main.py", run=("python3", "main.py"))
+CPP = Language(file="main.cpp", build=("g++", "-O2", "-std=c++17", "-o", "main", "main.cpp"), run=("./main",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checker:
+    """A program that decides, for problems with several right answers. It is run with three files: input, output, answer.
+
+    Exit code 0 accepts, 1 and 2 reject, anything else means that the checker itself failed (testlib's codes).
+    """
+
+    source: str
+    language: Language = PYTHON
+    limits: Limits | None = None
+    """Default: the limits of the sandbox."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+COMPARES = Rule(
+    lambda given: True,
+    "Tokens(), Exact(), Floats(...), a Checker(...), or a function of your own of output and expected",
+)
+
+CALLED = Rule(
+    lambda given: all(map(str.isidentifier, given.replace("()", "").split("."))),
+    "the name of a function, such as 'add', or of a method, such as 'Solution.add'",
+)
+
+
+ChangedLimits = Limits | Mapping[str, float] | None
+"""Limits of one test: a dict changes some of the grader's, as {"timeout_s": 2} does; a `Limits` takes their place."""
+
+
+def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
+    """Return the limits of a test, of those of the grader and its own."""
+    if isinstance(change, Mapping):
+        return limits.but(**change)
+    return change or limits
+
+
+def check_limits(change: ChangedLimits) -> None:
+    """Check a dict of changes to limits.
+
+    Raises:
+        ConfigError: A dict of changes has a field that limits have not, or a value that none may have.
+    """
+    if isinstance(change, Mapping):
+        if unknown := sorted(map(str, change.keys() - vars(Limits()).keys())):
+            raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")
+        Limits(**change)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IOTest:
+    """A program reads `stdin` and is to print `stdout`."""
+
+    stdin: str = ""
+    stdout: str = ""
+    compare: Annotated[Comparison | Checker, COMPARES] = field(default_factory=Tokens)
+    name: str = ""
+    limits: ChangedLimits = None
+    """Default: the limits of the grader; a dict changes some of them."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+
+
+OWN_NAME = Rule(
+    lambda given: given.isidentifier() and not keyword.iskeyword(given) and not given.startswith("__"),
+    "a name that a program may give to a function, such as 'sum'",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTest:
+    """A function is called with `args` and is to return `expected`. All are plain data.
+
+    `function` may be dotted: `Solution.two_sum` makes a Solution without arguments first. With `argument`, the argument of that
+    index is graded after the call instead of the value returned, for functions that work in place.
+    """
+
+    function: Annotated[str, CALLED]
+    args: Sequence[Any] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    expected: Any = None
+    argument: int | None = None
+    tolerance: Tolerance | None = None
+    """By how much a float may differ, absolutely or relatively."""
+    nan_equal: bool = False
+    """Whether nan is right where nan is expected."""
+    name: str = ""
+    limits: ChangedLimits = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+        if self.argument is not None and not 0 <= self.argument < len(self.args):
+            raise ConfigError(
+                f"CallTest.argument = {self.argument} must be one of its {len(self.args)} args, from 0 on"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssertTest:
+    """Python code that asserts.
+
+    With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the code may use any name that the
+    candidate alone can define (MBPP). `prelude` is trusted code that runs before it.
+    """
+
+    code: str
+    entry_point: Annotated[str, CALLED] | None = None
+    candidate_names: tuple[Annotated[str, OWN_NAME], ...] = ()
+    """Names in the code that are the candidate's though Python has them too, such as `sum`."""
+    prelude: str = ""
+    in_place: bool | None = None
+    """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions
+    that work in place do, and always with `patch.dict`. With True, a candidate that empties its argument and returns it may please a careless test."""
+    name: str = ""
+    limits: ChangedLimits = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestFile:
+    """A unittest or pytest file that imports the program as `module`. Each of its tests counts; skipped ones do not."""
+
+    __test__ = False  # pytest: not a test itself
+
+    code: str
+    framework: Literal["unittest", "pytest"] = "pytest"
+    module: str = "solution"
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    """Helper modules and data files beside the test file, by relative path. The tests alone see them; they run in that folder."""
+    shared: Sequence[str] = ()
+    """Those of `files` that the program gets too, in the folder that it runs in: what it is to read, and never what is expected."""
+    in_place: bool | None = None
+    name: str = ""
+    limits: ChangedLimits = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+        if not self.module.isidentifier():
+            raise ConfigError(
+                f"TestFile.module = {self.module!r} must be one name that tests can import, such as 'solution'"
+            )
+        for path in self.files:
+            parts = path.split("/")
+            if {"", ".", ".."} & {*parts} or "\0" in path or parts[0].partition(".")[0] == self.module:
+                raise ConfigError(
+                    f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the candidate's"
+                    f" module {self.module}"
+                )
+            try:
+                self.file(path)
+            except UnicodeEncodeError as error:
+                raise ConfigError(f"TestFile.files[{path!r}] cannot be encoded as UTF-8 ({error.reason})") from None
+        for path in self.shared:
+            if path not in self.files:
+                raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")
+
+    def file(self, path: str) -> bytes:
+        """Return what one of `files` holds."""
+        content = self.files[path]
+        return content.encode() if isinstance(content, str) else content
+
+
+Test = IOTest | CallTest | AssertTest | TestFile
