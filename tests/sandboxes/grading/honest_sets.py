@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.sandboxes.grading.unittest_form import as_unittest
+
 FOLDER = Path(__file__).parent / "honest"
 
 
@@ -17,6 +19,15 @@ def pytest_exercises() -> dict[str, dict[str, Any]]:
         for file in sorted(FOLDER.glob("pytest_exercises_*.txt"))
         for name, (solution, code) in _sections(file).items()
     }
+
+
+def unittest_exercises() -> dict[str, dict[str, Any]]:
+    """The same exercises with their tests in unittest's form, but for those that need what only pytest has."""
+    found = {}
+    for name, task in pytest_exercises().items():
+        if (code := as_unittest(task["tests"][0]["code"])) is not None:
+            found[name] = {**task, "tests": [{"kind": "file", "framework": "unittest", "code": code}]}
+    return found
 
 
 def _sections(file: Path) -> dict[str, list[str]]:

@@ -15,18 +15,19 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.rollout.task_file import load_tasks
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool
 from agentrl.sandboxes.grading.code_tasks import load_code_task
-from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
+from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task, unittest_exercises
 
 
 @pytest.mark.soak
 def test_every_exercise_is_right_in_plain_python(tmp_path: Path) -> None:
-    exercises = pytest_exercises()
-    assert len(exercises) >= 100
-    for index, task in enumerate(exercises.values()):
+    exercises = [*pytest_exercises().values(), *unittest_exercises().values()]
+    assert min(len(pytest_exercises()), len(unittest_exercises())) >= 100
+    for index, task in enumerate(exercises):
         solution, tests = f"solution_{index}", task["tests"][0]["code"]
         assert "solution" in tests
         tests = tests.replace("from solution import", f"from {solution} import")
         tests = tests.replace("import solution\n", f"import {solution} as solution\n")
+        tests = tests.replace("'solution.", f"'{solution}.").replace('"solution.', f'"{solution}.')
         (tmp_path / f"{solution}.py").write_text(task["solution"])
         (tmp_path / f"test_{index}.py").write_text(tests)
     options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)]
@@ -66,6 +67,13 @@ async def not_rewarded(tasks: Iterable[Mapping[str, Any]], backend: BackendName)
 @pytest.mark.timeout(600)
 async def test_exercises_with_classes_and_exceptions(bubblewrap: BackendName) -> None:
     assert await not_rewarded(pytest_exercises().values(), bubblewrap) == set()
+
+
+@pytest.mark.soak
+@pytest.mark.anyio
+@pytest.mark.timeout(600)
+async def test_exercises_in_the_form_of_unittest(bubblewrap: BackendName) -> None:
+    assert await not_rewarded(unittest_exercises().values(), bubblewrap) == set()
 
 
 @pytest.mark.soak
