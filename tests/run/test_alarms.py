@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter, deque
 from pathlib import Path
@@ -54,7 +55,10 @@ def healthy(counts: dict[str, int] | None = None, **values: Any) -> Health:
     """A run that is well but for what is given: sums over its attempts, and fields of `Health`."""
     step = {"logprob_mismatch_mean_abs": 1e-4}
     recent = deque([Counter({**HEALTHY, **(counts or {})})] + 15 * [Counter[str]()])
-    return Health(**{"recent": recent, "step": step, "uniform_groups": 15, "failures": 7, **values})
+    ended_now = math.inf  # however much later the alarms are asked for
+    return Health(
+        **{"recent": recent, "step": step, "uniform_groups": 15, "failures": 7, "last_end": ended_now, **values}
+    )
 
 
 def test_a_healthy_run_says_nothing() -> None:

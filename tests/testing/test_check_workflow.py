@@ -162,9 +162,8 @@ async def test_what_keeps_others_waiting_is_named(
     workflow: Any, bound: str, seconds: float, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["agentrl.testing.check_workflow"], bound, seconds)
-    with pytest.raises(CheckFailedError, match=complaint) as caught:
+    with pytest.raises(CheckFailedError, match=complaint):
         await check_workflow(workflow, [QUESTION])
-    assert str(caught.value).startswith(f"the workflow {workflow.__name__} has 1 problem:\n1. ")
 
 
 @pytest.mark.usefixtures("slow_steps")
