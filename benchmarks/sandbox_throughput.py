@@ -1,11 +1,10 @@
-"""Verdicts a second, for a trivial program with five tests, in one run on all cores.
+"""Verdicts a second of `workflows/code.py`, beside plain subprocesses, in turn in one run on all cores.
 
     python benchmarks/sandbox_throughput.py        needs a Docker engine with the image agentrl/sandbox, and bubblewrap
 
-docker run, a test       a new container for each of the five tests
-docker run, a verdict    a new container for each verdict, which runs the five tests one after another
-warm pool                sandboxes of a pool, reset after each verdict, the program started afresh for each test
-plain subprocess         no isolation at all: `python3 main.py`, five times
+plain subprocess     no isolation at all: `python3 main.py`, once a test, as graders do that use `subprocess.run`
+code.py, BACKEND     what the workflow calls once a reply is there: warm sandboxes, reset after each verdict
+pytest, BACKEND      the same for a test file of trust `inside`, one at a time: milliseconds a verdict
 """
 
 from __future__ import annotations
@@ -16,45 +15,54 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 
-from agentrl.sandboxes import BackendName, IOTest, grade, open_pool
-from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from agentrl.config import RunConfig
+from agentrl.sandboxes import BackendName
+from agentrl.testing import ScriptedModel, scripted_episode
+from agentrl.workflows.code import ProgramTask, graded
 
 SOURCE = "print(2 * int(input()))\n"
-TESTS = [IOTest(stdin=f"{n}\n", stdout=f"{2 * n}\n") for n in range(5)]
+TESTS = [{"kind": "io", "stdin": f"{n}\n", "stdout": f"{2 * n}\n"} for n in range(5)]
+CLASS = (
+    "class Pair:\n    def __init__(self, a, b): self.a, self.b = a, b\n    def total(self): return self.a + self.b\n"
+)
+FILE = "import pytest\nfrom solution import Pair\n\ndef test_total():\n    assert Pair(1, 2).total() == 3\n"
 CORES = len(os.sched_getaffinity(0))
-DOCKER_RUN = ["docker", "run", "--rm", "-i", "--network", "none", "--memory", "512m", "--cpus", "1", "--read-only"]
-
 BACKENDS: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
 Verdict = Callable[[], Awaitable[bool]]
 
 
-async def output(command: list[str], stdin: str) -> str:
-    done = await anyio.run_process(command, input=stdin.encode(), stderr=subprocess.DEVNULL)
-    return done.stdout.decode()
-
-
-async def a_container_a_test() -> bool:
-    command = [*DOCKER_RUN, DEFAULT_IMAGE, "python3", "-c", SOURCE]
-    return all([await output(command, test.stdin) == test.stdout for test in TESTS])
-
-
-async def a_container_a_verdict() -> bool:
-    loop = 'while read -r line; do echo "$line" | python3 -c "$0"; done'
-    printed = await output([*DOCKER_RUN, DEFAULT_IMAGE, "sh", "-c", loop, SOURCE], "".join(t.stdin for t in TESTS))
-    return printed == "".join(test.stdout for test in TESTS)
-
-
 def plain(program: Path, python: str) -> Verdict:
+    async def one(stdin: str) -> str:
+        done = await anyio.run_process([python, str(program)], input=stdin.encode(), stderr=subprocess.DEVNULL)
+        return done.stdout.decode()
+
     async def verdict() -> bool:
-        return all([await output([python, str(program)], test.stdin) == test.stdout for test in TESTS])
+        return all([await one(test["stdin"]) == test["stdout"] for test in TESTS])
 
     return verdict
+
+
+@asynccontextmanager
+async def workflow(backend: BackendName, source: str, tests: list[dict[str, Any]]) -> AsyncIterator[Verdict]:
+    """The workflow's own call, with the sandboxes of a run that lasts as long as the context."""
+    task = ProgramTask.model_validate({"prompt": "?", "tests": tests}).code
+    config = RunConfig.model_validate({"sandbox": {"backend": backend}})
+    reply = f"```python\n{source}```"
+    async with scripted_episode(ScriptedModel([]), config=config) as episode:
+
+        async def verdict() -> bool:
+            found = await graded(episode, task, reply, task.tests, fail_fast=True)
+            return found is not None and found.passed
+
+        yield verdict
 
 
 async def rate(verdict: Verdict, seconds: float, at_once: int) -> float:
@@ -87,59 +95,35 @@ def memory_of_sandboxes_mb() -> float:
     return total / 1024
 
 
-async def memory_of_a_sandbox(backend: BackendName, sandboxes: int = 4) -> float:
-    """MB that one more idle sandbox takes. Read as root, which may look at them."""
-    async with open_pool(backend=backend, size=sandboxes) as pool, pool.take(1):
-        before = await anyio.to_thread.run_sync(memory_of_sandboxes_mb)
-        started = pool.metrics.started
-        async with pool.take(sandboxes - 1):
-            after = await anyio.to_thread.run_sync(memory_of_sandboxes_mb)
-    return (after - before) / (sandboxes - started) if sandboxes > started else float("nan")
-
-
-async def pool_rate(backend: BackendName, seconds: float) -> tuple[float, float]:
-    """Verdicts a second, and the mean time of a reset."""
-    async with open_pool(backend=backend) as pool:
-
-        async def verdict() -> bool:
-            return (await grade(SOURCE, TESTS, pool=pool)).passed
-
-        await rate(verdict, 0.5, CORES)
-        result = await rate(verdict, seconds, 2 * CORES)
-        return result, pool.metrics.reset_s / pool.metrics.resets
-
-
 async def main(seconds: float, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "main.py"
         program.write_text(SOURCE)
         rates: dict[str, list[float]] = {}
-        resets: dict[str, list[float]] = {}
+        times_ms: dict[str, list[float]] = {}
+        memory_mb: dict[str, float] = {}
         for _ in range(rounds):
-            for name, verdict in (
-                ("docker run, a test", a_container_a_test),
-                ("docker run, a verdict", a_container_a_verdict),
-                ("plain subprocess", plain(program, "/usr/bin/python3")),
-            ):
-                rates.setdefault(name, []).append(await rate(verdict, seconds, CORES))
+            rates.setdefault("plain subprocess", []).append(
+                await rate(plain(program, "/usr/bin/python3"), seconds, CORES)
+            )
             for backend in BACKENDS:
-                result, reset_s = await pool_rate(backend, seconds)
-                rates.setdefault(f"warm pool, {backend}", []).append(result)
-                resets.setdefault(backend, []).append(reset_s)
+                async with workflow(backend, SOURCE, TESTS) as verdict:
+                    await rate(verdict, 0.5, CORES)
+                    rates.setdefault(f"code.py, {backend}", []).append(await rate(verdict, seconds, 2 * CORES))
+                    memory_mb[backend] = await anyio.to_thread.run_sync(memory_of_sandboxes_mb) / CORES
+                async with workflow(backend, CLASS, [{"kind": "file", "code": FILE}]) as verdict:
+                    await verdict()
+                    times_ms.setdefault(backend, []).append(1000 / await rate(verdict, seconds, 1))
     median = {name: statistics.median(values) for name, values in rates.items()}
-    cold, floor = median["docker run, a test"], median["plain subprocess"]
+    floor = median["plain subprocess"]
     print(f"{CORES} cores, {len(TESTS)} tests a verdict, medians of {rounds} rounds of {seconds:g} s\n")
-    print(f"{'':24}{'verdicts/s':>12}{'× docker run, a test':>24}{'× plain subprocess':>22}")
+    print(f"{'':24}{'verdicts/s':>12}{'× plain subprocess':>22}")
     for name in sorted(median, key=lambda name: median[name]):
-        print(f"{name:24}{median[name]:12.1f}{median[name] / cold:24.1f}{median[name] / floor:22.2f}")
+        print(f"{name:24}{median[name]:12.1f}{median[name] / floor:22.2f}")
     for backend in BACKENDS:
-        values = resets[backend]
-        memory_mb = await memory_of_a_sandbox(backend)
         print(
-            f"\na reset with {backend} takes {1000 * statistics.median(values):.1f} ms, a sandbox {memory_mb:.1f} MB",
-            end="",
+            f"pytest, {backend}: {statistics.median(times_ms[backend]):.0f} ms; a warm sandbox: {memory_mb[backend]:.1f} MB"
         )
-    print()
 
 
 if __name__ == "__main__":
