@@ -25,7 +25,6 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
-from agentrl.proxy.model_renderer import warn_of_template
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.conversation_rows import CONVERSATION
 from agentrl.rollout.manifest import check_files
@@ -107,8 +106,6 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     run_dir, first = Path(config.run_dir), ranks.rank == 0
     tasks, held_out = open_run_tasks(config, None, CONVERSATION)
     chat_format = chat_format_of(config)
-    if first:
-        warn_of_template(chat_format)
     held_out_sequences = [
         sequence
         for i, task in enumerate(held_out)

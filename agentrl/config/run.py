@@ -24,7 +24,7 @@ class ModelConfig(Section):
     """Directory of a Hugging Face checkpoint, the id of a model of the hub (`Qwen/Qwen3-0.6B`), or `nano` or `nano_player`, which ship
     with agentrl; for `eval --base-url`, the model name to ask for. `model = "nano"` is short for it."""
     renderer: str = "auto"
-    """Chat format, a name of the `renderers` library; auto goes by the model."""
+    """Chat format, a name of the `renderers` library; auto goes by the model, and takes its chat template where that differs."""
     renderer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the renderer, such as `enable_thinking`."""
 
