@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from transformers.utils.logging import disable_progress_bar
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
@@ -112,6 +113,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
         for sequence in training_sequences(task, chat_format, f"held-out conversation {i}")
     ]
     _batch(tasks, 0, config, chat_format)  # what is no conversation is refused before the model is loaded
+    disable_progress_bar()
     torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})

@@ -53,7 +53,7 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
                 json.dumps(task, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             what = (
-                f"{error.msg} at character {error.pos + 1}"
+                f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
                 if isinstance(error, json.JSONDecodeError)
                 else one_line(error)
             )
