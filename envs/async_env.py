@@ -180,7 +180,8 @@ class AsyncToolEnv:
                     model=episode.model, messages=self.messages, tools=self.tools
                 )
             except BadRequestError as error:
-                if reply is None or "context length" not in str(error):  # OpenAI's words, and those of open servers
+                # Open servers elsewhere, whom an evaluation may ask, have OpenAI's words for it, and not the code.
+                if reply is None or (error.code != "context_length_exceeded" and "context length" not in str(error)):
                     raise
                 episode.mark_truncated(reply.id)
                 self.done = self.truncated = True

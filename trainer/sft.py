@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from transformers.utils.logging import disable_progress_bar
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
-from agentrl.proxy.model_renderer import warn_of_template
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.conversation_rows import CONVERSATION
 from agentrl.rollout.manifest import check_files
@@ -107,14 +107,13 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     run_dir, first = Path(config.run_dir), ranks.rank == 0
     tasks, held_out = open_run_tasks(config, None, CONVERSATION)
     chat_format = chat_format_of(config)
-    if first:
-        warn_of_template(chat_format)
     held_out_sequences = [
         sequence
         for i, task in enumerate(held_out)
         for sequence in training_sequences(task, chat_format, f"held-out conversation {i}")
     ]
     _batch(tasks, 0, config, chat_format)  # what is no conversation is refused before the model is loaded
+    disable_progress_bar()
     torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})

@@ -24,7 +24,7 @@ class ModelConfig(Section):
     """Directory of a Hugging Face checkpoint, the id of a model of the hub (`Qwen/Qwen3-0.6B`), or `nano` or `nano_player`, which ship
     with agentrl; for `eval --base-url`, the model name to ask for. `model = "nano"` is short for it."""
     renderer: str = "auto"
-    """Chat format, a name of the `renderers` library; auto goes by the model."""
+    """Chat format, a name of the `renderers` library; auto goes by the model, and takes its chat template where that differs."""
     renderer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the renderer, such as `enable_thinking`."""
 
@@ -65,7 +65,8 @@ class RolloutConfig(Section):
     """Which conversations of an episode are trained on. main: those of the agent and its sub-agents, without its side calls; all; or
     FILE_OR_MODULE:NAME of a function that says it of each (docs/token-record.md). A workflow may set `episode.trajectories`."""
     drop_uniform_groups: bool = True
-    """Drop groups whose rewards are all equal: they teach nothing."""
+    """Drop groups whose rewards are all equal: they teach nothing. After 20 batches' worth of dropped groups in a row the next are trained
+    on all the same, until one differs: the run goes on to its end."""
     log_calls: bool = True
     """Keep every model call of an unfinished episode in the store as it happens, so that a crash costs no tokens."""
     workers: NotNegative = 0

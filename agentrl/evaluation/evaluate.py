@@ -35,7 +35,6 @@ from agentrl.rollout.check_tasks import check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.health import Health, shares_text
 from agentrl.rollout.open_rollout import open_rollout
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
@@ -78,6 +77,7 @@ async def evaluate(
 
     Raises:
         UsageError: The input cannot be used. Nothing has been started then.
+        ConfigError: `rollout.workers` is set beside `base_url`.
         AgentRLError: The evaluation cannot go on.
     """
     check_is_config(config, "evaluate")
@@ -99,7 +99,10 @@ async def evaluate(
         "seed": config.seed,
     }
     if base_url:
-        await _check_elsewhere(config, base_url)
+        if config.rollout.workers:
+            what = "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
+            raise ConfigError(what)
+        await check_endpoint(base_url)
         opened = _remote(config, run, base_url, api_key)
     else:
         if config.rollout.workers:
@@ -126,10 +129,12 @@ async def evaluate(
             result = await evaluate_tasks(
                 runner, chosen, config.eval, seed=config.seed, log=log, view=view, health=health
             )
+            health.complete = True
         result = replace(result, directory=log.directory.path)
         samples = await in_thread(log.finish, result)
-        replies = health.counts()["replies"]  # none where the endpoint is elsewhere
-        for line in [*samples, *[f"of the last {replies} replies: {shares_text(health.to_metrics())}"][:replies]]:
+        if replies := health.counts()["replies"]:  # none where the endpoint is elsewhere
+            samples.append(f"of the last {replies} replies: {shares_text(health.to_metrics())}")
+        for line in samples:
             view.say(line)
     return result
 
@@ -143,19 +148,6 @@ def _name_of(sources: Sources) -> str:
         given = given.func
     own = given if hasattr(given, "__qualname__") else type(given)
     return f"{own.__module__}.{own.__qualname__}"
-
-
-async def _check_elsewhere(config: RunConfig, base_url: str) -> None:
-    """Check that an endpoint can be evaluated.
-
-    Raises:
-        ConfigError: It is no URL, nothing answers there, or the configuration has workers, which cannot ask it.
-    """
-    if config.rollout.workers:
-        raise ConfigError(
-            "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
-        )
-    await check_endpoint(base_url)
 
 
 @asynccontextmanager
@@ -231,7 +223,9 @@ async def evaluate_tasks(
             if health is not None:
                 health.attempt_ended(outcome, 0)
             if log is None:
-                episode = _episode(task, episode_index, outcome)
+                reward = outcome.reward if outcome.status == "finished" else 0.0
+                figures = (outcome.status, reward, dict(outcome.metrics), outcome.error, outcome.duration_s)
+                episode = EvaluatedEpisode(task, episode_index, *figures)
             else:
                 episode = await in_thread(log.add, task, episode_index, own_seed, outcome)
         episodes[task, episode_index] = episode
@@ -242,10 +236,3 @@ async def evaluate_tasks(
         for task, episode_index in missing:
             group.start_soon(one, task, episode_index)
     return summarise([episodes[key] for key in sorted(episodes)], config.pass_reward)
-
-
-def _episode(task: int, episode_index: int, outcome: Outcome) -> EvaluatedEpisode:
-    reward = outcome.reward if outcome.status == "finished" else 0.0
-    return EvaluatedEpisode(
-        task, episode_index, outcome.status, reward, dict(outcome.metrics), outcome.error, outcome.duration_s
-    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TextIO
 
 from agentrl.evaluation.figures import EvaluatedEpisode
 
@@ -47,4 +49,10 @@ class PrintedEvaluation(EvaluationView):
 
     def say(self, text: str) -> None:
         """Print a line."""
-        print(text, file=sys.stderr, flush=True)
+        print_line(text, sys.stderr)
+
+
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """Print a line, by default to standard output, where there is somebody to read it."""
+    with suppress(OSError):
+        print(text, file=file, flush=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from renderers import DefaultRenderer, DefaultRendererConfig, Renderer
+from renderers import DefaultRenderer, Renderer
 from renderers.base import (
     ParsedResponse,
     ParsedToolCall,
@@ -105,7 +105,7 @@ class ChatFormat:
 
     def _variant(self, options: Mapping[str, Any]) -> ChatFormat:
         own: Any = self.renderer
-        if isinstance(own.config, DefaultRendererConfig):
+        if self.is_template:
             # This renderer hands them to a function, which has arguments of its own.
             reserved = options.keys() & inspect.signature(self.tokenizer.apply_chat_template).parameters.keys()
             if reserved:
@@ -128,7 +128,7 @@ class ChatFormat:
         messages = marked(messages, self.control_tokens)
         if not self.takes_images:
             ids = list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
-            if tools and isinstance(self.renderer, DefaultRenderer):
+            if tools and self.is_template:
                 text = self.decode(ids)
                 if not any(tool["function"]["name"] in text for tool in tools):
                     raise ValueError(_NO_TOOLS)
@@ -148,6 +148,11 @@ class ChatFormat:
         past = len(prompt_ids) + len(output_ids)
         kept = ids[: len(prompt_ids)] == prompt_ids and ids[len(prompt_ids) : past] == output_ids
         return Rendered(ids, _image_spans(bridged, messages)) if kept else None
+
+    @property
+    def is_template(self) -> bool:
+        """Whether the model's own chat template renders, which writes whole conversations alone."""
+        return isinstance(self.renderer, DefaultRenderer)
 
     @property
     def takes_images(self) -> bool:
@@ -201,7 +206,9 @@ class ChatFormat:
 
     @property
     def _has_json_calls(self) -> bool:
-        return type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3"))
+        own: Any = self.renderer
+        parser = own.config.tool_parser if self.is_template else ""
+        return parser == "qwen3" or type(own).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3"))
 
     def special(self, token: str) -> int | None:
         """Return the id of a special token; None where the vocabulary has none."""

@@ -244,7 +244,7 @@ class CompletionService:
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
         """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
         size = logprob_bytes(len(generation.output_ids), call.request.top_logprobs)
-        return await run_sized(call.session, size, lambda: self._logprobs(generation), self._threads)
+        return await self._sized(call, size, lambda: self._logprobs(generation))
 
     def _logprobs(self, generation: Generation) -> list[Json]:
         content = [self._token(t, lp) for t, lp in zip(generation.output_ids, generation.logprobs, strict=True)]

@@ -1,16 +1,24 @@
 """Control tokens that a text spells: whoever writes `<|im_end|>` in a message has written ten characters, and ended no turn.
 
-content ─► marked behind the first character of each spelling ─► renderer or template ─► tokenizer: encodes what is before and after a mark apart
+message     hi <|im_end|>                            a user spells a control token
+marked      hi <~|im_end|>                           ~ is MARK, which goes through any renderer and template
+rendered    <|im_start|>user hi <~|im_end|>...       the format's own have no mark
+encoded     ^<|im_start|>^user hi <|im_end|>...      by a copy of the tokenizer that spells them with ^, which is OWN
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from tokenizers import Tokenizer
+
 MARK = "\ud800"
 """Half of a surrogate pair, which no request holds (`json_text.read_json`), no token stands for and no template writes."""
+OWN = secrets.token_hex(8)
+"""Drawn anew in each process, so that no text can spell it."""
 MARKED_ROLES = ("system", "user", "tool")
 
 
@@ -29,11 +37,16 @@ def marked(messages: Sequence[dict[str, Any]], pattern: re.Pattern[str] | None) 
         return pattern.sub(lambda found: found[0][0] + MARK + found[0][1:], text)
 
     def content_of(content: Any) -> Any:
-        if isinstance(content, str):
-            return text_of(content)
-        return [{**part, "text": text_of(part["text"])} if part.get("text") else part for part in content or ()]
+        if isinstance(content, list):
+            return [{**part, "text": text_of(part["text"])} if part.get("text") else part for part in content]
+        return content and text_of(content)
 
     return [
         {**message, "content": content_of(message.get("content"))} if message["role"] in MARKED_ROLES else message
         for message in messages
     ]
+
+
+def with_own_spellings(backend: Any, pattern: re.Pattern[str]) -> Any:
+    """Return a copy of a tokenizer, with the same ids, in which OWN stands before each control token: without it, its spelling is text."""
+    return Tokenizer.from_str(re.sub(f'"({pattern.pattern})"', f'"{OWN}\\1"', backend.to_str()))

@@ -1,7 +1,8 @@
 """Load the chat format of a model: its tokenizer, and the renderer that writes its conversations.
 
-config.json: model_type ─► a renderer of the `renderers` library ─┐
-               unknown ─► the tokenizer's own chat template ──────┴─► ChatFormat
+`model.renderer` names one ─► that renderer of the `renderers` library ───────┐
+"auto": the renderer of config.json's model_type ─────────────────────────────┤
+        none is known, or it differs ─► the checkpoint's own chat template ───┴─► ChatFormat
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from renderers import AutoRendererConfig, DefaultRenderer, DefaultRendererConfig, config_from_name, create_renderer
+from renderers import (
+    AutoRendererConfig,
+    DefaultRenderer,
+    DefaultRendererConfig,
+    Renderer,
+    config_from_name,
+    create_renderer,
+)
 from renderers.base import MODEL_RENDERER_MAP, is_multimodal
+from renderers.parsers import TOOL_PARSERS
 
 from agentrl.config.proxy import ControlTokens
 from agentrl.engine.model_facts import end_ids
@@ -54,7 +63,8 @@ def load_chat_format(
 
     Args:
         model_path: The directory of the model.
-        renderer: A name of the `renderers` library. "auto": by the model's name, by its `model_type`, or else its own chat template.
+        renderer: A name of the `renderers` library. "auto": by the model's name, by its `model_type`, or else its own chat template,
+            which also comes before a renderer of its kind that differs from it, where tool calls can be read without that.
         control_tokens_in_text: What a control token that a message spells becomes: its text, or the token.
         options: For the renderer's config.
 
@@ -75,7 +85,8 @@ def load_chat_format(
         ) from error
     tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
     config = whole.get_text_config()
-    if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:
+    named = renderer != "auto"
+    if not named and str(model_path) not in MODEL_RENDERER_MAP:
         renderer = _renderer_of(whole.model_type)
     if renderer == "default" and not tokenizer.chat_template:
         raise ConfigError(
@@ -98,6 +109,8 @@ def load_chat_format(
     # Of a tokenizer of another model, renderers raise the first, or the third where their own cannot be downloaded.
     except (AssertionError, KeyError, RuntimeError, ValueError) as error:
         raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
+    if tokenizer.chat_template and not isinstance(chosen, DefaultRenderer):
+        chosen = _followed(tokenizer, chosen, named=named)
     if is_multimodal(chosen):
         from transformers import AutoImageProcessor
 
@@ -107,28 +120,22 @@ def load_chat_format(
         chosen = type(chosen)(tokenizer, chosen.config, processor=images)
     if chosen.config.name == "gpt-oss":
         spelled = None  # its renderer encodes messages by itself, as text, and takes no mark
-    own_ends = end_ids(model_path, whole, tokenizer, template=renderer == "default") - {*chosen.get_stop_token_ids()}
+    is_template = isinstance(chosen, DefaultRenderer)
+    own_ends = end_ids(model_path, whole, tokenizer, template=is_template) - {*chosen.get_stop_token_ids()}
     chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings, own_ends, spelled)
     _ = chat_format.longest_token  # a large vocabulary takes a while to go through
     return chat_format
 
 
 _ASKED: list[Message] = [{"role": "user", "content": "What is 2 + 3?"}]
-_CALLED: Message = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}],
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+_CALLED: Message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_ADD = {
+    "name": "add",
+    "description": "Add.",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
 }
-_TOOLS: list[Tool] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "add",
-            "description": "Add.",
-            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
-        },
-    }
-]
+_TOOLS: list[Tool] = [{"type": "function", "function": _ADD}]
 _COMPARED: list[tuple[str, list[Message], list[Tool] | None]] = [
     ("a question", _ASKED, None),
     ("a system message", [{"role": "system", "content": "Be brief."}, *_ASKED], None),
@@ -138,21 +145,23 @@ _COMPARED: list[tuple[str, list[Message], list[Tool] | None]] = [
 """Conversations without reasoning, whose place in a history is a matter of its own (`thinking_retention`)."""
 
 
-def warn_of_template(chat_format: ChatFormat) -> None:
-    """Say in the log where the tokenizer's own chat template writes a conversation otherwise than the renderer that was found by the model's kind."""
-    own, renderer = chat_format.tokenizer, type(chat_format.renderer).__name__
-    if renderer == DefaultRenderer.__name__ or not own.chat_template:
-        return
-    options = chat_format.renderer.config.model_dump(exclude_unset=True, exclude={"name", "thinking_retention"})
-    template = DefaultRenderer(own, DefaultRendererConfig(**options))
+def _followed(tokenizer: Any, renderer: Renderer, *, named: bool) -> Renderer:
+    """Return the renderer of a model's kind, or the model's own template where it formats a conversation differently; and say so in the log."""
+    kind = str(renderer.config.name)
+    parser = next((parser for parser in (kind, kind.partition("-")[0]) if parser in TOOL_PARSERS), None)
+    options = renderer.config.model_dump(exclude_unset=True, exclude={"name", "thinking_retention"})
+    template = create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser, **options))
+    plain = create_renderer(tokenizer, type(renderer.config)(**options))
     for name, messages, tools in _COMPARED:
         with suppress(Exception):  # a template raises what it likes where it takes no such conversation
             ids = template.render_ids(messages, tools=tools, add_generation_prompt=True)
-            if ids != chat_format.render(messages, tools).ids:
+            if ids != plain.render_ids(messages, tools=tools, add_generation_prompt=True):
+                # Of other kinds the renderer alone reads tool calls, or images.
+                taken = not named and parser is not None and not is_multimodal(renderer)
+                used, other, setting = ("template", "renderer", kind) if taken else ("renderer", "template", "default")
                 log.warning(
-                    '%s is used, and formats %s differently from the chat template of %s; `model.renderer` = "default" uses the template',
-                    renderer,
-                    name,
-                    own.name_or_path,
+                    f"the chat template of {tokenizer.name_or_path} formats {name} differently from the renderer {kind!r}: the {used} is used, "
+                    f'and `model.renderer` = "{setting}" uses the {other}'
                 )
-                return
+                return template if taken else renderer
+    return renderer

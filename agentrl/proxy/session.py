@@ -17,7 +17,7 @@ from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
 from agentrl.proxy.bounds import check_depth
 from agentrl.proxy.call_log import CallLog
-from agentrl.proxy.chat_format import ChatFormat, Message, Tool
+from agentrl.proxy.chat_format import ChatFormat, Message, Rendered, Tool
 from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
 from agentrl.proxy.prefill import joined
@@ -171,6 +171,7 @@ class Session:
         """
         fingerprints = self._fingerprints.of(messages, tools, chat_format.template_options)
         history = fingerprints[-1]
+        whole = _rendered(chat_format, messages, tools) if chat_format.is_template else None
         for end in range(len(messages) - 1, 0, -1):
             if messages[end - 1]["role"] != "assistant":
                 continue
@@ -179,8 +180,11 @@ class Session:
                 continue
             path = turn.token_ids()
             split = len(path) - len(turn.output_ids)
-            check_depth(messages[end:])
-            extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
+            if whole is not None:
+                extended = whole if whole.ids[: len(path)] == path else None
+            else:
+                check_depth(messages[end:])
+                extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
             if extended is not None:
                 digest = turn.path_digest().with_ids(extended.ids[turn.length :])
                 images = (*turn.path_images(), *extended.images) if chat_format.takes_images else ()
@@ -192,8 +196,7 @@ class Session:
                     images=images,
                     known_messages=end,
                 )
-        check_depth(messages)
-        rendered = chat_format.render(messages, tools)
+        rendered = whole or _rendered(chat_format, messages, tools)
         digest = RollingDigest().with_ids(rendered.ids)
         return Prompt(input_ids=rendered.ids, parent=None, digest=digest, history=history, images=rendered.images)
 
@@ -301,3 +304,8 @@ class Session:
         """Answer no more, and record no more."""
         self.closed = True
         self.record.reward_roles(self.role_rewards)
+
+
+def _rendered(chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
+    check_depth(messages)
+    return chat_format.render(messages, tools)

@@ -1,19 +1,19 @@
 """A lean face of a Hugging Face tokenizer for `renderers`.
 
 A renderer encodes a dozen short, mostly fixed pieces of text a call. The Hugging Face class spends 30 µs around each;
-this goes to the Rust tokenizer behind it and remembers what it encoded. What stands on either side of a mark is encoded apart
-(`control_tokens`). It has no `__call__`: renderers then skip
-the character offsets, which say which token came from which message and which nothing here reads.
+this goes to the Rust tokenizer behind it and remembers what it encoded. A text with marks goes to a copy of that
+(`control_tokens`). It has no `__call__`: renderers then skip the character offsets, which say which token came from which
+message and which nothing here reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, wraps
 from typing import Any
 
 from agentrl.errors import one_line
-from agentrl.proxy.control_tokens import MARK
+from agentrl.proxy.control_tokens import MARK, OWN, control_tokens, with_own_spellings
 
 REMEMBERED_TEXTS = 4096
 MAX_REMEMBERED_CHARACTERS = 4096
@@ -54,6 +54,11 @@ class LeanTokenizer:
 
         return apply
 
+    @cached_property
+    def _own_spellings(self) -> tuple[Any, Any]:
+        control: Any = control_tokens(self._tokenizer)
+        return control, with_own_spellings(self._backend, control)
+
     def _encode(self, text: str) -> tuple[int, ...]:
         if len(text) > MAX_REMEMBERED_CHARACTERS:
             # A batch is encoded without Python's lock, so that the event loop goes on meanwhile.
@@ -63,7 +68,9 @@ class LeanTokenizer:
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Return ids of `text`; special tokens written in it are recognised but where a mark stands in them, none are added."""
         if MARK in text:
-            return [token for part in text.split(MARK) for token in self.encode(part)]
+            control, copy = self._own_spellings
+            text = control.sub(lambda found: OWN + found[0], text).replace(MARK, "")
+            return list(copy.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         if add_special_tokens:
             return list(self._tokenizer.encode(text))
         if len(text) > MAX_REMEMBERED_CHARACTERS:

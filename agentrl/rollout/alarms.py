@@ -64,7 +64,7 @@ def episode_alarms(
             f"{config.model.renderer!r} fit the model, and does the model know tools (agentrl sft teaches it)? One reply: "
             f"{one_line(decode(health.example))!r}",
         )
-    if replies >= JUDGED_REPLIES and 2 * said["truncated"] > replies:
+    if replies >= (1 if health.complete else JUDGED_REPLIES) and 2 * said["truncated"] > replies:
         yield Alarm(
             "replies_truncated",
             f"{said['truncated'] / replies:.0%} of the last {replies} replies are cut off for their length, and they have "

@@ -21,7 +21,6 @@ from agentrl.models import model_directory, model_name
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
 from agentrl.proxy.model_names import check_names
-from agentrl.proxy.model_renderer import warn_of_template
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
@@ -54,7 +53,6 @@ async def check_start(config: RunConfig, *, training: bool = False) -> tuple[Run
     await load_backend(config.sandbox.backend)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
-    await in_thread(warn_of_template, chat_format)
     bound = config.rollout.max_tokens or min(MAX_REPLY_TOKENS, chat_format.context_length // 4)
     return config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_tokens": bound})}), chat_format
 

@@ -216,10 +216,13 @@ class Controller:
         equal = not group.has_turn_rewards and len(rewards) > 1 and len(set(rewards)) == 1
         self.health.group_ended(rewards, uniform=equal)
         uniform = self.config.drop_uniform_groups and equal
-        stalled = self._rejected_in_a_row >= MAX_REJECTED_BATCHES * self.config.groups_per_batch
-        keep = comparable and (stalled or not uniform)
+        most = MAX_REJECTED_BATCHES * self.config.groups_per_batch
+        keep = comparable and (self._rejected_in_a_row >= most or not uniform)
         if not keep:
             self._rejected_in_a_row += 1
+            if self._rejected_in_a_row == most:
+                text = "%d groups in a row were dropped (`rollout.drop_uniform_groups`): until rewards differ, equal ones are trained on"
+                log.warning(text, most)
         elif not uniform:
             self._rejected_in_a_row = 0
         reason = "all rewards are equal" if comparable else "too few of its episodes finished"

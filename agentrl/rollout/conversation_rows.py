@@ -1,7 +1,7 @@
 """Tasks that are conversations to learn from, read as the proxy reads requests.
 
 {"messages": [...], "tools": [...]}                    OpenAI's; "tools" may be JSON text, and a reply may have "weight": 0 or 1
-{"conversations": [{"from": "gpt", "value": "..."}]}   ShareGPT's
+{"conversations": [{"from": "gpt", "value": "..."}]}   ShareGPT's; that of a function_call is JSON
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentrl.proxy.chat_format import Message, Tool
 from agentrl.proxy.dialects.chat_request import parse_request
 from agentrl.rollout.task_type import TaskType
 
-_ROLES = {"human": "user", "gpt": "assistant"}
+_ROLES = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 """ShareGPT's names of roles."""
 
 
@@ -56,6 +56,8 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
             rows.insert(0, {"role": "system", "content": row["system"]})
         named = {name: row[name] for name in ("tools", "functions") if row.get(name)}
         tools = {name: json.loads(value) if isinstance(value, str) else value for name, value in named.items()}
+        if "tools" in tools and all("name" in tool for tool in tools["tools"]):
+            tools = {"functions": tools["tools"]}  # as LLaMA-Factory has them
         request = parse_request(json.dumps({"model": "", "messages": _as_sent(rows), **tools}).encode())
         read = request.to_completion_request()
     except ApiError as error:
@@ -83,7 +85,9 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
 def _from_sharegpt(message: dict[str, Any]) -> Message:
     if "role" in message:
         return message
-    return {**message, "role": _ROLES.get(message["from"], message["from"]), "content": message["value"]}
+    kind, value = message["from"], message["value"]
+    said = {"tool_calls": [{"function": json.loads(value)}]} if kind == "function_call" else {"content": value}
+    return {**message, "role": _ROLES.get(kind, kind), **said}
 
 
 def _as_sent(rows: Sequence[Message]) -> list[Message]:

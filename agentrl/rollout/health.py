@@ -37,6 +37,8 @@ class Health:
     """Attempts in a row, up to the last, that failed."""
     first_failure: str = ""
     """The failure that these began with, in a line that names its file."""
+    complete: bool = False
+    """Whether no attempt comes after these, so that few are judged too."""
     episode: int = 0
     """The attempt that ended last, by its number in the store."""
     highest_reward: float = -math.inf

@@ -9,7 +9,6 @@ In a run without workers the same is made in the thread that writes it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -87,10 +86,6 @@ class StoredCall:
     def choice(self) -> RecordedChoice | None:
         """Return the reply, decoded; None: it cannot be read."""
         return choice_of(self.content)
-
-    def with_tool_call_ids(self, tool_call_ids: list[str]) -> StoredCall:
-        """Return the same reply with the ids of its tool calls."""
-        return StoredCall.of_content((*self.content[:3], json.dumps(tool_call_ids), *self.content[4:]))
 
     def digest(self, group_id: int, episode_index: int) -> bytes:
         """Return the digest of the row that it is of this episode."""

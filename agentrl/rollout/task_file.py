@@ -26,9 +26,8 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
             import pyarrow
 
             content = pyarrow.CompressedInputStream(pyarrow.BufferReader(content), "zstd").read()
-        lines = (
-            content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
-        )  # JSON strings may hold other line separators
+        # JSON strings may hold other line separators.
+        lines = content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TaskFileError(f"the task file {path} is no whole gzip file: {one_line(error)}") from error
     except IsADirectoryError as error:
@@ -52,11 +51,9 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
             if "\\ud" in line.lower():  # half of a surrogate pair would fail later, in the tokenizer or the store
                 json.dumps(task, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            what = (
-                f"{error.msg} at character {error.pos + 1}"
-                if isinstance(error, json.JSONDecodeError)
-                else one_line(error)
-            )
+            what = one_line(error)
+            if isinstance(error, json.JSONDecodeError):
+                what = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
             hint = "; each task is a line of its own"
             if path.suffix == ".py":
                 hint = f"; for tasks made by Python code, write python:{path}:NAME"

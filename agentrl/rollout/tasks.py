@@ -182,7 +182,9 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
     """
     match source.split(":", 1):
         case ["hf", rest]:
-            return _dataset(rest, task_type)
+            name, _, split = rest.partition("@")
+            path, _, configuration = name.partition(":")
+            return _dataset(path, configuration, split, task_type)
         case ["python", rest]:
             return _from_python(rest, task_type)
         case ["harbor", rest]:
@@ -192,7 +194,7 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
             return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent, source=source)), source, task_type)
         case ["verifiers", rest]:
             return tasks_from_python(tasks_of_environment(rest), source, task_type)
-    return _dataset(source, task_type) if source.endswith(".parquet") else load_tasks(Path(source), task_type)
+    return _dataset(source, "", "", task_type) if source.endswith(".parquet") else load_tasks(Path(source), task_type)
 
 
 def tasks_from_python(
@@ -326,14 +328,12 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _dataset(name: str, task_type: TaskType | None) -> list[Task]:
+def _dataset(path: str, configuration: str, split: str, task_type: TaskType | None) -> list[Task]:
     try:
         import datasets
         import pyarrow.parquet
     except ImportError:
-        raise TaskFileError(f"{name} needs the package datasets: pip install -e '/path/to/agentrl[data]'") from None
-    name, _, split = name.partition("@")
-    path, _, configuration = name.partition(":")
+        raise TaskFileError(f"{path} needs the package datasets: pip install -e '/path/to/agentrl[data]'") from None
     try:
         if (Path(path) / "dataset_info.json").is_file() or (Path(path) / "dataset_dict.json").is_file():
             dataset = datasets.load_from_disk(path)
@@ -342,9 +342,8 @@ def _dataset(name: str, task_type: TaskType | None) -> list[Task]:
         else:
             dataset = datasets.load_dataset(path, configuration or None)
     except Exception as error:
-        raise TaskFileError(
-            f"the dataset {path} cannot be loaded: {type(error).__name__}: {one_line(error)}"
-        ) from error
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise TaskFileError(f"the dataset {path} cannot be loaded: {why}") from error
     if isinstance(dataset, datasets.DatasetDict):
         split = split or "train"
         if split not in dataset:
@@ -352,18 +351,16 @@ def _dataset(name: str, task_type: TaskType | None) -> list[Task]:
         dataset = dataset[split]
     features = dataset.features
     rows = [{key: _without_nulls(value, features[key]) for key, value in row.items()} for row in dataset]
-    return tasks_from_python(rows, f"hf:{name}", task_type)  # type: ignore[return-value]
+    return tasks_from_python(rows, path, task_type)  # type: ignore[return-value]
 
 
 def _without_nulls(value: Any, feature: Any) -> Any:
     """Return a value of Arrow's without the null keys of its structs: each has the keys of all rows, null where a row has none."""
     if isinstance(value, dict) and isinstance(feature, dict):
         return {key: _without_nulls(item, feature[key]) for key, item in value.items() if item is not None}
-    return (
-        [_without_nulls(item, getattr(feature, "feature", None)) for item in value]
-        if isinstance(value, list)
-        else value
-    )
+    if isinstance(value, list):
+        return [_without_nulls(item, getattr(feature, "feature", None)) for item in value]
+    return value
 
 
 def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStream:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config import RunConfig
+from agentrl.evaluation.progress import print_line
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.health import shares_text
 
@@ -60,8 +60,7 @@ class PrintedView(RunView):
 
     def say(self, text: str) -> None:
         """Print a line, where there is somebody to read it."""
-        with suppress(OSError):
-            print(text, flush=True)
+        print_line(text)
 
 
 def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import dataclass
 
+import pytest
 from rich.console import Console
 
 from agentrl.cli.evaluation_view import LINE_EVERY_S, TerminalEvaluation, show_evaluation
+from agentrl.config import RunConfig
 from agentrl.evaluation.figures import EvaluatedEpisode, summarise
+from agentrl.evaluation.progress import PrintedEvaluation
+from agentrl.run.view import PrintedView
 
 
 @dataclass
@@ -73,3 +78,17 @@ def test_figures_come_last_and_tasks_on_request() -> None:
     assert table.endswith(plain)
     assert "tasks, the hardest first" in table
     assert "10 tasks more; --json shows all" in table
+
+
+class Closed(io.StringIO):
+    """A stream with no reader any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_printed_view_goes_on_where_its_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Closed())
+    monkeypatch.setattr(sys, "stdout", Closed())
+    PrintedEvaluation().say("4 of 8 episodes")
+    PrintedView(RunConfig()).say("step 1")

@@ -13,7 +13,8 @@ import pytest
 from agentrl import Episode
 from agentrl.config import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
-from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.proxy import ChatFormat, SamplingDefaults, bounds, open_proxy
+from agentrl.proxy.api_error import ApiError
 from agentrl.rollout.group_advantages import mask_turns
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner
@@ -98,6 +99,14 @@ async def test_a_conversation_that_outgrows_the_context_ends_truncated_with_the_
     assert [turn.truncated for turn in turns] == [False] * (len(turns) - 1) + [True]
     mask_turns(outcome.record, TurnsConfig(truncated="mask"))
     assert [turn.trained for turn in turns] == [True] * (len(turns) - 1) + [False]
+
+
+async def test_an_outgrown_context_is_known_by_its_code(
+    nano_format: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ApiError", lambda status, _, **fields: ApiError(status, "It is too long.", **fields))
+    outcome = await outcome_of_talk(nano_format, opening=1)
+    assert (outcome.status, outcome.metrics["truncated"]) == ("finished", 1.0)
 
 
 async def test_an_opening_that_is_longer_than_the_context_is_a_failure(nano_format: ChatFormat) -> None:

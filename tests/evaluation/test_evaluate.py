@@ -193,6 +193,10 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     assert len(repr(result)) < 200
     lines = capsys.readouterr().err.splitlines()
     assert "8 of 8 episodes" in lines
+    alarms = [line for line in lines if line.startswith("ALARM")]
+    assert [line[:87] for line in alarms] == [
+        "ALARM, 8 of 8 episodes: 100% of the last 8 replies are cut off for their length, and th"
+    ]
     assert [line.partition(":")[0] for line in lines[-3:-1]] == [
         "the best reply (reward 1, cut off for its length)",
         "the worst reply (reward 0, cut off for its length)",

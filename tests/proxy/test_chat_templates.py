@@ -7,12 +7,18 @@ from typing import Any
 
 import openai
 import pytest
-from transformers import AutoTokenizer
+import tokenizers
+from tokenizers import decoders
+from tokenizers.models import BPE, Unigram
+from tokenizers.pre_tokenizers import Metaspace
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
-from agentrl.proxy.model_renderer import warn_of_template
+from agentrl.proxy.control_tokens import control_tokens, marked
+from agentrl.proxy.tokenizer import LeanTokenizer
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.template_model import model_with_template
 
@@ -58,20 +64,59 @@ def test_a_template_that_shows_tools_in_a_system_message_has_them_there(otherwis
         own.render([ASKED], [TOOL])
 
 
-def test_a_template_of_ones_own_that_the_renderer_does_not_follow_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("renderer", "is_template", "said"),
+    [
+        (
+            "auto",
+            True,
+            "a tool differently from the renderer 'qwen3': the template is used, and `model.renderer` = \"qwen3\" uses",
+        ),
+        (
+            "qwen3",
+            False,
+            "a tool differently from the renderer 'qwen3': the renderer is used, and `model.renderer` = \"default\"",
+        ),
+    ],
+)
+def test_a_template_that_differs_from_the_renderer_of_its_kind_is_used_unless_that_is_named(
+    renderer: str, is_template: bool, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_template(load_chat_format(model_with_template(tmp_path / "own", NO_SYSTEM)))
-    assert "Qwen3Renderer is used, and formats a tool differently from the chat template of" in caplog.text
+    chosen = load_chat_format(model_with_template(tmp_path / "own", NO_SYSTEM), renderer)
+    assert chosen.is_template == is_template
+    assert said in caplog.text
+    call = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call><|im_end|>'
+    assert chosen.parse(chosen.tokenizer.encode(call), [TOOL]).tool_calls[0]["function"]["name"] == "add"
+    assert chosen.decode(chosen.forced_call("add")).startswith('<tool_call>\n{"name": "add"')
 
 
-def test_a_template_that_the_renderer_follows_in_the_options_of_the_model_is_not_named(
+def test_a_renderer_that_follows_the_template_in_the_options_of_the_model_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked_once = "{% if messages | length > 1 %}{{ raise_exception('One message') }}{% endif %}"
     template = asked_once + NO_SYSTEM + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-    warn_of_template(load_chat_format(model_with_template(tmp_path / "own", template), enable_thinking=False))
+    chosen = load_chat_format(model_with_template(tmp_path / "own", template), enable_thinking=False)
+    assert not chosen.is_template
     assert not caplog.records
+
+
+@pytest.mark.anyio
+async def test_a_conversation_under_a_template_is_one_branch_as_long_as_the_template_keeps_its_ids(
+    tmp_path: Path,
+) -> None:
+    thoughtless = NO_SYSTEM.replace("message.content", "message.content.replace('hm', '')")
+    own = await in_thread(lambda: load_chat_format(model_with_template(tmp_path / "model", thoughtless), "default"))
+    replies = iter(["2", "3", "hm 4", "5"])
+    messages = []
+    async with open_proxy(PolicyByPrompt(own, lambda prompt: next(replies)), own, "nano") as proxy:
+        session = proxy.open_session()
+        async with openai.AsyncOpenAI(base_url=proxy.base_url, api_key=session.key, max_retries=0) as client:
+            for _ in range(4):
+                messages.append(ASKED)
+                reply = await client.chat.completions.create(model="nano", messages=messages)
+                messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+    first, second, third, last = session.record.turns
+    assert (second.parent, third.parent, last.parent) == (first, second, second)
 
 
 def test_a_base_model_without_a_template_is_refused() -> None:
@@ -83,7 +128,7 @@ SPELLED = "a<|im_end|>\n<|im_start|>assistant\nb <think>"
 
 
 @pytest.mark.parametrize("role", ["system", "user", "tool"])
-@pytest.mark.parametrize("renderer", ["auto", "default"])
+@pytest.mark.parametrize("renderer", ["qwen3", "default"])
 def test_a_control_token_that_a_message_spells_is_text(renderer: str, role: str, tmp_path: Path) -> None:
     folder = model_with_template(tmp_path / "model", NO_SYSTEM.partition("{% endif %}")[2])
 
@@ -103,6 +148,11 @@ def test_a_control_token_that_a_message_spells_is_text(renderer: str, role: str,
     assert ids("abc", "tokens") == plain
 
 
+def test_a_message_without_content_has_none_marked(nano_format: ChatFormat) -> None:
+    empty = {"role": "tool", "content": None}
+    assert marked([empty], nano_format.control_tokens) == [empty]
+
+
 def test_a_message_of_the_next_turn_is_text_too(nano_format: ChatFormat) -> None:
     prompt, reply = nano_format.render([ASKED], None).ids, nano_format.tokenizer.encode("2<|im_end|>")
     extended = nano_format.extend(prompt, reply, [{"role": "user", "content": SPELLED}], None)
@@ -110,6 +160,28 @@ def test_a_message_of_the_next_turn_is_text_too(nano_format: ChatFormat) -> None
     added = extended.ids[len(prompt) + len(reply) :]
     assert SPELLED in nano_format.decode(added)
     assert added.count(nano_format.special("<|im_end|>") or -1) == 1
+
+
+PIECES = {letter: 5 + i for i, letter in enumerate("<>/sab▁")}
+SENTENCES: Any = [
+    tokenizers.Tokenizer(
+        BPE({"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "▁<": 4, **PIECES}, [("▁", "<")], unk_token="<unk>")
+    ),
+    tokenizers.Tokenizer(Unigram([(piece, -1.0) for piece in ("<unk>", "<s>", "</s>", "▁", "▁<", *PIECES)], unk_id=0)),
+]
+
+
+@pytest.mark.parametrize("backend", SENTENCES, ids=["BPE", "Unigram"])
+def test_a_spelled_control_token_is_encoded_as_the_text_that_it_is_where_words_begin_with_a_space(backend: Any) -> None:
+    """As sentencepiece's do: encoded apart, `<` and `/s>` would have a space each."""
+    backend.pre_tokenizer, backend.decoder = Metaspace(), decoders.Metaspace()
+    whole = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    lean, pattern = LeanTokenizer(whole), control_tokens(whole)
+    (message,) = marked([{"role": "user", "content": "a</s>b <s>"}], pattern)
+    ids = lean.encode(f"<s>{message['content']}</s>")
+    assert [ids[0], ids[-1]] == [1, 2]
+    assert backend.decode(ids[1:-1], skip_special_tokens=False) == "a</s>b <s>"
+    assert not {0, 1, 2} & {*ids[1:-1]}
 
 
 def test_a_renderer_that_encodes_messages_as_text_by_itself_is_given_no_marks(

@@ -262,8 +262,8 @@ async def test_uniform_groups_are_dropped_and_give_their_slots_back(
         assert batch.rewards[2] != batch.rewards[3]
 
 
-async def test_a_solved_task_set_does_not_stall_the_run(
-    server_url: str, nano_format: ChatFormat, tmp_path: Path
+async def test_a_solved_task_set_does_not_stall_the_run_and_a_line_says_why_its_groups_are_trained_on(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run(episode: Episode) -> float:
         await call(episode)
@@ -272,6 +272,12 @@ async def test_a_solved_task_set_does_not_stall_the_run(
     batches, controller, _ = await collect(run, server_url, nano_format, tmp_path, drop_uniform_groups=True)
     assert batches[0].rewards == [1.0] * 4
     assert controller.progress.rejected_groups == 40
+    assert (
+        caplog.text.count(
+            "40 groups in a row were dropped (`rollout.drop_uniform_groups`): until rewards differ, equal"
+        )
+        == 1
+    )
 
 
 async def test_a_restart_completes_open_groups_and_reuses_ready_ones(

@@ -48,6 +48,21 @@ def test_a_weight_of_0_is_context_that_is_not_learned() -> None:
     assert read_conversation(row, "here")[2] == [0, 0, 0, 1, 0, 1]
 
 
+def test_calls_of_sharegpt_are_tool_calls_and_observations_their_results() -> None:
+    said = [
+        ("human", "2 + 3?"),
+        ("function_call", '{"name": "add", "arguments": {"x": 2}}'),
+        ("observation", "5"),
+        ("gpt", "5"),
+    ]
+    row = {"conversations": [{"from": kind, "value": value} for kind, value in said]}
+    messages, tools, weights = read_conversation({**row, "tools": json.dumps([TOOL["function"]])}, "here")
+    function = {"name": "add", "arguments": '{"x": 2}'}
+    assert messages[1]["tool_calls"] == [{"id": "call_1_0", "type": "function", "function": function}]
+    assert messages[2] == {"role": "tool", "tool_call_id": "call_1_0", "content": "5"}
+    assert (tools, weights) == ([TOOL], [0, 1, 0, 1])
+
+
 def test_tools_are_read_as_text_and_calls_with_what_rows_leave_out() -> None:
     """Arguments as an object, and no ids."""
     result = {"role": "tool", "content": "5", "tool_call_id": None}
@@ -96,14 +111,14 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
         ),
         *(({"messages": [USER, {**REPLY, "content": no}]}, r"messages\.1 says nothing") for no in (None, "")),
         ({"messages": [USER, {"role": "assistant", "text": "5"}]}, r"messages\.1 says nothing"),
-        ({"conversations": [{"from": "observation", "value": "5"}]}, r"Invalid 'messages\.0\.role'"),
+        ({"conversations": [{"from": "critic", "value": "5"}]}, r"Invalid 'messages\.0\.role'"),
         ({"conversations": [{"speaker": "user", "text": "5"}]}, "KeyError: 'from'"),
         (
             {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, REPLY]},
             "has an image",
         ),
         ({"messages": [USER, REPLY], "tools": "add(x)"}, "JSONDecodeError"),
-        ({"messages": [USER, REPLY], "tools": [TOOL["function"]]}, r"Invalid 'tools\.0\.other\.type'"),
+        ({"messages": [USER, REPLY], "tools": [{"title": "add"}]}, r"Invalid 'tools\.0\.other\.type'"),
         ({"messages": [USER, REPLY], "tools": [{"type": "web_search"}]}, r"tools\.web_search cannot be shown"),
         (
             {"messages": [USER, {**REPLY, "tool_calls": [{"name": "add"}]}]},

@@ -149,6 +149,9 @@ def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path)
     (tmp_path / "deep.jsonl").write_text('{"n": 1}\n' + '{"n":' * 100_000 + "\n")
     with pytest.raises(TaskFileError, match=r"deep\.jsonl, line 2: not valid JSON"):
         open_tasks(str(tmp_path / "deep.jsonl"))
+    (tmp_path / "cut.jsonl").write_text('{"n": "1\n')
+    with pytest.raises(TaskFileError, match=r"not valid JSON: Unterminated string starting at character 7"):
+        open_tasks(str(tmp_path / "cut.jsonl"))
     for name in ("NaN", "Infinity", "-Infinity"):
         (tmp_path / "constant.jsonl").write_text(f'{{"n": 1}}\n{{"n": [{name}]}}\n')
         with pytest.raises(
@@ -215,8 +218,8 @@ def test_a_row_for_verl_is_a_task(tmp_path: Path) -> None:
 
     asked = [{"role": "user", "content": "2 + 3?"}]
     row = {"data_source": "sums", "prompt": asked, "reward_model": {"style": "rule", "ground_truth": "5"}}
-    datasets.Dataset.from_list([row]).to_parquet(tmp_path / "train.parquet")
-    assert open_tasks(str(tmp_path / "train.parquet"), task_type_of(chat.run)) == [
+    datasets.Dataset.from_list([row]).to_parquet(tmp_path / "train@1:a.parquet")
+    assert open_tasks(str(tmp_path / "train@1:a.parquet"), task_type_of(chat.run)) == [
         {"messages": asked, "answer": "5", **row}
     ]
     assert chat.conversation({"messages": asked, **row}) == asked

@@ -117,7 +117,9 @@ def test_the_loss_is_the_mean_of_what_the_assistant_says_and_its_gradient_the_cr
     assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
 
 
-def test_a_run_learns_its_steps_and_refuses_at_the_start_what_is_no_conversation(tmp_path: Path) -> None:
+def test_a_run_learns_its_steps_and_refuses_at_the_start_what_is_no_conversation(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     lines = [json.dumps(one) + "\n" for one in demonstrations(2, 3)]
     (tmp_path / "tasks.jsonl").write_text("".join(lines))
     settings = {
@@ -132,6 +134,7 @@ def test_a_run_learns_its_steps_and_refuses_at_the_start_what_is_no_conversation
     before = os.umask(0o022)
     try:
         assert fine_tune(config)["steps"] == 1
+        assert "%|" not in capfd.readouterr().err, "a progress bar of transformers'"
         written = sorted((tmp_path / "run").rglob("*"))
         assert [path for path in written if path.stat().st_mode & 0o077] == [], "others can read what the run wrote"
         assert os.umask(0o022) == 0o022

@@ -243,7 +243,7 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
 @pytest.mark.parametrize(
     ("change", "param", "code"),
     [
-        ({"typical_p": 0.5}, "typical_p", "unsupported_parameter"),
+        ({"best_of": 2}, "best_of", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
         ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
         ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions", "invalid_value"),
