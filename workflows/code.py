@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 from agentrl import Episode, Reward
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import CPP, PYTHON, CodeTask, Status, Test, Verdict, extract_code, load_code_task
-from agentrl.sandboxes.grading.needs import needs
+from agentrl.sandboxes.grading.trust import trust_of
 
 TAGS = {PYTHON: ("python", "python3", "py"), CPP: ("cpp", "c++", "cc", "cxx")}
 
@@ -55,11 +55,12 @@ class ProgramTask(BaseModel):
         if not code.tests:
             raise ValueError("there are no tests, and so nothing to grade a program by; give it some in 'tests'")
         for test in (*code.tests, *code.public_tests):
-            if (need := needs(test)) is not None:
+            try:
+                trust_of(test)
+            except ConfigError as error:
                 raise ValueError(
-                    f"its tests need {need}, which they cannot have; leave it out: `agentrl vet` finds all such tasks, and --output keeps "
-                    "the others"
-                )
+                    f"{error} (`agentrl vet` finds all such tasks, and --output keeps the others)"
+                ) from None
 
 
 async def run(episode: Episode[ProgramTask]) -> Reward:

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import anyio
 
+from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
-from agentrl.sandboxes.grading.answers import ExpectedOutput
-from agentrl.sandboxes.grading.apart import compare_answer
-from agentrl.sandboxes.grading.function_tests import grade_call, run_test_code
+from agentrl.sandboxes.grading.comparison import Exact, Floats, Tokens
 from agentrl.sandboxes.grading.statuses import status_of, tail
+from agentrl.sandboxes.grading.test_code import grade_call, grade_test_code
 from agentrl.sandboxes.grading.tests import (
     PYTHON,
-    AssertTest,
     CallTest,
     ChangedLimits,
     Checker,
     IOTest,
     Language,
     Test,
-    TestFile,
     changed_limits,
+    wall_clock_s,
 )
+from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
@@ -33,21 +33,14 @@ from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
 
 CHECKER_MAIN = (Path(__file__).parents[1] / "inside" / "checker_main.py").read_text()
-WALL_CLOCK_SLACK = 4.0
-"""A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine,"""
-MIN_WALL_CLOCK_S = 2.0
-"""and so long at least: a machine may have no time for a program for a second."""
 NO_SUCH_PROGRAM = 127
 """The exit code of a run whose program is not there."""
+SHORT_BYTES = 1 << 14
+"""A longer output is compared in a thread."""
 TOGETHER = 16
 """So many runs of a program are asked for by one message,"""
 TOGETHER_BYTES = 2**20
 """if their inputs, each with the program, are no larger than this."""
-
-
-def wall_clock_s(limits: Limits) -> float:
-    """Return how long a test may take by the clock, waiting for its turn and sleeping included."""
-    return max(MIN_WALL_CLOCK_S, limits.timeout_s * WALL_CLOCK_SLACK)
 
 
 class Bench:
@@ -123,9 +116,9 @@ class Bench:
         return {self._language.file: self._source.encode()}
 
     def _together(self, tests: Sequence[Test]) -> list[IOTest]:
-        """Return the first of `tests` that one message can ask for: with `fail_fast`, each waits for what the one before it comes to."""
+        """Return the first of `tests` that one message can ask for."""
         found: list[IOTest] = []
-        if self._fail_fast or self._built is not None or list(self._language.run) != ["python3", self._language.file]:
+        if self._built is not None or list(self._language.run) != ["python3", self._language.file]:
             return found
         room = TOGETHER_BYTES
         for test in tests[:TOGETHER]:
@@ -141,26 +134,19 @@ class Bench:
         limits = changed_limits(self._limits, change)
         return limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(wall_clock_s(limits)))
 
-    async def run(self, test: Test, name: str, run: Process | None) -> list[TestResult]:
+    async def run(self, test: Test, trust: Trust, run: Process | None) -> list[TestResult]:
         """Grade one test; a file of tests gives a result for each of them. `run`: the program's, when it is started already."""
         limits = self._bounded(test.limits)
+        if isinstance(test, IOTest):
+            return [await self._run_io(test, limits, run)]
         if isinstance(test, CallTest):
-            await self._sandbox.clear()
-            return [await grade_call(self._sandbox, self._source, test, name, limits, self._deadline)]
-        if isinstance(test, AssertTest | TestFile):
-            return await run_test_code(
-                self._sandbox,
-                self._second_sandbox,
-                self._source,
-                test,
-                name,
-                limits,
-                self._deadline,
-                fail_fast=self._fail_fast,
-            )
-        return [await self._run_io(test, name, limits, run)]
+            return [await grade_call(self._sandbox, self._source, test, limits, self._deadline)]
+        boxes = (self._sandbox, self._second_sandbox)
+        return await grade_test_code(
+            boxes, self._source, test, trust, limits, self._deadline, fail_fast=self._fail_fast
+        )
 
-    async def _run_io(self, test: IOTest, name: str, limits: Limits, run: Process | None) -> TestResult:
+    async def _run_io(self, test: IOTest, limits: Limits, run: Process | None) -> TestResult:
         if run is not None:
             done = await run.wait()
         elif self._built is not None:
@@ -172,7 +158,7 @@ class Bench:
         if status is Status.PASSED:
             status, message = await self._compare(test, done.stdout)
         return TestResult(
-            name=name,
+            name=test.name,
             status=status,
             message=message,
             duration_s=done.duration_s,
@@ -183,7 +169,23 @@ class Bench:
     async def _compare(self, test: IOTest, stdout: bytes) -> tuple[Status, str]:
         if isinstance(test.compare, Checker):
             return await self._check(test.compare, test, stdout)
-        return await compare_answer(ExpectedOutput(test.stdout, test.compare), stdout, self._deadline)
+        output = stdout.decode(errors="replace")
+        try:
+            if len(stdout) + len(test.stdout) <= SHORT_BYTES and isinstance(test.compare, Exact | Tokens | Floats):
+                said = test.compare(output, test.stdout)
+            else:
+                with anyio.CancelScope(deadline=self._deadline) as bound:
+                    said = await in_users_thread(test.compare, output, test.stdout)
+                if bound.cancelled_caught:
+                    return Status.CHECKER_ERROR, "the verdict's deadline was over before the output was compared"
+        except Exception as error:  # a comparison of the user's
+            return Status.CHECKER_ERROR, f"the comparison failed: {type(error).__name__}: {error}"
+        if not isinstance(said, str):
+            return (
+                Status.CHECKER_ERROR,
+                f"the comparison returned {said!r}; it returns what differs, and '' where nothing does",
+            )
+        return (Status.WRONG_ANSWER, said) if said else (Status.PASSED, "")
 
     async def _check(self, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
         sandbox = self._second_sandbox

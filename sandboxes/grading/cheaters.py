@@ -10,8 +10,8 @@ from textwrap import dedent
 from agentrl.sandboxes.grading.code_tasks import CodeTask
 from agentrl.sandboxes.grading.do_nothing import do_nothing_programs, stubs
 from agentrl.sandboxes.grading.parsed import parsed
+from agentrl.sandboxes.grading.program_names import Wanted, named_in, names_of_program
 from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, IOTest, Test
-from agentrl.sandboxes.grading.wanted_names import Wanted, named_in, wanted_names
 
 CONSTANTS = ("None", "0", "1", "-1", "0.0", '""', "[]", "()", "{}", "set()", "True", "False", "float('nan')")
 PRINTED = ("0", "1", "-1", "Yes", "YES", "NO", "True")
@@ -133,7 +133,7 @@ def _programs() -> Iterator[tuple[str, str]]:
 
 
 def _modules(tests: Sequence[Test]) -> Iterator[tuple[str, str]]:
-    names = wanted_names(tests)
+    names = names_of_program(tests)
     for constant in CONSTANTS:
         yield f"returns {constant}", stubs(names, f"return {constant}", value=constant)
     if Wanted.CLASS in names.values():

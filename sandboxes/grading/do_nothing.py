@@ -11,9 +11,9 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.partial_credit import Baseline, baseline_of
+from agentrl.sandboxes.grading.program_names import Wanted, names_of_program
 from agentrl.sandboxes.grading.tests import CPP, PYTHON, IOTest, Language, Test
 from agentrl.sandboxes.grading.verdict import Verdict
-from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits
 
@@ -48,7 +48,7 @@ def do_nothing_programs(tests: Sequence[Test], language: Language = PYTHON) -> d
         return {"empty": "int main() {}\n"}
     if language != PYTHON or all(isinstance(test, IOTest) for test in tests):
         return {"empty": ""}
-    names = wanted_names(tests)
+    names = names_of_program(tests)
     return {
         "empty": "",
         "stubs": stubs(names, "return None"),

@@ -7,22 +7,16 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.apart import check_comparison
-from agentrl.sandboxes.grading.needs import needs
 from agentrl.sandboxes.grading.tests import (
-    AssertTest,
     CallTest,
     Checker,
     IOTest,
     Language,
     Test,
-    TestFile,
     changed_limits,
 )
-from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
-from agentrl.sandboxes.inside.plain_data import NotPlainError
-from agentrl.sandboxes.inside.plain_decoding import decode
-from agentrl.sandboxes.inside.plain_encoding import encode
+from agentrl.sandboxes.grading.trust import Trust
+from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.seams import Limits
 
 
@@ -52,25 +46,17 @@ def check_gradable(
             _check_io(test, test_name(test, index))
         elif language.build:
             raise ConfigError(f"a {type(test).__name__} calls Python functions; grade other languages by IOTest")
-        if (need := needs(test)) is not None:
-            raise ConfigError(f"{test_name(test, index)} needs {need}")
         if isinstance(test, CallTest):
             try:
-                decode(encode([list(test.args), test.kwargs, test.expected]))
-            except RecursionError:
-                raise ConfigError(
-                    f"{test_name(test, index)}, a CallTest of {test.function}: its data is nested too deep"
-                ) from None
+                encode([list(test.args), test.kwargs, test.expected])
             except NotPlainError as error:
-                raise ConfigError(f"{test_name(test, index)}, a CallTest of {test.function}: {error}") from None
+                raise ConfigError(f"{test_name(test, index)}, a CallTest of {test.function}, holds {error}") from None
 
 
 def _check_io(test: IOTest, name: str) -> None:
     texts = {"stdin": test.stdin, "stdout": test.stdout}
     if isinstance(test.compare, Checker):
         texts["compare.source"] = test.compare.source
-    else:
-        check_comparison(test.compare)
     for field, text in texts.items():
         try:
             text.encode()
@@ -89,19 +75,9 @@ def fault_of_text(source: str) -> str | None:
     return None
 
 
-def not_written(fault: str, tests: Sequence[Test], language: Language, *, fail_fast: bool) -> Verdict:
-    """Return the verdict on a program that cannot be written: as on one that its language refuses to build, or to run."""
-    refused = Status.BUILD_ERROR if language.build else Status.RUNTIME_ERROR
-    results = []
-    for index, test in enumerate(tests):
-        status = Status.NOT_RUN if index and fail_fast and not language.build else refused
-        results.append(TestResult(name=test_name(test, index), status=status, message=fault, test_index=index))
-    return Verdict(results=tuple(results), build_output=fault if language.build else "")
-
-
-def needs_second_sandbox(test: Test) -> bool:
-    """Return whether a test takes a sandbox beside the program's: for test code, or for a checker."""
-    return isinstance(test, AssertTest | TestFile) or (isinstance(test, IOTest) and isinstance(test.compare, Checker))
+def needs_second_sandbox(test: Test, trust: Trust) -> bool:
+    """Return whether a test takes a sandbox beside the program's: for test code that runs apart, or for a checker."""
+    return trust is Trust.APART or (isinstance(test, IOTest) and isinstance(test.compare, Checker))
 
 
 def test_name(test: Test, index: int) -> str:

@@ -1,12 +1,11 @@
-"""From a program and its tests to a verdict that the program cannot forge.
+"""From a program and its tests to a verdict.
 
-What is expected never enters the sandbox that the candidate runs in. Output and returned values leave it as plain data and are
-compared here; test code that asserts runs in a second sandbox, and a checker too. So a candidate that takes over its whole sandbox can
+    outside  program ── output, values ──► comparison on the host, or a checker in a second sandbox ─► Verdict
+    apart    program ◄── calls, values ──► test code in a second sandbox                            ─►
+    inside   program and test code in one sandbox                                                   ─►
+
+Outside and apart, what is expected never enters the sandbox that the program runs in. A program that takes over its whole sandbox can
 still only choose what it answers, without knowing what the answer should be.
-
-    candidate's sandbox: program, inputs ── output, values ──►  comparison here             ─► Verdict
-                          ▲                            ──►  checker in the second sandbox   ─►
-                          └──────── calls, values ───────►  test code in the second sandbox ─►
 """
 
 from __future__ import annotations
@@ -18,16 +17,25 @@ import anyio
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
-from agentrl.sandboxes.grading.bench import Bench, wall_clock_s
+from agentrl.sandboxes.grading.bench import Bench
 from agentrl.sandboxes.grading.gradable import (
     check_gradable,
     fault_of_text,
     needs_second_sandbox,
-    not_written,
     test_name,
 )
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, EARLIER_FAILED
-from agentrl.sandboxes.grading.tests import PYTHON, Checker, IOTest, Language, Test, TestFile, changed_limits
+from agentrl.sandboxes.grading.tests import (
+    PYTHON,
+    Checker,
+    IOTest,
+    Language,
+    Test,
+    TestFile,
+    changed_limits,
+    wall_clock_s,
+)
+from agentrl.sandboxes.grading.trust import trust_of
 from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits
@@ -79,39 +87,49 @@ async def grade(
     check_argument("deadline_s", deadline_s, AboveZero | None)
     limits = limits or pool.spec.limits
     check_gradable(source, tests, language, limits, pool.spec.limits)
-    if (fault := fault_of_text(source)) is not None:
-        return not_written(fault, tests, language, fail_fast=fail_fast)
-    left_s = deadline_s or default_deadline_s(tests, language, limits)
+    tests = [replace(test, name=test_name(test, index)) for index, test in enumerate(tests)]
+    trusts = [trust_of(test) for test in tests]
     results: list[TestResult] = []
+
+    def note(index: int, found: Sequence[TestResult]) -> bool:
+        """Add results of a test; whether the tests after it are still to be run."""
+        results.extend(replace(result, test_index=index, trust=trusts[index]) for result in found)
+        return not (fail_fast and any(not result.passed for result in found))
+
+    def note_rest(index: int, status: Status, message: str) -> Verdict:
+        """Add one result for each test from `index` on."""
+        for later in range(index, len(tests)):
+            note(later, [TestResult(name=tests[later].name, status=status, message=message)])
+        return Verdict(results=tuple(results), build_output=build_output)
+
     build_output = ""
+    if (fault := fault_of_text(source)) is not None:
+        build_output = fault if language.build else ""
+        if fail_fast and not language.build:
+            note(0, [TestResult(name=tests[0].name, status=Status.RUNTIME_ERROR, message=fault)])
+            return note_rest(1, Status.NOT_RUN, EARLIER_FAILED)
+        return note_rest(0, Status.BUILD_ERROR if language.build else Status.RUNTIME_ERROR, fault)
+    left_s = deadline_s or default_deadline_s(tests, language, limits)
     index = losses = 0
-    while index < len(tests):
+    goes_on = True
+    while index < len(tests) and goes_on:
         if left_s <= 0:
-            name = test_name(tests[index], index)
-            results.append(TestResult(name=name, status=Status.NOT_RUN, message=DEADLINE_OVER, test_index=index))
-            index += 1
-            continue
-        async with pool.take(2 if any(map(needs_second_sandbox, tests[index:])) else 1) as sandboxes:
+            return note_rest(index, Status.NOT_RUN, DEADLINE_OVER)
+        several = any(needs_second_sandbox(*one) for one in zip(tests[index:], trusts[index:], strict=True))
+        async with pool.take(2 if several else 1) as sandboxes:
             started = anyio.current_time()
             bench = Bench(source, language, limits, sandboxes, deadline=started + left_s, fail_fast=fail_fast)
             try:
                 with anyio.move_on_after(left_s + GRACE_S) as bound:
                     build_output = await bench.build()
-                    while index < len(tests) and (bench.build_failed or not bench.over):
-                        if bench.build_failed or (fail_fast and any(not result.passed for result in results)):
-                            name = test_name(tests[index], index)
-                            status, message = (Status.NOT_RUN, EARLIER_FAILED)
-                            if bench.build_failed:
-                                status, message = (Status.BUILD_ERROR, build_output)
-                            results.append(TestResult(name=name, status=status, message=message, test_index=index))
-                            index += 1
-                            continue
+                    if bench.build_failed:
+                        return note_rest(index, Status.BUILD_ERROR, build_output)
+                    while index < len(tests) and goes_on and not bench.over:
                         async with bench.runs_together(tests[index:]) as runs:
                             for run in runs:
-                                found = await bench.run(tests[index], test_name(tests[index], index), run)
-                                results += [replace(result, test_index=index) for result in found]
+                                goes_on = note(index, await bench.run(tests[index], trusts[index], run))
                                 index, losses = index + 1, 0
-                                if bench.over:
+                                if bench.over or not goes_on:
                                     break
                 if bound.cancelled_caught:
                     raise SandboxError(f"the sandbox did not end the program within {GRACE_S:g} s of the deadline")
@@ -121,11 +139,10 @@ async def grade(
                 if losses == ATTEMPTS or bench.over:
                     ours = bound.cancelled_caught or (len(sandboxes) == 2 and sandboxes[1].lost)
                     status = Status.CHECKER_ERROR if ours else Status.CRASHED
-                    name = test_name(tests[index], index)
-                    results.append(TestResult(name=name, status=status, message=str(error), test_index=index))
+                    goes_on = note(index, [TestResult(name=tests[index].name, status=status, message=str(error))])
                     index, losses = index + 1, 0
             left_s -= anyio.current_time() - started
-    return Verdict(results=tuple(results), build_output=build_output)
+    return note_rest(index, Status.NOT_RUN, EARLIER_FAILED)
 
 
 def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits) -> float:

@@ -68,6 +68,17 @@ def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
     return change or limits
 
 
+WALL_CLOCK_SLACK = 4.0
+"""A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine,"""
+MIN_WALL_CLOCK_S = 2.0
+"""and so long at least: a machine may have no time for a program for a second."""
+
+
+def wall_clock_s(limits: Limits) -> float:
+    """Return how long a test may take by the clock, waiting for its turn and sleeping included."""
+    return max(MIN_WALL_CLOCK_S, limits.timeout_s * WALL_CLOCK_SLACK)
+
+
 def check_limits(change: ChangedLimits) -> None:
     """Check a dict of changes to limits.
 
@@ -96,6 +107,7 @@ class IOTest:
         check_limits(self.limits)
 
 
+TrustOfCode = Literal["apart", "inside"]
 OWN_NAME = Rule(
     lambda given: given.isidentifier() and not keyword.iskeyword(given) and not given.startswith("__"),
     "a name that a program may give to a function, such as 'sum'",
@@ -136,17 +148,17 @@ class AssertTest:
     """Python code that asserts.
 
     With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the code may use any name that the
-    candidate alone can define (MBPP). `prelude` is trusted code that runs before it.
+    program alone can define (MBPP). `prelude` is trusted code that runs before it.
     """
 
     code: str
     entry_point: Annotated[str, CALLED] | None = None
     candidate_names: tuple[Annotated[str, OWN_NAME], ...] = ()
-    """Names in the code that are the candidate's though Python has them too, such as `sum`."""
+    """Names in the code that are the program's though Python has them too, such as `sum`."""
     prelude: str = ""
-    in_place: bool | None = None
-    """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions
-    that work in place do, and always with `patch.dict`. With True, a candidate that empties its argument and returns it may please a careless test."""
+    trust: TrustOfCode | None = None
+    """`apart`: the code runs in a sandbox of its own, and calls functions of the program in another. `inside`: in one process with the
+    program. Default: apart, if calls are all that the code needs."""
     name: str = ""
     limits: ChangedLimits = None
 
@@ -165,10 +177,11 @@ class TestFile:
     framework: Literal["unittest", "pytest"] = "pytest"
     module: str = "solution"
     files: Mapping[str, str | bytes] = field(default_factory=dict)
-    """Helper modules and data files beside the test file, by relative path. The tests alone see them; they run in that folder."""
+    """Helper modules and data files beside the test file, by relative path. They run in that folder; apart, the tests alone see them."""
     shared: Sequence[str] = ()
-    """Those of `files` that the program gets too, in the folder that it runs in: what it is to read, and never what is expected."""
-    in_place: bool | None = None
+    """Those of `files` that the program is to read, in the folder that it runs in: such a file of tests runs inside."""
+    trust: TrustOfCode | None = None
+    """As in AssertTest."""
     name: str = ""
     limits: ChangedLimits = None
 
@@ -183,7 +196,7 @@ class TestFile:
             parts = path.split("/")
             if {"", ".", ".."} & {*parts} or "\0" in path or parts[0].partition(".")[0] == self.module:
                 raise ConfigError(
-                    f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the candidate's"
+                    f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the program's"
                     f" module {self.module}"
                 )
             try:

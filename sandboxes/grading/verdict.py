@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.grading.partial_credit import Baseline, partial_credit
+from agentrl.sandboxes.grading.trust import Trust
 
 MAX_TEXT_CHARACTERS = 10_000
 """Of a message, a name, or what a build printed."""
@@ -50,6 +51,8 @@ class TestResult:
     peak_memory_bytes: int = 0
     test_index: int = 0
     """Index of the test in the list that was graded; a file's tests share one."""
+    trust: Trust = Trust.OUTSIDE
+    """How the test was graded, and so what its pass means."""
 
     def __post_init__(self) -> None:
         for name in ("name", "message"):
@@ -77,6 +80,11 @@ class Verdict:
     def passed(self) -> bool:
         """Whether there was a test, and all passed."""
         return bool(self.results) and all(result.passed for result in self.results)
+
+    @property
+    def trust(self) -> Trust:
+        """The least trust of its results."""
+        return min((result.trust for result in self.results), key=[*Trust].index, default=Trust.OUTSIDE)
 
     @property
     def pass_rate(self) -> float:

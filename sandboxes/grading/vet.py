@@ -12,12 +12,11 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, one_line
-from agentrl.sandboxes.grading.bench import wall_clock_s
 from agentrl.sandboxes.grading.cheaters import cheaters
 from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.grading.do_nothing import measured_baseline
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.tests import changed_limits
+from agentrl.sandboxes.grading.tests import changed_limits, wall_clock_s
 from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits

@@ -20,9 +20,24 @@ POOLS = 5
 """At once: most of their time the programs wait for a limit."""
 
 
+async def test_no_program_is_paid_that_wants_to_be_taken_for_right(bubblewrap: BackendName) -> None:
+    paid: list[str] = []
+
+    async def one(name: str, source: str, file: int) -> None:
+        tests = all_kinds_of_tests()
+        verdict = await grade(source + CALLS_MAIN, [*tests[:3], tests[file]], pool=pool)
+        paid.extend(f"{name}: {result}" for result in verdict.results if result.status in ("passed", "checker_error"))
+
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=8) as pool:
+        async with anyio.create_task_group() as group:
+            for index, (name, source) in enumerate(against_the_verdict().items()):
+                group.start_soon(one, name, source, 3 + index % 2)
+    assert not paid, "\n".join(paid)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_no_program_is_rewarded_or_harms_the_next(
+async def test_no_program_harms_the_host_or_the_next(
     backend: BackendName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = tmp_path / "canary"
@@ -30,21 +45,17 @@ async def test_no_program_is_rewarded_or_harms_the_next(
     monkeypatch.setenv("AGENTRL_SECRET", "the host's own")
     wrong: list[str] = []
 
-    async def try_all(programs: deque[tuple[str, str, tuple[int, ...]]], pool: SandboxPool) -> None:
+    async def try_all(programs: deque[tuple[str, str]], pool: SandboxPool) -> None:
         while programs:
-            name, source, kinds = programs.popleft()
-            tests = all_kinds_of_tests()
-            wrong.extend(await trial(name, source, [tests[kind] for kind in kinds], pool))
+            name, source = programs.popleft()
+            wrong.extend(await trial(name, source, all_kinds_of_tests()[:3], pool))
         honest = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool, limits=PATIENT)
         wrong.extend(f"at the end: {result}" for result in honest.results if not result.passed)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         places = against_the_place(port=listener.getsockname()[1], canary=str(canary))
-        # benchmarks/attacks.py tries all programs with all kinds of tests.
-        verdicts = enumerate(against_the_verdict().items())
-        programs = deque([(name, source, (0, 1, 2, 3 + index % 3)) for index, (name, source) in verdicts])
-        programs += [(name, source, (0, 1)) for name, source in places.items()]
-        assert len(programs) >= 170
+        programs = deque([*places.items(), *against_the_verdict().items()])
+        assert len(programs) >= 95
         async with AsyncExitStack() as stack:
             spec = SandboxSpec(limits=LIMITS)
             pools = [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(POOLS)]
@@ -59,21 +70,9 @@ async def test_no_program_is_rewarded_or_harms_the_next(
     assert list(tmp_path.iterdir()) == [canary]
 
 
-SOME = (
-    "an object equal to everything",
-    "leaving at once with 0",
-    "the caller's frames",
-    "forged lines on every descriptor",
-    "daemons that outlive the call",
-)
-"""One of each way to be rewarded, and one that stays."""
-
-
-async def test_some_programs_are_not_rewarded_and_harm_nobody(bubblewrap: BackendName) -> None:
-    programs = {**against_the_verdict(), **against_the_place(port=1, canary="/none")}
-    wrong: list[str] = []
+async def test_daemons_that_outlive_a_call_are_gone_for_the_next(bubblewrap: BackendName) -> None:
+    name = "daemons that outlive the call"
+    source = against_the_place(port=1, canary="/none")[name]
     async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
-        for index, name in enumerate(SOME):
-            tests = all_kinds_of_tests()
-            wrong += await trial(name, programs[name], [tests[0], tests[1], tests[2 + index % 4]], pool)
+        wrong = await trial(name, source, all_kinds_of_tests()[:3], pool)
     assert not wrong, "\n".join(wrong)

@@ -250,7 +250,9 @@ async def test_functions_are_called_with_data(pool: SandboxPool) -> None:
 
 
 async def test_what_is_not_plain_data_cannot_be_expected(pool: SandboxPool) -> None:
-    with pytest.raises(ConfigError, match="test 2, a CallTest of f: an object of class object is not plain data"):
+    with pytest.raises(
+        ConfigError, match="test 2, a CallTest of f, holds an object of class object, which is not plain data"
+    ):
         await grade("", [IOTest(), CallTest(function="f", expected=object())], pool=pool)
     with pytest.raises(ConfigError, match="a CallTest calls Python functions"):
         await grade("", [CallTest(function="f")], pool=pool, language=CPP)
@@ -262,7 +264,7 @@ async def test_code_that_asserts(pool: SandboxPool) -> None:
         AssertTest(code="assert list(many(3)) == [0, 1, 2]\nassert 2 in many(3)"),
         AssertTest(code="try: loud()\nexcept LookupError as error: assert str(error) == 'x'\nelse: assert False"),
         AssertTest(code="def check(candidate):\n    assert candidate([1]) == []", entry_point="clean"),
-        AssertTest(code="x = [1]\nclean(x)\nassert x == []", in_place=True),
+        AssertTest(code="x = [1]\nclean(x)\nassert x == []", trust="inside"),
         AssertTest(code="x = [1]\nclean(x)\nassert x == []"),
         AssertTest(code="assert double(2) == 4"),
         AssertTest(code="assert helper(many(2)) == 1", prelude="def helper(x): return sum(x)"),
@@ -270,15 +272,14 @@ async def test_code_that_asserts(pool: SandboxPool) -> None:
     ]
     verdict = await grade(source, tests, pool=pool)
     assert statuses(verdict) == [*["passed"] * 4, "wrong_answer", "runtime_error", "passed", "passed"]
-    assert verdict.results[5].message == "NameError: the candidate defines no double"
+    assert verdict.results[5].message == "NameError: name 'double' is not defined"
 
 
-async def test_a_name_of_python_s_is_the_candidate_s_where_the_test_says_so(pool: SandboxPool) -> None:
+async def test_a_name_of_python_s_is_the_program_s_where_the_test_says_so(pool: SandboxPool) -> None:
     code = "assert sum(10, 15) == 6 and max(1, 2) == 2"
     source = "def sum(a, b): return 6\ndef max(*_): return 2"
     tests = [AssertTest(code=code, candidate_names=("sum",)), AssertTest(code=code, candidate_names=("sum", "max"))]
     assert statuses(await grade(source, tests, pool=pool)) == ["passed", "passed"]
-    assert statuses(await grade("def sum(a, b): return 6", tests, pool=pool)) == ["passed", "runtime_error"]
     assert statuses(await grade("def max(*_): return 2", [AssertTest(code=code)], pool=pool)) == ["runtime_error"]
 
 
@@ -379,11 +380,11 @@ def test_known(): assert VERSION == "2.0"
     }
     broken = await grade(STACK, [TestFile(code="import solution\nsolution.Missing")], pool=pool)
     assert statuses(broken) == ["runtime_error"]
-    assert "has no 'Missing'" in broken.results[0].message
+    assert "has no attribute 'Missing'" in broken.results[0].message
     assert statuses(await grade(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
 
 
-async def test_a_test_that_loses_the_candidate_costs_no_other_test(pool: SandboxPool) -> None:
+async def test_a_test_that_loses_the_program_costs_no_other_test(pool: SandboxPool) -> None:
     source = "import os\ndef die(): os._exit(0)\ndef hang():\n    while True: pass\ndef fine(): return 1"
     code = """
 import unittest
@@ -478,16 +479,15 @@ def nested(depth: int) -> list[Any]:
         ({"tests": IOTest()}, r"tests = IOTest\(.* must be a list"),
         ({"tests": "assert f() == 1"}, "tests = 'assert f.* must be a list"),
         ({"tests": [{"kind": "io"}]}, r"tests\[0\] = .* must be an IOTest.*load_tests makes them"),
-        ({"tests": [CallTest(function="f", expected=object())]}, "a CallTest of f: an object of class object is not"),
+        ({"tests": [CallTest(function="f", expected=object())]}, "a CallTest of f, holds an object of class object"),
         (
             {"tests": [CallTest(function="f", args=[nested(3_000)])]},
-            "its data is nested too deep",
+            "nested more than 200 deep",
         ),
         (
-            {"tests": [AssertTest(code="assert f() == 1", entry_point="f")]},
-            r"test 1 needs to define check\(candidate\)",
+            {"tests": [AssertTest(code="assert Stack()", trust="apart")]},
+            "trust = 'apart' cannot grade test 'test 1', which needs the program's class Stack; use trust = 'inside'",
         ),
-        ({"tests": [AssertTest(code="assert " + "-" * 50_000 + "1")]}, "test 1 needs to be Python"),
         ({"source": None}, "source = None must be a program's text; extract_code gives None"),
         ({"pool": "docker"}, "pool = 'docker' must be a SandboxPool"),
         ({"language": "cpp"}, "language = 'cpp' is text; use PYTHON, CPP or a Language"),
@@ -585,7 +585,7 @@ async def test_a_file_of_tests_fails_fast(pool: SandboxPool) -> None:
     code = "import pytest, solution\n@pytest.mark.parametrize('n', range(5))\ndef test(n): assert solution.f(n) < 2"
     tests = [TestFile(code=code), CallTest(function="f", args=[1], expected=1)]
     verdict = await grade("def f(n): return n", tests, pool=pool, fail_fast=True)
-    assert statuses(verdict) == ["passed", "passed", "wrong_answer", "not_run", "not_run", "not_run"]
+    assert statuses(verdict) == ["passed", "passed", "wrong_answer", "not_run"]
 
 
 async def test_messages_are_text_that_everything_takes(pool: SandboxPool) -> None:
@@ -604,9 +604,8 @@ async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: S
     for test, complaint in (
         (IOTest(stdin="\ud800"), "test 1: stdin cannot be encoded as UTF-8"),
         (IOTest(stdout="\ud800", name="last"), "last: stdout cannot be encoded as UTF-8"),
-        (IOTest(compare=lambda output, expected: ""), "define it at the top of a module"),
         (IOTest(compare=Checker(source="\ud800")), "test 1: compare.source cannot be encoded as UTF-8"),
-        (CallTest(function="f", expected=range(10**18)), "a range of more than 10000000 numbers"),
+        (CallTest(function="f", expected=range(10**18)), "data of more than 1,000,000 items"),
     ):
         with pytest.raises(ConfigError, match=complaint):
             await grade("", [test], pool=pool)

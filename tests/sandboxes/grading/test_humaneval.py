@@ -1,4 +1,4 @@
-"""HumanEval's own solutions pass its own tests, and functions that do nothing fail them: all of them, and on the second backend every fourth."""
+"""HumanEval's own solutions pass its own tests apart, and five cheats are never paid: a sample in the gate, all of it in the soak."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ import anyio
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxSpec, grade, open_pool
+from agentrl.sandboxes.grading.trust import Trust, trust_of
 from tests.components import missing
 
 DATA = Path(__file__).parents[4] / "shared/data/HumanEval.jsonl.gz"
+EQUAL = "class Any:\n    def __eq__(self, other): return True\n    def __abs__(self): return 0\n    __sub__ = lambda self, other: 0\n"
+CHEATS = {
+    "returns None": "def {name}(*args): return None",
+    "passes": "def {name}(*args): pass\nimport builtins\nbuiltins.AssertionError = type('Quiet', (Exception,), {{}})",
+    "is equal to everything": EQUAL + "def {name}(*args): return Any()",
+    "exits when it is loaded": "raise SystemExit(0)",
+    "exits in a call": "import os\ndef {name}(*args): os._exit(0)",
+}
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300), pytest.mark.soak]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 
 def problems() -> list[dict[str, Any]]:
@@ -25,20 +34,27 @@ def problems() -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-async def test_humaneval(backend: BackendName) -> None:
-    passed: dict[str, set[str]] = {"canonical": set(), "return None": set()}
-    chosen = problems()[:: 1 if backend == "bubblewrap" else 4]
-    assert len(chosen) == (164 if backend == "bubblewrap" else 41)
-    names = {problem["task_id"] for problem in chosen}
+@pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.soak)])
+async def test_humaneval(bubblewrap: BackendName, step: int) -> None:
+    chosen = problems()[::step]
+    assert len(chosen) == (164 if step == 1 else 9)
+    failed: set[str] = set()
+    paid: set[tuple[str, str]] = set()
 
-    async def one(problem: dict[str, Any], kind: str, body: str) -> None:
-        test = AssertTest(code=problem["test"], entry_point=problem["entry_point"], prelude=problem["prompt"])
-        if (await grade(problem["prompt"] + body, [test], pool=pool)).passed:
-            passed[kind].add(problem["task_id"])
+    async def one(problem: dict[str, Any]) -> None:
+        test = AssertTest(
+            code=problem["test"], entry_point=problem["entry_point"], prelude=problem["prompt"] + "    pass\n"
+        )
+        assert trust_of(test) is Trust.APART
+        if not (await grade(problem["prompt"] + problem["canonical_solution"], [test], pool=pool)).passed:
+            failed.add(problem["task_id"])
+        for cheat, source in CHEATS.items():
+            if (await grade(source.format(name=problem["entry_point"]), [test], pool=pool)).passed:
+                paid.add((problem["task_id"], cheat))
 
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=bubblewrap, size=2) as pool:
         async with anyio.create_task_group() as tasks:
             for problem in chosen:
-                tasks.start_soon(one, problem, "canonical", problem["canonical_solution"])
-                tasks.start_soon(one, problem, "return None", "    return None\n")
-    assert passed == {"canonical": names, "return None": set()}
+                tasks.start_soon(one, problem)
+    assert failed == set()
+    assert paid == set()

@@ -66,17 +66,13 @@ def test_sum(a, b, total):
     return [call, printed, check, assertions, unit, file]
 
 
-async def trial(
-    name: str, source: str, tests: list[Test], pool: SandboxPool, *, partly_right: bool = False
-) -> list[str]:
-    """What is wrong: that the program was rewarded, or that its sandboxes are not as new and do not serve the next. One that is
-    `partly_right` may pass some functions of a file of tests, and not all."""
+async def trial(name: str, source: str, tests: list[Test], pool: SandboxPool) -> list[str]:
+    """What is wrong: that the program was rewarded, or that its sandboxes are not as new and do not serve the next."""
     wrong = []
     verdict = await grade(source + CALLS_MAIN, tests, pool=pool)
     if len(verdict.results) < len(tests):  # a file of tests for a program that does not load gives one
         wrong.append(f"{name}: {len(tests)} tests have {len(verdict.results)} results")
-    rewarded = [result for result in verdict.results if result.passed]
-    wrong += [f"{name} was rewarded: {result}" for result in rewarded if verdict.passed or not partly_right]
+    wrong += [f"{name} was rewarded: {result}" for result in verdict.results if result.passed]
     honest = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests()[:2], pool=pool, limits=PATIENT)
     if not honest.passed:
         wrong.append(f"after {name}: {honest.results}")

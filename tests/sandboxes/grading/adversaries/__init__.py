@@ -8,29 +8,18 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from tests.sandboxes.grading.adversaries.answers import ANSWERS, EXCEPTIONS
-from tests.sandboxes.grading.adversaries.general import (
-    BOMBS,
-    CHANNELS,
-    ESCAPES,
-    EXITS,
-    LEFTOVERS,
-    OBJECTS,
-    PATCHES,
-    SEARCHES,
-)
-from tests.sandboxes.grading.adversaries.interpreter import FORGERIES, INTERPRETER
+from tests.sandboxes.grading.adversaries.general import BOMBS, ESCAPES, LEFTOVERS
 from tests.sandboxes.grading.adversaries.places import PLACES
 from tests.sandboxes.grading.adversaries.processes import PROCESSES
+from tests.sandboxes.grading.adversaries.verdict import VERDICT
 
-_AGAINST_THE_VERDICT = (OBJECTS, PATCHES, EXITS, SEARCHES, CHANNELS, ANSWERS, EXCEPTIONS, FORGERIES, INTERPRETER)
 _AGAINST_THE_PLACE = (BOMBS, LEFTOVERS, ESCAPES, PROCESSES, PLACES)
 """What these do is the same whatever kind of test asks them."""
 
 
 def against_the_verdict() -> dict[str, str]:
     """Programs that want to be taken for right, by what they do."""
-    return {name: dedent(source) for group in _AGAINST_THE_VERDICT for name, source in group.items()}
+    return {name: dedent(source) for name, source in VERDICT.items()}
 
 
 def against_the_place(*, port: int, canary: str) -> dict[str, str]:

@@ -1,0 +1,106 @@
+"""Holds a program and answers calls of its functions. Nothing that is expected of it is in this process, so it may do here what it likes.
+
+    {"source": ..., "module": "solution"}                        ─►  {"names": ["add", ...]}
+    {"name": "add", "args": [1, 2], "kwargs": {}, "argument": null}  ─►  {"ok": 3}
+
+or {"raised": [a class of Python's, its arguments, text]}, or {"fault": why the value cannot pass}. A call that returns None, as functions that
+work in place do, has its arguments with it; with `argument`, that one is the value.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from agentrl.sandboxes.inside.plain import NotPlainError, decode, encode, write_line
+from agentrl.sandboxes.inside.standard_streams import private_streams
+
+SHOWN_CHARACTERS = 2000
+WITH_EXCEPTIONS = ("builtins", "decimal", "json.decoder", "re", "statistics", "zoneinfo")
+"""Modules whose exceptions the tests get as themselves; in place of any other, they get the nearest of its bases."""
+CLASS = "Solution"
+"""The class that LeetCode's programs have their functions in."""
+
+
+def main() -> None:
+    """Load the program, then answer calls until there are no more."""
+    requests, answers = private_streams()
+    job = json.loads(requests.readline())
+    module = types.ModuleType(job["module"])
+    sys.modules[job["module"]] = module
+
+    def load(request: Any) -> dict[str, Any]:
+        exec(compile(job["source"], f"{job['module']}.py", "exec", dont_inherit=True), module.__dict__)
+        return {"names": sorted(functions(module))}
+
+    def call(request: bytes) -> dict[str, Any]:
+        return answer_call(module, json.loads(request))
+
+    answers.write(answered(load, None))
+    answers.flush()
+    for request in requests:
+        answers.write(answered(call, request))
+        answers.flush()
+
+
+def answered(act: Callable[[Any], dict[str, Any]], request: Any) -> bytes:
+    """Return the line with what an act comes to, whatever that is."""
+    try:
+        return write_line(act(request))
+    except NotPlainError as error:
+        return write_line({"fault": str(error)})
+    except BaseException as error:
+        return described(error)
+
+
+def answer_call(module: types.ModuleType, request: dict[str, Any]) -> dict[str, Any]:
+    """Call a function of the program, and return what the tests get."""
+    args, kwargs = decode(request["args"]), decode(request["kwargs"])
+    value = find(module, request["name"])(*args, **kwargs)
+    if request["argument"] is not None:
+        return {"ok": encode(args[request["argument"]])}
+    answer = {"ok": encode(value)}
+    if value is None:
+        answer["args"] = encode(args)
+    return answer
+
+
+def functions(module: types.ModuleType) -> set[str]:
+    """Return the names by which `find` finds functions."""
+    methods = vars(module).get(CLASS)
+    names = {name for name, value in vars(module).items() if callable(value)}
+    return names | {name for name in dir(methods) if isinstance(methods, type) and not name.startswith("_")}
+
+
+def find(module: types.ModuleType, path: str) -> Any:
+    """Return the function of a name: the module's own, else the method of a new `Solution()`; for "Solution.name" the other way round.
+
+    Raises:
+        AttributeError: There is none.
+    """
+    owner, _, name = path.replace("()", "").rpartition(".")
+    for holder in (owner, "") if owner else ("", CLASS):
+        kind = vars(module).get(holder)
+        if not holder and name in vars(module):
+            return vars(module)[name]
+        if isinstance(kind, type) and hasattr(kind, name):
+            return getattr(kind(), name)
+    raise AttributeError(f"the program has no {path}")
+
+
+def described(error: BaseException) -> bytes:
+    """Return the line that tells of an exception: as the nearest class of Python's, with its arguments if those can pass."""
+    kind = next(
+        f"{base.__module__}.{base.__name__}" for base in type(error).__mro__ if base.__module__ in WITH_EXCEPTIONS
+    )
+    try:
+        text = f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS]
+    except BaseException:  # an exception of the program's may be anything
+        text = kind
+    try:
+        return write_line({"raised": [kind, encode(list(error.args)), text]})
+    except BaseException:
+        return write_line({"raised": [kind, [text], text]})

@@ -1,0 +1,141 @@
+"""Runs test files by unittest and by pytest, and reports each of their tests."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from agentrl.sandboxes.inside.test_report import Report
+
+FILE = "test_solution"
+"""The test file, without its ending; it lies in the working directory."""
+WITHOUT = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
+"""Plugins of pytest's that no test needs here, and that take time to start."""
+
+
+def import_framework(kind: str, imports: list[str]) -> None:
+    """Import what runs tests, and what they import, so that it is as it should be before there is a program."""
+    names = list(imports)
+    if kind == "pytest":
+        plugins = importlib.import_module("_pytest.config").default_plugins
+        names += [f"_pytest.{name}" for name in plugins if name not in WITHOUT]
+    for name in names:
+        with suppress(ImportError):  # the tests will say so
+            importlib.import_module(name)
+
+
+def run_unittest(report: Report) -> None:
+    """Run the test file by unittest."""
+    import unittest
+
+    class Reporter(unittest.TestResult):
+        def startTest(self, test: Any) -> None:
+            self.error: BaseException | None = None
+            self.was_skipped = False
+            report.begin()
+
+        def stopTest(self, test: Any) -> None:
+            if not self.was_skipped or self.error is not None:
+                report.end(test.id(), test._testMethodName, self.error)
+            if report.stopped:
+                self.stop()
+
+        def addError(self, test: Any, err: Any) -> None:
+            self.error = self.error or err[1]
+            if not isinstance(test, unittest.TestCase):  # what a class or module does before or after its tests
+                report.end(test.id(), "", err[1])
+
+        addFailure = addError
+
+        def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+            self.error = self.error or (err[1] if err is not None else None)
+
+        def addUnexpectedSuccess(self, test: Any) -> None:
+            self.error = AssertionError("it was expected to fail")
+
+        def addSkip(self, test: Any, reason: str) -> None:
+            self.was_skipped = True
+            case = getattr(test, "test_case", test)
+            for one in [case] if isinstance(case, unittest.TestCase) else tests_of(suite):
+                if one is case or f"({type(one).__module__}.{type(one).__qualname__})" in case.id():
+                    report.skip(one.id(), one._testMethodName, sys.exc_info()[1])
+
+    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(FILE))
+    suite.run(Reporter())
+
+
+def tests_of(suite: Any) -> Iterator[Any]:
+    """Return the tests in a suite of suites."""
+    for one in suite:
+        yield from tests_of(one) if hasattr(one, "__iter__") else [one]
+
+
+def run_pytest(report: Report) -> None:
+    """Run the test file by pytest, with no configuration but what the tests have brought."""
+    for name in [name for name in os.environ if name.startswith("PYTEST")]:
+        del os.environ[name]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    import pytest
+
+    class Reporter:
+        def __init__(self) -> None:
+            self.error: BaseException | None = None
+            self.text: str | None = None
+            self.was_skipped = False
+
+        def pytest_deselected(self, items: list[Any]) -> None:
+            for item in items:
+                report.skip(item.nodeid, function_of(item.nodeid), None)
+
+        def pytest_runtest_logstart(self, nodeid: str) -> None:
+            self.error, self.text, self.was_skipped = None, None, False
+            report.begin()
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
+            outcome: Any = yield
+            made = outcome.get_result()
+            raised = call.excinfo.value if call.excinfo is not None else None
+            if made.failed and self.error is None:
+                self.error, self.text = raised or AssertionError(), str(made.longreprtext)
+            elif made.skipped and "[NOTRUN]" in getattr(made, "wasxfail", "[NOTRUN]"):
+                self.was_skipped = True
+                report.skip(item.nodeid, function_of(item.nodeid), raised)
+
+        def pytest_runtest_logfinish(self, nodeid: str) -> None:
+            if not self.was_skipped or self.error is not None:
+                report.end(nodeid, function_of(nodeid), self.error, self.text)
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+            yield
+            if report.stopped:
+                item.session.shouldstop = "a test has failed"
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
+            outcome: Any = yield
+            made = outcome.get_result()
+            if made.failed:
+                raised = made.call.excinfo.value if made.call.excinfo is not None else None
+                cause = (
+                    getattr(raised, "__cause__", None) or raised
+                )  # pytest shows an ImportError as an error of its own
+                report.end(collector.nodeid, "", cause or RuntimeError(), str(made.longreprtext))
+
+    own = [] if os.path.exists("conftest.py") else ["--noconftest"]
+    folder = os.getcwd()
+    without = [word for name in WITHOUT for word in ("-p", f"no:{name}")]
+    options = ["-q", *without, "-c", os.devnull, "--rootdir", folder, "--confcutdir", folder, *own]
+    code = pytest.main([f"{FILE}.py", *options], plugins=[Reporter()])
+    if code > pytest.ExitCode.TESTS_FAILED and not report.failed and code != pytest.ExitCode.NO_TESTS_COLLECTED:
+        report.end(f"{FILE}.py", "", RuntimeError(f"pytest ends with {code!r}"))
+
+
+def function_of(nodeid: str) -> str:
+    """Return the name of the function of a test."""
+    return nodeid.partition("[")[0].rpartition("::")[2]

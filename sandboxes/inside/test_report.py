@@ -1,0 +1,141 @@
+"""The results of test code, as its process tells them to the host: one line in the end, which begins with a nonce."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any, BinaryIO
+
+from agentrl.sandboxes.inside.remote_program import RemoteProgram
+
+SHOWN_CHARACTERS = 2000
+MAX_RESULTS = 10_000
+LONGEST_NAME = 1000
+TESTS = "<tests>"
+"""The file name of test code that has none."""
+REMOTE = "<agentrl.sandboxes.inside.remote_program>"
+"""That of the module in which exceptions of a program that runs apart are raised."""
+
+
+class TimeUpError(BaseException):
+    """The time of the test that runs is over."""
+
+
+@dataclass
+class Report:
+    """What becomes of the tests.
+
+    With a `remote` program its calls may fail a test. Without one, program and tests share this process, and each test has `timeout_s`.
+    """
+
+    module: str
+    """The name of the program's module."""
+    timeout_s: float
+    remote: RemoteProgram | None
+    fail_fast: bool = False
+    results: list[tuple[str, str, str]] = field(default_factory=list)
+    """Name, status and message of each test that has ended."""
+    functions: set[str] = field(default_factory=set)
+    """The test functions that have run, or that the tests themselves have skipped."""
+    own_process: int = field(default_factory=os.getpid)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no other test is to run."""
+        return len(self.results) >= MAX_RESULTS or (self.fail_fast and self.failed)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a test has failed."""
+        return any(status != "passed" for _, status, _ in self.results)
+
+    def begin(self) -> None:
+        """Give a test time of its own, and a program that has lost its process another one."""
+        if self.remote is not None:
+            self.remote.test += 1
+            self.remote.failure = None
+        else:
+            signal.signal(signal.SIGALRM, _end_test)
+            signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
+
+    def end(self, name: str, function: str, error: BaseException | None, text: str | None = None) -> None:
+        """Note that a test has ended: it has passed if there is no `error`. `text` shows what was wrong."""
+        if self.remote is None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        status, message = "passed", ""
+        if error is not None:
+            status, message = self.status_of(error), text or _shown(error)
+        if self.remote is not None and self.remote.failure is not None:
+            status, message = self.remote.failure
+        self.functions.add(function)
+        self.results.append((name[:LONGEST_NAME], status, message[-SHOWN_CHARACTERS:]))
+
+    def skip(self, name: str, function: str, error: BaseException | None) -> None:
+        """Note that a test was skipped. The program is not to choose which: that counts as a failure."""
+        if error is not None and self.is_of_program(error):
+            self.end(name, function, RuntimeError("the program skips the test"))
+        elif self.remote is not None and self.remote.failure is not None:
+            self.end(name, function, None)
+        else:
+            self.functions.add(function)
+
+    def status_of(self, error: BaseException) -> str:
+        """Return what an exception that has ended a test says of it."""
+        if isinstance(error, TimeUpError):
+            return "time_limit"
+        if isinstance(error, AssertionError) or type(error).__name__ == "Failed":
+            return "wrong_answer"
+        if isinstance(error, ImportError | SyntaxError) and not self.is_of_program(error):
+            return "checker_error"  # the tests cannot run, whatever the program
+        return "runtime_error"
+
+    def is_of_program(self, error: BaseException) -> bool:
+        """Return whether an exception is the program's: raised in its code, for want of a name in it, or by its text."""
+        names = [os.path.basename(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        names += [os.path.basename(error.filename or "")] if isinstance(error, SyntaxError) else []
+        of_module = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == self.module
+        return of_module or f"{self.module}.py" in names or REMOTE in names
+
+    def fail_all(self, message: str) -> None:
+        """Make every pass a failure."""
+        self.results = [
+            (name, "wrong_answer", message) if status == "passed" else (name, status, text)
+            for name, status, text in self.results
+        ]
+
+    def send(self, reports: BinaryIO, nonce: str) -> None:
+        """Send the report, and end the process. A process that the program has forked sends none."""
+        if os.getpid() == self.own_process:
+            told = {"results": self.results[:MAX_RESULTS], "functions": sorted(self.functions)}
+            reports.write(nonce.encode() + json.dumps(told).encode() + b"\n")
+            reports.flush()
+        os._exit(0)
+
+
+def _end_test(number: int, frame: FrameType | None) -> None:
+    raise TimeUpError("the time limit is over")
+
+
+def _shown(error: BaseException) -> str:
+    """Return an exception in a line."""
+    try:
+        text = str(error)
+    except BaseException:  # an exception of the program's may be anything
+        text = ""
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def line_of(code: str, trace: TracebackType | None) -> str:
+    """Return the line of test code that an exception has come from."""
+    numbers = [number for frame, number in traceback.walk_tb(trace) if frame.f_code.co_filename == TESTS]
+    return code.splitlines()[numbers[-1] - 1].strip() if numbers else ""
+
+
+def print_error(error: Any) -> None:
+    """Show an exception to whoever reads standard error."""
+    traceback.print_exception(error, file=sys.stderr)

@@ -1,0 +1,94 @@
+"""Runs test code, with the program in another process (`apart`) or in this one (`inside`).
+
+    job ─► program: RemoteProgram, or a plain import ─► asserts, unittest or pytest ─► Report ─► one line to the host
+
+A job is {"nonce", "trust", "kind", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "fail_fast"}. Apart, the
+host's next line says which functions the program has, and each later one is an answer of the program's. Files, such as the program's
+own when it is inside, lie in the working directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from agentrl.sandboxes.inside.guard import Guard
+from agentrl.sandboxes.inside.program_calls import find, functions
+from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
+from agentrl.sandboxes.inside.standard_streams import private_streams
+from agentrl.sandboxes.inside.test_frameworks import import_framework, run_pytest, run_unittest
+from agentrl.sandboxes.inside.test_report import TESTS, Report, line_of, print_error
+
+
+def main() -> None:
+    """Run the tests of one job, report, and end."""
+    requests, reports = private_streams()
+    job = json.loads(requests.readline())
+    nonce = job.pop("nonce")
+    remote = RemoteProgram(reports, requests) if job["trust"] == "apart" else None
+    report = Report(job["module"], job["timeout_s"], remote, job["fail_fast"])
+    sys.path.insert(0, os.getcwd())
+    guard = None
+    try:
+        import_framework(job["kind"], job["imports"])
+        if remote is not None:
+            sys.modules[job["module"]] = module_of(remote, job["module"], remote.load(), job["names"])
+        else:
+            guard = Guard()
+        RUN[job["kind"]](job, report)
+    except BaseException as error:
+        print_error(error)
+        report.end(job["name"], "", error)
+    if guard is not None:
+        if (name := guard.replaced()) is not None:
+            report.fail_all(f"the program has replaced {name}, which is Python's own")
+        elif (name := guard.equal_to_everything()) is not None:
+            report.fail_all(f"objects of {name} say that they are equal to anything")
+    report.send(reports, nonce)
+
+
+def run_asserts(job: dict[str, Any], report: Report) -> None:
+    """Run test code that asserts; with an entry point, call its `check(candidate)`."""
+    report.begin()
+    error, text = None, None
+    try:
+        program = import_module(job["module"])
+        space: dict[str, Any] = {"__name__": "tests"}
+        space |= {name: import_module(name) for name in job["libraries"]}
+        known = {*vars(program), *functions(program)}
+        space |= {name: find(program, name) for name in job["names"] if name in known}
+        space |= {"check": no_check} if job["entry_point"] is not None else {}
+        exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
+        exec(compile(job["code"], TESTS, "exec", dont_inherit=True), space)
+        if job["entry_point"] is not None:
+            space["check"](entry_point(program, job["entry_point"], report))
+    except BaseException as raised:
+        error = raised
+        line = line_of(job["code"], raised.__traceback__)
+        text = f"AssertionError: {line}" if type(raised) is AssertionError and not raised.args else None
+    report.end(job["name"], "", error, text)
+
+
+def no_check(candidate: object) -> None:
+    """Stand where the tests should define a function of this name.
+
+    Raises:
+        SyntaxError: Always: the tests cannot run.
+    """
+    raise SyntaxError("the tests define no check(candidate), which is to be called with the entry point")
+
+
+def entry_point(program: Any, path: str, report: Report) -> Callable[..., Any]:
+    """Return the function that a test is called with."""
+    return find(program, path) if report.remote is None else report.remote.function(path)
+
+
+RUN: dict[str, Callable[[dict[str, Any], Report], None]] = {
+    "assert": run_asserts,
+    "unittest": lambda job, report: run_unittest(report),
+    "pytest": lambda job, report: run_pytest(report),
+}
