@@ -1,20 +1,15 @@
-"""Compare what a candidate answered with what is expected: bytes that it chose, read with bounds.
-
-As a program, does this for the host in a process of its own, where it can be ended (`apart.py`).
-"""
+"""Compare what a candidate answered with what is expected: bytes that it chose, read with bounds."""
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
-import resource
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from agentrl.sandboxes.grading.comparison import Comparison, same_value
+from agentrl.concurrency.threads import in_thread
+from agentrl.sandboxes.grading.comparison import Compare, same_value
+from agentrl.sandboxes.grading.verdict import Status
 from agentrl.sandboxes.inside.answer_bounds import Bounds, OutOfBoundsError, check_bounds
 from agentrl.sandboxes.inside.plain_data import MOST_ITEMS, NotPlainError
 from agentrl.sandboxes.inside.plain_decoding import decode, decode_and_count
@@ -47,7 +42,7 @@ class ExpectedOutput:
     """What a program should print."""
 
     stdout: str
-    compare: Comparison
+    compare: Compare
 
     @property
     def size(self) -> int:
@@ -77,6 +72,7 @@ class ExpectedValue:
     value: Any
     tolerance: float | None = None
     nan_equal: bool = False
+    wrapped: bool = False
     argument: int | None = None
     argument_before: Any = None
 
@@ -109,7 +105,7 @@ class ExpectedValue:
         except (NotPlainError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return f"the answer is not plain data: {error}"
         try:
-            if same_value(got, self.value, self.tolerance, nan_equal=self.nan_equal):
+            if same_value(got, self.value, self.tolerance, nan_equal=self.nan_equal, wrapped=self.wrapped):
                 return ""
         except (ArithmeticError, TypeError, ValueError) as error:  # numbers that refuse to be compared
             return f"{_shown(got)} cannot be compared with {_shown(self.value)}: {error}"
@@ -153,18 +149,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def main() -> None:
-    """Compare one answer: limits in the arguments, the expectation and the answer on stdin, the difference on stdout, as JSON."""
-    cpu_s, memory_bytes, length = (int(number) for number in sys.argv[1:4])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    said: dict[str, str] = {}
-    with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)  # what a comparison of the user's prints is no answer
-        expectation: Expectation = pickle.loads(sys.stdin.buffer.read(length))  # noqa: S301  of the host, not the candidate
-        try:
-            said["difference"] = difference(expectation, sys.stdin.buffer.read())
-        except Exception as error:
-            said["failed"] = f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS]
-        json.dump(said, out)
+async def compare_answer(expectation: Expectation, answer: bytes, deadline: float) -> tuple[Status, str]:
+    """Return whether an answer is what is expected, and if not, why. `deadline` is a time of the event loop's clock."""
+    try:
+        said = await in_thread(difference, expectation, answer)
+    except Exception as error:  # of a comparison of the user's own
+        return Status.CHECKER_ERROR, f"the comparison failed: {type(error).__name__}: {error}"[:SHOWN_CHARACTERS]
+    return (Status.WRONG_ANSWER, said) if said else (Status.PASSED, "")

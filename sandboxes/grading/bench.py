@@ -10,8 +10,7 @@ from pathlib import Path
 import anyio
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
-from agentrl.sandboxes.grading.answers import ExpectedOutput
-from agentrl.sandboxes.grading.apart import compare_answer
+from agentrl.sandboxes.grading.answers import ExpectedOutput, compare_answer
 from agentrl.sandboxes.grading.function_tests import grade_call, run_test_code
 from agentrl.sandboxes.grading.statuses import status_of, tail
 from agentrl.sandboxes.grading.tests import (

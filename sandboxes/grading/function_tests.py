@@ -9,8 +9,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.sandboxes.grading.answers import GRADED, ExpectedValue, raised
-from agentrl.sandboxes.grading.apart import compare_answer
+from agentrl.sandboxes.grading.answers import GRADED, ExpectedValue, compare_answer, raised
 from agentrl.sandboxes.grading.candidate_process import CandidateProcess
 from agentrl.sandboxes.grading.exchange import Exchange
 from agentrl.sandboxes.grading.last_look import fails_in_one_process
@@ -74,7 +73,7 @@ async def grade_call(
 
 def _expectation(test: CallTest) -> ExpectedValue:
     before = None if test.argument is None else test.args[test.argument]
-    return ExpectedValue(test.expected, test.tolerance, test.nan_equal, test.argument, before)
+    return ExpectedValue(test.expected, test.tolerance, test.nan_equal, test.wrapped, test.argument, before)
 
 
 async def run_test_code(

@@ -7,7 +7,6 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.apart import check_comparison
 from agentrl.sandboxes.grading.needs import needs
 from agentrl.sandboxes.grading.tests import (
     AssertTest,
@@ -69,8 +68,6 @@ def _check_io(test: IOTest, name: str) -> None:
     texts = {"stdin": test.stdin, "stdout": test.stdout}
     if isinstance(test.compare, Checker):
         texts["compare.source"] = test.compare.source
-    else:
-        check_comparison(test.compare)
     for field, text in texts.items():
         try:
             text.encode()

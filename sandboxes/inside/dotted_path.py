@@ -12,9 +12,18 @@ def follow(path: str, named: Callable[[str], Any]) -> Any:
     Args:
         path: Names with dots between them; `()` after a class says nothing more.
         named: Gives what the first name stands for.
+
+    Raises:
+        AttributeError: There is no such name.
     """
     first, *rest = path.replace("()", "").split(".")
-    target = named(first)
+    try:
+        target = named(first)
+    except AttributeError as missing:  # a function may be a method of LeetCode's class
+        try:
+            target = getattr(named("Solution")(), first)
+        except AttributeError:
+            raise missing from None
     for part in rest:
         target = getattr(target() if isinstance(target, type) else target, part)
     return target

@@ -6,14 +6,13 @@ import asyncio
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
-from threading import Event, Thread
 from typing import Any
 
-from agentrl.sandboxes import AssertTest, CallTest, Exact, Floats, IOTest, Test, TestFile
+from agentrl.sandboxes import AssertTest, CallTest, Comparison, IOTest, Test, TestFile
 
 WIDE = list(range(20_000))
 """An expected value so long that its answers are compared in a process of their own."""
@@ -115,8 +114,8 @@ def output_tests() -> dict[str, Test]:
     """Every comparison."""
     return {
         "tokens": IOTest(stdout="1 2 3"),
-        "exact": IOTest(stdout="1 2 3\n" * 10_000, compare=Exact()),
-        "floats": IOTest(stdout="1.5 2 3", compare=Floats()),
+        "exact": IOTest(stdout="1 2 3\n" * 10_000, compare=Comparison(exact=True)),
+        "floats": IOTest(stdout="1.5 2 3", compare=Comparison(absolute=1e-6)),
     }
 
 
@@ -127,7 +126,7 @@ class Cost:
     stall_s: float = 0.0
     """The longest step of the event loop, in CPU seconds of its thread: so long nothing else could run."""
     memory_bytes: int = 0
-    """Peak resident memory above what it was before, with that of the largest process that compares."""
+    """Peak resident memory above what it was before."""
 
 
 @contextmanager
@@ -141,45 +140,18 @@ def measured() -> Iterator[Cost]:
         original(handle)
         cost.stall_s = max(cost.stall_s, time.thread_time() - started)
 
-    peak = 0
-    done = Event()
-
-    def look() -> None:
-        nonlocal peak
-        while not done.wait(0.01):
-            peak = max([peak, *map(_resident, comparing())])
-
     gc.freeze()  # to look through what other tests have left takes 100 ms, whenever it is due
     Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
     before = _status("VmRSS")
-    looker = Thread(target=look)
     asyncio.Handle._run = timed  # type: ignore[method-assign]
-    looker.start()
     try:
         yield cost
     finally:
         asyncio.Handle._run = original  # type: ignore[method-assign]
-        done.set()
-        looker.join()
         gc.unfreeze()
-        cost.memory_bytes = max(0, _status("VmHWM") - before) + peak
+        cost.memory_bytes = max(0, _status("VmHWM") - before)
 
 
 def _status(name: str, pid: int | str = "self") -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
-
-
-def _resident(pid: int) -> int:
-    with suppress(OSError):
-        return _status("VmRSS", pid)
-    return 0
-
-
-def comparing() -> Iterator[int]:
-    """The children of this process that compare."""
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):
-            for pid in (task / "children").read_text().split():
-                if b"agentrl.sandboxes.grading.answers" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    yield int(pid)
