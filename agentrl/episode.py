@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentrl.proxy import Session
     from agentrl.record.roots import Root
     from agentrl.record.trajectory import Turn
-    from agentrl.sandboxes import Language, Limits, Sandbox, Test, Verdict
+    from agentrl.sandboxes import Baseline, Language, Limits, Sandbox, Test, Verdict
     from agentrl.sandboxes.pool import Lease
 
 Task = dict[str, Any]
@@ -65,7 +65,7 @@ class EpisodeSandboxes(Protocol):
         image: str | None,
         limits: Limits | None,
         fail_fast: bool,
-        partial: bool,
+        partial: bool | Baseline,
         deadline_s: float | None,
     ) -> Verdict:
         """Run a program against tests in a sandbox."""
@@ -243,7 +243,7 @@ class Episode(Generic[TaskT]):
         image: str | None = None,
         limits: Limits | None = None,
         fail_fast: bool = False,
-        partial: bool = False,
+        partial: bool | Baseline = False,
         deadline_s: float | None = None,
     ) -> Verdict:
         """Run a program against tests in a sandbox: see `agentrl.sandboxes.grade`.
@@ -256,7 +256,7 @@ class Episode(Generic[TaskT]):
             limits: What the program may use; None: the limits of the run.
             fail_fast: Stop at the first test that does not pass.
             partial: Give the verdict a `fraction` to reward: tests that programs pass which do nothing count for nothing
-                (`agentrl.sandboxes.grade_partial`).
+                (`agentrl.sandboxes.grade_partial`). A vetted task's `baseline` says which those are; True: they are measured first.
             deadline_s: Bound of the whole; None: one that follows from the tests' own.
 
         Raises:

@@ -3,13 +3,23 @@
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.choose import BackendName, choose_backend, open_sandbox
-from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task
-from agentrl.sandboxes.grading.comparison import Comparison, Exact, Floats, Tokens
-from agentrl.sandboxes.grading.do_nothing import grade_partial
+from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.task_tests import load_tests
-from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, Checker, IOTest, Language, Test, TestFile
+from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
+from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, load_tests
+from agentrl.sandboxes.grading.tests import (
+    CPP,
+    JAVA,
+    PYTHON,
+    AssertTest,
+    CallTest,
+    Checker,
+    IOTest,
+    Language,
+    Test,
+    TestFile,
+)
 from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
 from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, open_pool
 from agentrl.sandboxes.pools_of_run import Sandboxes, open_sandboxes
@@ -21,21 +31,22 @@ from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, Sand
 
 __all__ = [
     "CPP",
+    "JAVA",
     "PYTHON",
     "AssertTest",
     "Backend",
     "BackendName",
+    "Baseline",
     "Bubblewrap",
     "CallTest",
     "Checker",
     "CodeBlock",
     "CodeTask",
+    "Compare",
     "Comparison",
     "Docker",
     "EndReason",
-    "Exact",
     "ExecResult",
-    "Floats",
     "IOTest",
     "Language",
     "Limits",
@@ -52,7 +63,6 @@ __all__ = [
     "Test",
     "TestFile",
     "TestResult",
-    "Tokens",
     "Verdict",
     "choose_backend",
     "code_blocks",

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.grading.do_nothing import grade_partial
 from agentrl.sandboxes.grading.grade import grade
+from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
 from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import Lease, SandboxPool
@@ -60,7 +60,7 @@ class RunSandboxes:
         image: str | None,
         limits: Limits | None,
         fail_fast: bool,
-        partial: bool,
+        partial: bool | Baseline,
         deadline_s: float | None,
     ) -> Verdict:
         """Run a program against tests in a sandbox. See `Episode.grade`.
@@ -76,7 +76,13 @@ class RunSandboxes:
         with pool.in_use():
             if partial:
                 return await grade_partial(
-                    source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s
+                    source,
+                    tests,
+                    pool=pool,
+                    language=language,
+                    limits=limits,
+                    deadline_s=deadline_s,
+                    baseline=None if partial is True else partial,
                 )
             return await grade(
                 source, tests, pool=pool, language=language, limits=limits, fail_fast=fail_fast, deadline_s=deadline_s

@@ -1,11 +1,10 @@
 """Write a program, and be graded by its tests.
 
-A task is {"prompt": ..., "tests": [...]}, or one of HumanEval's, MBPP's or APPS' form: `agentrl.sandboxes.load_code_task` reads it, and
-`load_tests` says what tests look like; "language": "cpp" asks for C++.
+A task is {"prompt": ..., "tests": [...]}, or a row of a data set: `agentrl.sandboxes.load_code_task` lists the forms, and `load_tests`
+says what tests look like; "language": "cpp" asks for C++.
 The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass, of those that a program which does
 nothing does not pass. Without it the tests after the first that fails are not run, and the metric `tests_passed` is the share that
-passed before. `ungradable` is 1 where a test could not be graded, which is nobody's failure and no pass either: `agentrl vet` shows
-beforehand which tasks have such tests.
+passed before; `trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). A test that cannot be graded, as one whose checker fails, is the fault of no program: it fails the episode, and pays no 0.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
 from agentrl import Episode, Reward
-from agentrl.errors import ConfigError
-from agentrl.sandboxes import CPP, PYTHON, CodeTask, Status, Test, Verdict, extract_code, load_code_task
-from agentrl.sandboxes.grading.trust import trust_of
-
-TAGS = {PYTHON: ("python", "python3", "py"), CPP: ("cpp", "c++", "cc", "cxx")}
+from agentrl.errors import ConfigError, EpisodeError, one_line
+from agentrl.sandboxes import Baseline, CodeTask, Status, Test, Verdict, extract_code, load_code_task
+from agentrl.sandboxes.grading.trust import Trust, trust_of
 
 
 class ProgramTask(BaseModel):
-    """What a line of the task file needs, in any of the forms of `load_code_task`: something to ask, and tests that can be run."""
+    """What a line of the task file needs, in any of the forms of `load_code_task`: something to ask, and tests."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -71,8 +68,13 @@ async def run(episode: Episode[ProgramTask]) -> Reward:
     )
     text = reply.choices[0].message.content or ""
     # Where all tests must pass, one that fails decides.
-    verdict = await graded(episode, task, text, task.tests, partial=task.partial, fail_fast=not task.partial)
-    return reward_of(verdict, partial=task.partial)
+    verdict = await graded(episode, task, text, task.tests, partial=partial_of(task), fail_fast=not task.partial)
+    return reward_of(verdict)
+
+
+def partial_of(task: CodeTask) -> bool | Baseline:
+    """Return what `episode.grade` takes as `partial`: the baseline of a vetted task."""
+    return task.partial and (task.baseline or True)
 
 
 async def graded(
@@ -82,7 +84,7 @@ async def graded(
     tests: Sequence[Test],
     *,
     fail_fast: bool = False,
-    partial: bool = False,
+    partial: bool | Baseline = False,
 ) -> Verdict | None:
     """Return the verdict on the last program in a reply; None when there is no program in it.
 
@@ -93,19 +95,30 @@ async def graded(
         tests: What the program must pass.
         fail_fast: Stop at the first test that fails.
         partial: Count what the program passes of the tests.
+
+    Raises:
+        EpisodeError: A test could not be graded, which is no fault of the program's.
     """
-    source = extract_code(text, TAGS[task.language])
+    source = extract_code(text, task.language.names)
     if source is None:
         return None
-    return await episode.grade(source, tests, language=task.language, fail_fast=fail_fast, partial=partial)
+    verdict = await episode.grade(
+        task.program(source), tests, language=task.language, fail_fast=fail_fast, partial=partial
+    )
+    for result in verdict.results:
+        if result.status is Status.CHECKER_ERROR:
+            raise EpisodeError(
+                f"{task.name}, {result.name} cannot be graded: {one_line(result.message)}; mend the test or leave the task out "
+                "(`agentrl vet` finds such tasks)"
+            )
+    return verdict
 
 
-def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:
+def reward_of(verdict: Verdict | None) -> Reward:
     """Return the reward of a verdict, with what became of the program as metrics."""
     if verdict is None:
         return Reward(0.0, {"has_code": 0.0})
-    value = verdict.fraction if partial else float(verdict.passed)
+    value = float(verdict.passed) if verdict.fraction is None else verdict.fraction
     ran = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
-    ungradable = any(result.status is Status.CHECKER_ERROR for result in verdict.results)
-    metrics = {"tests_passed": verdict.pass_rate, "ran": float(ran), "ungradable": float(ungradable)}
-    return Reward(value, {"has_code": 1.0, **metrics})
+    trusts = {f"trust_{trust}": float(trust is verdict.trust) for trust in Trust}
+    return Reward(value, {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran), **trusts})

@@ -11,7 +11,7 @@ import anyio
 
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
-from agentrl.sandboxes.grading.comparison import Exact, Floats, Tokens
+from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.grading.statuses import status_of, tail
 from agentrl.sandboxes.grading.test_code import grade_call, grade_test_code
 from agentrl.sandboxes.grading.tests import (
@@ -171,7 +171,7 @@ class Bench:
             return await self._check(test.compare, test, stdout)
         output = stdout.decode(errors="replace")
         try:
-            if len(stdout) + len(test.stdout) <= SHORT_BYTES and isinstance(test.compare, Exact | Tokens | Floats):
+            if len(stdout) + len(test.stdout) <= SHORT_BYTES and isinstance(test.compare, Comparison):
                 said = test.compare(output, test.stdout)
             else:
                 with anyio.CancelScope(deadline=self._deadline) as bound:

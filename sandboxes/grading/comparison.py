@@ -1,103 +1,97 @@
-"""When the output of a program counts as the expected one. All comparisons are of plain text and plain data, outside the sandbox."""
+"""When the output of a program, or the value of a call, counts as the expected one: compared on the host, as plain text and plain data.
+
+Each comparison takes time linear in what it reads: a word is looked at as a number only up to MAX_NUMBER_CHARACTERS.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from itertools import zip_longest
 from typing import Any, Protocol
 
+from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Tolerance, check_fields
 
 _WORD = re.compile(r"\S+")
-_INTEGER = re.compile(r"([+-]?)([0-9]+)")
-_FLOAT = re.compile(
-    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE | re.ASCII
-)
-MAX_FLOAT_CHARACTERS = 400
-"""A longer word is no floating-point number."""
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+MAX_NUMBER_CHARACTERS = 400
+"""A longer word is compared as text."""
 
 
-class Comparison(Protocol):
-    """Decides whether what a program printed is what was expected.
+class Compare(Protocol):
+    """A comparison: a `Comparison`, or a function of your own, which is trusted code and is called in a thread."""
 
-    One of your own is called in a process of its own, where it can be ended: define it at the top of a module.
-    """
-
-    def __call__(self, output: str, expected: str) -> str:
-        """Return "" when they agree, else the first difference in a few words."""
+    def __call__(self, output: str, expected: str, /) -> str:
+        """Return "" where they agree, else the first difference in a few words."""
         ...
 
 
-@dataclass(frozen=True)
-class Exact:
-    """The same characters, but for line ends at the very end."""
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The same words in the same order, whatever the space and the lines between them; of two numbers the value counts, not the text.
 
-    def __call__(self, output: str, expected: str) -> str:
-        """Return the first line that differs."""
-        got, wanted = output.rstrip("\r\n"), expected.rstrip("\r\n")
-        if got == wanted:
-            return ""
-        position = _common_length(got, wanted)
-        start = got.rfind("\n", 0, position) + 1
-        line, wanted_line = _line(got, start), _line(wanted, start)
-        if line != wanted_line:
-            number = got.count("\n", 0, start) + 1
-            return f"line {number} is {_shown(line)}, expected {_shown(wanted_line)}"
-        return f"{got.count(chr(10)) + 1} lines, expected {wanted.count(chr(10)) + 1}"
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The same words in the same order, whatever the space between them."""
-
-    def __call__(self, output: str, expected: str) -> str:
-        """Return the first word that differs."""
-        return _first_difference(output, expected, lambda got, wanted: got == wanted)
-
-
-@dataclass(frozen=True)
-class Floats:
-    """Like Tokens, but a number may differ from one with a point or an exponent: |a − b| ≤ max(absolute, relative · max(|a|, |b|)).
-
-    Two integers are equal or not, whatever their length. Numbers are written in ASCII, as `-12`, `1.`, `.5`, `1e-3`, `inf`, `nan`.
+    `2.50` is 2.5, `1e3` is 1000, and `-0` is 0. With a tolerance a number may differ from one that has a point or an exponent:
+    |a − b| ≤ max(absolute, relative · max(|a|, |b|)). Two integers are equal or not, whatever the tolerance.
     """
 
-    absolute: Tolerance = 1e-6
-    relative: Tolerance = 1e-6
+    exact: bool = False
+    """The same characters instead, but for line ends at the very end."""
+    absolute: Tolerance = 0.0
+    relative: Tolerance = 0.0
     nan_equal: bool = False
-    """Whether nan is right where nan is expected. By itself it equals nothing."""
+    """Whether a nan equals one that is written differently, as `NaN` and `nan` are."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.exact and (self.absolute or self.relative or self.nan_equal):
+            raise ConfigError(
+                "Comparison.exact = True compares characters, and has no tolerance; leave one of them out"
+            )
 
     def __call__(self, output: str, expected: str) -> str:
-        """Return the first word that differs by more."""
-        return _first_difference(output, expected, self._agree)
+        """Return the first difference; "" where there is none."""
+        if self.exact:
+            return self._first("line", *(text.rstrip("\r\n").split("\n") for text in (output, expected)))
+        # One by one: a list of millions of words would take a hundred times the text.
+        return self._first("word", *((word[0] for word in _WORD.finditer(text)) for text in (output, expected)))
 
-    def _agree(self, got: str, wanted: str) -> bool:
-        integers = _INTEGER.fullmatch(got), _INTEGER.fullmatch(wanted)
-        if integers[0] and integers[1]:
-            return _normal(integers[0]) == _normal(integers[1])
+    def _first(self, kind: str, output: Iterable[str], expected: Iterable[str]) -> str:
+        for number, (got, wanted) in enumerate(zip_longest(output, expected), 1):
+            if got is None:
+                return f"{kind} {number} is missing, expected {_shown(wanted)}"
+            if wanted is None:
+                return f"{kind} {number} is {_shown(got)}, expected nothing more"
+            if got != wanted and (self.exact or not self._same_number(got, wanted)):
+                return f"{kind} {number} is {_shown(got)}, expected {_shown(wanted)}"
+        return ""
+
+    def _same_number(self, got: str, wanted: str) -> bool:
         a, b = _number(got), _number(wanted)
         if a is None or b is None:
-            return got == wanted
-        return _close(a, b, self.absolute, self.relative, nan_equal=self.nan_equal)
+            return False
+        if a.is_nan() or b.is_nan():
+            return self.nan_equal and a.is_nan() and b.is_nan()
+        if _INTEGER.fullmatch(got) and _INTEGER.fullmatch(wanted):
+            return a == b
+        return a == b or _close(float(a), float(b), self.absolute, self.relative)
 
 
-def _close(a: float, b: float, absolute: float, relative: float, *, nan_equal: bool) -> bool:
-    if math.isnan(a) and math.isnan(b):
-        return nan_equal
-    return math.isclose(a, b, rel_tol=min(relative, 1.0), abs_tol=absolute)
-
-
-def same_value(got: Any, expected: Any, tolerance: float | None = None, *, nan_equal: bool = False) -> bool:
-    """Return whether two values of plain data are equal, as `==` has it, but for three things.
+def same_value(
+    got: Any, expected: Any, tolerance: float | None = None, *, nan_equal: bool = False, wrapped: bool = False
+) -> bool:
+    """Return whether two values of plain data are equal, as `==` has it, but for these.
 
     A list equals a tuple of the same items, since test data written as JSON has no tuples; a float may differ by `tolerance`,
-    absolute or relative, from a number; and nan equals nan where it is asked for.
+    absolute or relative, from a number; nan equals nan with `nan_equal`; and with `wrapped` an expected list of one item equals that
+    item too.
     """
+    one = expected[0] if wrapped and isinstance(expected, list) and len(expected) == 1 else expected
+    if one is not expected and same_value(got, one, tolerance, nan_equal=nan_equal):
+        return True
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(
             same_value(a, b, tolerance, nan_equal=nan_equal) for a, b in zip(got, expected, strict=True)
@@ -111,53 +105,24 @@ def same_value(got: Any, expected: Any, tolerance: float | None = None, *, nan_e
     numbers = isinstance(got, int | float) and isinstance(expected, int | float)
     if tolerance is not None and numbers and (isinstance(got, float) or isinstance(expected, float)):
         try:
-            return got == expected or _close(got, expected, tolerance, tolerance, nan_equal=nan_equal)
+            return got == expected or _close(got, expected, tolerance, tolerance)
         except OverflowError:  # an integer beyond the floats
             return False
     return bool(got == expected)
 
 
-def _first_difference(output: str, expected: str, agree: Callable[[str, str], bool]) -> str:
-    """Return the first word that differs. Words are looked at one by one: millions of them at once would take a hundred times the text."""
-    got, wanted = _WORD.finditer(output), _WORD.finditer(expected)
-    number = 0
-    for wanted_word in wanted:
-        word = next(got, None)
-        if word is None:
-            return f"{number} words, expected {number + 1 + sum(1 for _ in wanted)}"
-        number += 1
-        if not agree(word[0], wanted_word[0]):
-            return f"word {number} is {_shown(word[0])}, expected {_shown(wanted_word[0])}"
-    more = sum(1 for _ in got)
-    return f"{number + more} words, expected {number}" if more else ""
+def _close(a: float, b: float, absolute: float, relative: float) -> bool:
+    return math.isclose(a, b, rel_tol=min(relative, 1.0), abs_tol=absolute)
 
 
-def _common_length(a: str, b: str) -> int:
-    """Return how many characters two texts begin with alike. Halves what is left, so that its copies are linear in all."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _line(text: str, start: int) -> str:
-    end = text.find("\n", start)
-    return text[start : end if end >= 0 else len(text)]
-
-
-def _normal(integer: re.Match[str]) -> str:
-    """Return an integer without what does not change it: leading zeros, a plus, the sign of zero."""
-    digits = integer[2].lstrip("0")
-    return f"-{digits}" if integer[1] == "-" and digits else digits
-
-
-def _number(word: str) -> float | None:
-    # float() takes digits of every script, and underscores.
-    return float(word) if len(word) <= MAX_FLOAT_CHARACTERS and _FLOAT.fullmatch(word) else None
+def _number(word: str) -> Decimal | None:
+    # Decimal() takes digits of every script, and underscores.
+    if len(word) > MAX_NUMBER_CHARACTERS or not word.isascii() or "_" in word:
+        return None
+    try:
+        return Decimal(word)
+    except InvalidOperation:
+        return None
 
 
 def _shown(text: str) -> str:

@@ -1,111 +1,162 @@
-"""Partial credit: which share of the tests a program passes, of those that a program has to do something to pass.
+"""Partial rewards: the share of the tests that a program passes, without what programs that do nothing pass.
 
-    reward = (passed − passed by programs that do nothing) / (all − those)
+    reward = Σ (passed − free) / Σ (1 − free)        over the tests; of a file, over its functions
 
-counted test by test, so that a program earns nothing by a test that it would pass by doing nothing.
+`free` is the share of a function's runs that a program passes by doing nothing. Parameters of a function count together, so that
+no program earns more by making more of them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Protocol
+import builtins
+import hashlib
+import keyword
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-ResultKey = tuple[str, int]
-"""The name of a result, and how many results of the same test came before it with that name."""
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import check_argument
+from agentrl.sandboxes.grading.grade import grade
+from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, IOTest, Language, Test, TestFile
+from agentrl.sandboxes.grading.verdict import TestResult, Verdict
+from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.seams import Limits
 
+Baseline = Sequence[Mapping[str, float]]
+"""What programs that do nothing pass of each test: the share of its runs, by the name of the function; `[{"test 1": 1.0}, ...]`."""
 
-class Result(Protocol):
-    """As much of a `TestResult` as counting needs."""
-
-    @property
-    def test_index(self) -> int:
-        """Index of the test that the result is of."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name of the result."""
-        ...
-
-    @property
-    def passed(self) -> bool:
-        """Whether it passed."""
-        ...
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """What programs that do nothing make of the tests of one task, by the index of the test."""
-
-    known: Mapping[int, AbstractSet[ResultKey]]
-    """The results of each test, as the program with the most of them has them."""
-    free: Mapping[int, AbstractSet[ResultKey]]
-    """Those that any of the programs passes."""
-
-    @property
-    def earnable(self) -> int:
-        """The number of known results that have to be earned."""
-        return sum(len(keys - self.free[index]) for index, keys in self.known.items())
-
-    @property
-    def free_count(self) -> int:
-        """The number of results that come for nothing."""
-        return sum(map(len, self.free.values()))
+_STUBS = """
+class _Stub(Exception):
+    def __init__(self, *args, **kwargs): pass
+    def __getattr__(self, name): return _stub
+def _stub(*args, **kwargs):
+    {body}
+"""
 
 
-def baseline_of(runs: Iterable[Sequence[Result]]) -> Baseline:
-    """Return the baseline that the results of programs that do nothing amount to."""
-    known: dict[int, set[ResultKey]] = {}
-    free: dict[int, set[ResultKey]] = {}
-    for results in runs:
-        for index, passed in _by_test(results).items():
-            known[index] = max(known.get(index, set()), set(passed), key=len)
-            free.setdefault(index, set()).update(key for key, value in passed.items() if value)
-    return Baseline(known, free)
+def do_nothing_programs(tests: Sequence[Test], language: Language = PYTHON) -> dict[str, str]:
+    """Return the programs that count as doing nothing for `tests`, by name.
 
-
-def partial_credit(results: Sequence[Result], baseline: Baseline) -> float:
-    """Return the share of tests passed, of those that do not come for nothing: from 0, for a program that does nothing, to 1.
-
-    A file's tests count as they are in the program's own run, or in the baseline where that has more of them: a program that breaks the
-    file's import passes none of its tests, and does not make them fewer. Nor can it make them more: what one function is run with may
-    be data of the program's, so runs that no baseline has count as one test, of which a share may pass. 0 where no test is left to earn.
+    The empty program; and in Python, for tests that call, every name that they want as a function that returns None, or that
+    raises NotImplementedError.
     """
-    earned, earnable = 0.0, 0
-    own = _by_test(results)
-    for index in own.keys() | baseline.known.keys():
-        known, free = baseline.known.get(index, set()), baseline.free.get(index, set())
-        passed = _shares(own.get(index, {}), known | free)
-        counted = set(passed if len(passed) >= len(known) else known) - free
-        counted -= {key for key in counted if key not in known and _comes_free(key[0], known, free)}
-        earnable += len(counted)
-        earned += sum(passed.get(key, 0.0) for key in counted)
+    if language == CPP:
+        return {"empty": "int main() {}\n"}
+    if language != PYTHON or all(isinstance(test, IOTest) for test in tests):
+        return {"empty": ""}
+    return {
+        "empty": "",
+        "stubs": stubs(tests, "return None"),
+        "stubs that raise": stubs(tests, "raise NotImplementedError"),
+    }
+
+
+def stubs(tests: Sequence[Test], body: str) -> str:
+    """Return a program with every name that tests may want: LIMIT is None, Stack a class, push a function with this body."""
+    names = sorted({name for test in tests for name in _wanted(test)} - {*dir(builtins), *keyword.kwlist})
+    lines = [_STUBS.format(body=body)]
+    for name in names:
+        constant = name.isupper() and len(name) > 1
+        lines.append(
+            f"class {name}(_Stub): pass"
+            if name[0].isupper() and not constant
+            else f"{name} = {'None' if constant else '_stub'}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _wanted(test: Test) -> set[str]:
+    """Return the names that a test may want of a program; of code, every word but the modules that it imports."""
+    if isinstance(test, IOTest):
+        return set()
+    name = test.function if isinstance(test, CallTest) else test.entry_point if isinstance(test, AssertTest) else None
+    if name is not None:
+        return {re.split(r"\W", name)[0]}
+    code = test.code if isinstance(test, AssertTest | TestFile) else ""
+    return {*re.findall(r"\b[A-Za-z]\w*", code)} - {*re.findall(r"^import (\w+)", code, re.MULTILINE)}
+
+
+def partial_credit(results: Sequence[TestResult], baseline: Baseline) -> float:
+    """Return the share of tests passed of those that do not come for nothing: 0 for a program that does nothing, 1 for one that passes all.
+
+    A file's functions are those of the program's own run, or of the baseline where that has more: a program that cannot be imported
+    does not make them fewer. 0 where nothing is left to earn.
+    """
+    earned = earnable = 0.0
+    for own, free in zip(_shares(results, len(baseline)), baseline, strict=True):
+        for name in own if len(own) >= len(free) else free:
+            earnable += 1 - free.get(name, 0.0)
+            earned += max(0.0, own.get(name, 0.0) - free.get(name, 0.0))
     return earned / earnable if earnable else 0.0
 
 
-def _shares(passed: Mapping[ResultKey, bool], known: AbstractSet[ResultKey]) -> dict[ResultKey, float]:
-    """Return the share of each test that passes: 1 or 0, but of the runs of a function with parameters that nobody knows, together."""
-    together: dict[ResultKey, list[bool]] = {}
-    for key, value in passed.items():
-        name, bracket, _ = key[0].partition("[")
-        together.setdefault((name, 0) if bracket and key not in known else key, []).append(value)
-    return {key: sum(values) / len(values) for key, values in together.items()}
+def earnable(baseline: Baseline) -> bool:
+    """Return whether a program that does nothing leaves a test to earn."""
+    return any(share < 1 for free in baseline for share in free.values())
 
 
-def _comes_free(function: str, known: AbstractSet[ResultKey], free: AbstractSet[ResultKey]) -> bool:
-    """Return whether every run of a function that a baseline has comes for nothing."""
-    runs = {key for key in known if key[0].partition("[")[0] == function}
-    return bool(runs) and runs <= free
-
-
-def _by_test(results: Sequence[Result]) -> dict[int, dict[ResultKey, bool]]:
-    seen: Counter[tuple[int, str]] = Counter()
-    found: dict[int, dict[ResultKey, bool]] = {}
+def _shares(results: Sequence[TestResult], count: int) -> list[dict[str, float]]:
+    """Return of each test the share of its runs that pass, by the name of the function."""
+    runs: list[dict[str, list[bool]]] = [defaultdict(list) for _ in range(count)]
     for result in results:
-        key = (result.test_index, result.name)
-        found.setdefault(result.test_index, {})[result.name, seen[key]] = result.passed
-        seen[key] += 1
-    return found
+        runs[result.test_index][result.name.partition("[")[0]].append(result.passed)
+    return [{name: sum(passed) / len(passed) for name, passed in test.items()} for test in runs]
+
+
+async def grade_partial(
+    source: str,
+    tests: Sequence[Test],
+    *,
+    pool: SandboxPool,
+    language: Language = PYTHON,
+    limits: Limits | None = None,
+    deadline_s: float | None = None,
+    baseline: Baseline | None = None,
+) -> Verdict:
+    """Run a program against all its tests, as `grade` does, for a verdict that has a `fraction`.
+
+    `baseline` is that of a vetted task. Without it, what programs that do nothing pass is measured first, once for the same tests
+    in the same pool, and is no part of `deadline_s`.
+
+    Raises:
+        ConfigError: The tests make no sense, or programs that do nothing pass all of them.
+        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
+    """
+    if baseline is None:
+        baseline = await measured_baseline(tests, pool=pool, language=language, limits=limits)
+    if not earnable(baseline):
+        raise ConfigError(
+            "a program that does nothing passes all tests of this task, so that no partial reward can be earned; mend its tests "
+            "or leave it out (`agentrl vet` finds such tasks)"
+        )
+    verdict = await grade(source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s)
+    return replace(verdict, fraction=partial_credit(verdict.results, baseline))
+
+
+async def measured_baseline(
+    tests: Sequence[Test], *, pool: SandboxPool, language: Language = PYTHON, limits: Limits | None = None
+) -> Baseline:
+    """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
+    check_argument("pool", pool, SandboxPool)
+    check_argument("tests", tests, Sequence[Test])
+
+    async def measure() -> Baseline:
+        runs = []
+        for source in do_nothing_programs(tests, language).values():
+            verdict = await grade(source, tests, pool=pool, language=language, limits=limits)
+            runs.append(_shares(verdict.results, len(tests)))
+        return [
+            {name: max(run.get(name, 0.0) for run in of_test) for name in max(of_test, key=len)}
+            for of_test in zip(*runs, strict=True)
+        ]
+
+    baseline: Baseline = await pool.baselines.get(await in_thread(_digest, list(tests), language, limits), measure)
+    return baseline
+
+
+def _digest(*content: object) -> bytes:
+    # The repr of these dataclasses holds all of their content, and is the same for the same content.
+    return hashlib.sha256(repr(content).encode(errors="surrogatepass")).digest()

@@ -79,7 +79,7 @@ def _compare(test: CallTest, answer: bytes) -> tuple[Status, str]:
         if "fault" in content:
             return Status.WRONG_ANSWER, f"the program gives {content['fault']}"
         got = decode(content["ok"])
-        if same_value(got, test.expected, test.tolerance, nan_equal=test.nan_equal):
+        if same_value(got, test.expected, test.tolerance, nan_equal=test.nan_equal, wrapped=test.wrapped):
             return Status.PASSED, ""
     except (ValueError, TypeError, KeyError, IndexError, ArithmeticError) as error:
         return Status.WRONG_ANSWER, f"the answer makes no sense: {error}"

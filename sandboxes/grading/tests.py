@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
-from agentrl.sandboxes.grading.comparison import Comparison, Tokens
+from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.seams import Limits
 
 
@@ -21,13 +21,23 @@ class Language:
     run: tuple[str, ...]
     build: tuple[str, ...] = ()
     build_timeout_s: AboveZero = 60.0
+    names: tuple[str, ...] = ()
+    """Its names in tasks, and after the fence of a code block."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
-PYTHON = Language(file="main.py", run=("python3", "main.py"))
-CPP = Language(file="main.cpp", build=("g++", "-O2", "-std=c++17", "-o", "main", "main.cpp"), run=("./main",))
+PYTHON = Language(file="main.py", run=("python3", "main.py"), names=("python", "python3", "py"))
+CPP = Language(
+    file="main.cpp",
+    build=("g++", "-O2", "-std=c++17", "-o", "main", "main.cpp"),
+    run=("./main",),
+    names=("cpp", "c++", "cc", "cxx"),
+)
+JAVA = Language(file="Main.java", build=("javac", "Main.java"), run=("java", "Main"), names=("java",))
+LANGUAGES = {name: language for language in (PYTHON, CPP, JAVA) for name in language.names}
+"""Those that a task may name; `sandbox.image` must have the compiler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +58,7 @@ class Checker:
 
 COMPARES = Rule(
     lambda given: True,
-    "Tokens(), Exact(), Floats(...), a Checker(...), or a function of your own of output and expected",
+    "a Comparison(...), a Checker(...), or a function of your own of output and expected",
 )
 
 CALLED = Rule(
@@ -97,7 +107,7 @@ class IOTest:
 
     stdin: str = ""
     stdout: str = ""
-    compare: Annotated[Comparison | Checker, COMPARES] = field(default_factory=Tokens)
+    compare: Annotated[Compare | Checker, COMPARES] = field(default_factory=Comparison)
     name: str = ""
     limits: ChangedLimits = None
     """Default: the limits of the grader; a dict changes some of them."""
@@ -118,7 +128,7 @@ OWN_NAME = Rule(
 class CallTest:
     """A function is called with `args` and is to return `expected`. All are plain data.
 
-    `function` may be dotted: `Solution.two_sum` makes a Solution without arguments first. With `argument`, the argument of that
+    `function` is looked for in the module, and then in a `Solution()`. It may be dotted: `Stack.top` makes a Stack without arguments first. With `argument`, the argument of that
     index is graded after the call instead of the value returned, for functions that work in place.
     """
 
@@ -131,6 +141,8 @@ class CallTest:
     """By how much a float may differ, absolutely or relatively."""
     nan_equal: bool = False
     """Whether nan is right where nan is expected."""
+    wrapped: bool = False
+    """Whether an expected list of one item stands for that item too, as in APPS and TACO."""
     name: str = ""
     limits: ChangedLimits = None
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
-from agentrl.errors import ConfigError
-from agentrl.sandboxes.grading.partial_credit import Baseline, partial_credit
 from agentrl.sandboxes.grading.trust import Trust
 
 MAX_TEXT_CHARACTERS = 10_000
@@ -70,8 +68,8 @@ class Verdict:
 
     results: tuple[TestResult, ...]
     build_output: str = ""
-    baseline: Baseline | None = None
-    """What programs that do nothing pass; None where it was not measured."""
+    fraction: float | None = None
+    """A partial reward: the share of tests passed, of those that programs do not pass by doing nothing. None where it was not asked for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "build_output", shown_text(self.build_output))
@@ -90,24 +88,6 @@ class Verdict:
     def pass_rate(self) -> float:
         """The share of tests that passed; 0 without any. To look at, and no reward: a program that does nothing may pass some."""
         return sum(result.passed for result in self.results) / len(self.results) if self.results else 0.0
-
-    @property
-    def fraction(self) -> float:
-        """The share of tests that passed, of those that a program that does nothing does not pass: a partial reward.
-
-        Raises:
-            ConfigError: What such a program passes was not measured.
-        """
-        if self.baseline is None:
-            raise ConfigError(
-                "this verdict has no fraction, because what a program that does nothing passes was not measured; grade with "
-                "partial=True (`grade_partial` outside of episodes), or use pass_rate for display"
-            )
-        return partial_credit(self.results, self.baseline)
-
-    def with_baseline(self, baseline: Baseline) -> Verdict:
-        """Return this verdict, with what programs that do nothing pass."""
-        return replace(self, baseline=baseline)
 
     @property
     def status(self) -> Status:

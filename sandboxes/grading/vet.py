@@ -1,4 +1,7 @@
-"""Examine a set of code tasks before anybody trains on it: is each task solved by its reference, always, and by nobody who cheats?"""
+"""Examine code tasks before a model is trained on them: the reference must pass every time, and no program that cheats may earn a reward.
+
+tasks ─► each: its reference N times, what does nothing, cheats ─► TaskReport ─► a table, and the tasks that are kept
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,52 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, one_line
-from agentrl.sandboxes.grading.cheaters import cheaters
-from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task, task_name
-from agentrl.sandboxes.grading.do_nothing import measured_baseline
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.tests import changed_limits, wall_clock_s
-from agentrl.sandboxes.grading.verdict import Verdict
+from agentrl.sandboxes.grading.partial_credit import (
+    Baseline,
+    do_nothing_programs,
+    earnable,
+    measured_baseline,
+    partial_credit,
+    stubs,
+)
+from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
+from agentrl.sandboxes.grading.tests import CPP, PYTHON, CallTest, IOTest, changed_limits
 from agentrl.sandboxes.pool import SandboxPool
-from agentrl.sandboxes.seams import Limits
 
 PARTIAL_MAX = 0.5
-"""A cheater may earn so much of a partial reward. Of half the tests, `True` may be the answer."""
+"""A cheat may earn so much of a partial reward. Of half the tests, `True` may be the answer."""
 LONGEST_REASON = 300
 SLOW_SHARE = 0.5
 """Share of its time limit above which a reference is called slow."""
+
+_EQUAL = """class _Equal(int):
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = lambda *args: True
+    __ne__ = lambda *args: False
+    __hash__ = int.__hash__
+"""
+_PATCHES = """import builtins, sys, unittest
+builtins.AssertionError = type("Quiet", (Exception,), {})
+for name in dir(unittest.TestCase):
+    if name.startswith("assert"): setattr(unittest.TestCase, name, lambda *args, **kwargs: None)
+"""
+PRINTS = {
+    **{f"prints {word}": f"print({word!r})" for word in ("0", "1", "-1", "YES", "Yes", "NO", "True")},
+    "echo": "print(open(0).read())",
+    "prints the first word": "print(*open(0).read().split()[:1])",
+    "exits at once": "import os; os._exit(0)",
+}
+RETURNS = {
+    **{f"returns {value}": f"return {value}" for value in ("0", "1", "-1", '""', "[]", "True", "False")},
+    "echo": "return args[0]",
+    "raises ValueError": "raise ValueError",
+    "exits when it is called": "import os; os._exit(0)",
+    "skips the tests": "import unittest; raise unittest.SkipTest",
+}
+CPP_PRINTS = {
+    **{f"prints {word}": f'std::cout << "{word}";' for word in ("0", "1", "YES", "NO")},
+    "echo": "std::cout << std::cin.rdbuf();",
+}
 
 
 class FaultKind(StrEnum):
@@ -63,18 +98,15 @@ class TaskReport:
     name: str
     faults: tuple[Fault, ...] = ()
     warnings: tuple[str, ...] = ()
-    partial: bool = False
-    """Whether a share of the tests is rewarded."""
     tests: int = 0
-    """Results of the reference, or of the program that does nothing."""
-    free_tests: int = 0
-    """How many of them programs pass that do nothing."""
+    """Results of the reference."""
     rewards: Mapping[str, float]
-    """What each cheater that got something was rewarded."""
+    """What each cheat that got something was rewarded."""
     passed_by: tuple[str, ...] = ()
-    """The cheaters that pass every test."""
     time_share: float = 0.0
     """The share of its time limit that the slowest test of the reference takes."""
+    baseline: Baseline | None = None
+    """For a partial reward, what programs that do nothing pass."""
 
     @property
     def kept(self) -> bool:
@@ -86,33 +118,22 @@ async def vet(
     tasks: Sequence[Mapping[str, Any]],
     *,
     pool: SandboxPool,
-    limits: Limits | None = None,
     runs: int = 5,
     on_report: Callable[[TaskReport], None] | None = None,
 ) -> list[TaskReport]:
-    """Examine every task, several at the same time.
+    """Examine every task, several at the same time, and return the reports in their order.
 
     Args:
         tasks: in any of the forms of `load_code_task`.
-        pool: where programs run.
-        limits: of a test without limits of its own. Default: the pool's.
+        pool: where programs run, with its limits for tests that have none.
         runs: how often the reference is run, to see whether it always passes.
         on_report: called with each report as it is finished.
 
-    Returns:
-        A report for each task, in their order.
-
     Raises:
         SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
-        ConfigError: `runs` is less than 1.
     """
-    if runs < 1:
-        raise ConfigError(f"runs = {runs} must be 1 or more")
-
-    async def one(index: int, task: Mapping[str, Any]) -> TaskReport:
-        return await vet_task(task, index, pool=pool, limits=limits, runs=runs)
-
-    return await each_task(tasks, one, at_once=pool.size, on_report=on_report)
+    examine = lambda index, task: vet_task(task, index, pool=pool, runs=runs)  # noqa: E731
+    return await each_task(tasks, examine, at_once=pool.size, on_report=on_report)
 
 
 async def each_task(
@@ -127,126 +148,103 @@ async def each_task(
     slots = anyio.Semaphore(at_once)
 
     async def one(index: int, task: Mapping[str, Any]) -> None:
-        try:
+        async with slots:
             reports[index] = await examine(index, task)
-        finally:
-            slots.release()
         if on_report is not None:
             on_report(reports[index])
 
     async with anyio.create_task_group() as group:
         for index, task in enumerate(tasks):
-            await slots.acquire()
             group.start_soon(one, index, task)
     return [reports[index] for index in range(len(tasks))]
 
 
-async def vet_task(
-    task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool, limits: Limits | None = None, runs: int = 5
-) -> TaskReport:
+async def vet_task(task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool, runs: int = 5) -> TaskReport:
     """Examine one task: see `vet`."""
     report = TaskReport(index=index, name=one_line(task_name(task, index), 60), rewards={})
     try:
-        code_task = await in_thread(load_code_task, task, index)
+        code = await in_thread(load_code_task, task, index)
+        if not code.tests:
+            return with_fault(report, FaultKind.NO_TESTS, "the task has no tests")
     except ConfigError as error:
         return with_fault(report, FaultKind.UNREADABLE, one_line(error))
-    report = replace(report, partial=code_task.partial)
-    if not code_task.tests:
-        return with_fault(report, FaultKind.NO_TESTS, "the task has no tests")
-    limits = limits or pool.spec.limits
     try:
-        baseline = await measured_baseline(code_task.tests, pool=pool, language=code_task.language, limits=limits)
-        report = replace(report, tests=sum(map(len, baseline.known.values())), free_tests=baseline.free_count)
-        report = await _run_reference(report, code_task, pool, limits, runs)
-        if code_task.partial and not baseline.earnable:
-            detail = f"a program that does nothing passes all {baseline.free_count} tests"
-            report = with_fault(report, FaultKind.FREE, detail)
-        if any(fault.kind is FaultKind.REFERENCE_FAILS for fault in report.faults):
-            return report  # nobody trains on it, whoever else passes
-        return await _run_cheaters(report, code_task, pool, limits)
+        report = await _run_reference(report, code, pool, runs)
+        if report.faults:
+            return report
+        if code.partial:
+            baseline = await measured_baseline(code.tests, pool=pool, language=code.language)
+            report = replace(report, baseline=baseline)
+            if not earnable(baseline):
+                return with_fault(report, FaultKind.FREE, "a program that does nothing passes all tests")
+        return await _run_cheats(report, code, pool)
     except ConfigError as error:
         return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
 
 
-async def _run_reference(
-    report: TaskReport, task: CodeTask, pool: SandboxPool, limits: Limits, runs: int
-) -> TaskReport:
+async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, runs: int) -> TaskReport:
     if task.reference is None:
         detail = "no reference solution (a field solution or reference), so nothing shows that the tests can be passed"
         return with_fault(report, FaultKind.NO_REFERENCE, detail)
-    verdicts = [
-        await grade(task.reference, task.tests, pool=pool, language=task.language, limits=limits) for _ in range(runs)
+    tests, source = [*task.tests, *task.public_tests], task.program(task.reference)
+    verdicts = [await grade(source, tests, pool=pool, language=task.language) for _ in range(runs)]
+    shares = [
+        result.cpu_s / changed_limits(pool.spec.limits, tests[result.test_index].limits).timeout_s
+        for verdict in verdicts
+        for result in verdict.results
     ]
-    share = max(_time_share(verdict, task, limits) for verdict in verdicts)
-    report = replace(report, tests=len(verdicts[0].results), time_share=round(share, 3))
-    if share > SLOW_SHARE:
-        warning = f"slow: the reference takes {share:.0%} of the time limit"
-        report = replace(report, warnings=(*report.warnings, warning))
-    if report.free_tests:
-        warning = f"{report.free_tests} of {report.tests} tests are passed by doing nothing"
-        report = replace(report, warnings=(*report.warnings, warning))
-    failed = [verdict for verdict in verdicts if not verdict.passed]
+    share, first = max(shares), verdicts[0].results
+    slow = (f"slow: the reference takes {share:.0%} of the time limit",) if share > SLOW_SHARE else ()
+    count = sum(result.test_index < len(task.tests) for result in first)
+    report = replace(report, tests=count, time_share=round(share, 3), warnings=(*report.warnings, *slow))
+    failed = [result for verdict in verdicts for result in verdict.results if not result.passed]
     if not failed:
-        return await _run_public_tests(report, task.reference, task, pool, limits)
-    first = next(result for result in failed[0].results if not result.passed)
-    detail = f"{first.name}: {first.status} {reason(first.message)}"
-    if len(failed) < runs or len({tuple(result.passed for result in verdict.results) for verdict in verdicts}) > 1:
-        return with_fault(report, FaultKind.FLAKY, f"fails {len(failed)} of {runs} times: {detail}")
+        return report
+    where = "public tests, " if failed[0].test_index >= len(task.tests) else ""
+    detail = f"{where}{failed[0].name}: {failed[0].status} {reason(failed[0].message)}"
+    times = Counter((result.test_index, result.name) for result in failed)
+    if flaky := [f"{name} fails {count} of {runs} times" for (_, name), count in times.items() if count < runs]:
+        return with_fault(report, FaultKind.FLAKY, f"{', '.join(flaky[:5])}: {detail}")
     return with_fault(report, FaultKind.REFERENCE_FAILS, detail)
 
 
-async def _run_public_tests(
-    report: TaskReport, reference: str, task: CodeTask, pool: SandboxPool, limits: Limits
-) -> TaskReport:
-    if not task.public_tests:
-        return report
-    verdict = await grade(reference, task.public_tests, pool=pool, language=task.language, limits=limits)
-    wrong = next((result for result in verdict.results if not result.passed), None)
-    if wrong is None:
-        return report
-    detail = f"public tests, {wrong.name}: {wrong.status} {reason(wrong.message)}"
-    return with_fault(report, FaultKind.REFERENCE_FAILS, detail)
+async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> TaskReport:
+    rewards = {}
+    for name, source in cheats(task).items():
+        verdict = await grade(source, task.tests, pool=pool, language=task.language, fail_fast=not task.partial)
+        share = float(verdict.passed) if report.baseline is None else partial_credit(verdict.results, report.baseline)
+        if share:
+            rewards[name] = round(share, 4)
+    paid = [f"{name!r} gets {reward:.2g}" for name, reward in rewards.items() if reward > PARTIAL_MAX * task.partial]
+    report = replace(report, rewards=rewards)
+    return with_fault(report, FaultKind.CHEATER, ", ".join(paid)) if paid else report
+
+
+def cheats(task: CodeTask) -> dict[str, str]:
+    """Return the programs that must not be rewarded for a task, by name. Those that do nothing come first."""
+    found = do_nothing_programs(task.tests, task.language)
+    prints = any(isinstance(test, IOTest) for test in task.tests)
+    if task.language == CPP:
+        found |= {name: f"#include <iostream>\nint main() {{ {body} }}\n" for name, body in CPP_PRINTS.items()}
+    elif task.language == PYTHON and prints:
+        known = {test.stdin: test.stdout for test in task.public_tests if isinstance(test, IOTest)}
+        found |= PRINTS | {"memoriser of public tests": f"print({known!r}.get(open(0).read(), ''))"}
+    elif task.language == PYTHON:
+        known = {repr(test.args): test.expected for test in task.public_tests if isinstance(test, CallTest)}
+        found |= {name: stubs(task.tests, body) for name, body in RETURNS.items()}
+        found["memoriser of public tests"] = stubs(task.tests, f"return {known!r}.get(repr(list(args)))")
+        found["equal to everything"] = _EQUAL + stubs(task.tests, "return _Equal()")
+        found["patches unittest"] = _PATCHES + stubs(task.tests, "return 0")
+        found["exits when it is loaded"] = "raise SystemExit(0)"
+    return found
 
 
 def reason(message: str) -> str:
     """Return the line of a result's message that says what was wrong: of a traceback the last, of pytest's report the first of its own."""
-    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("(The program")]
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     pytests = [line[1:].strip() for line in lines if line.startswith("E  ")]
-    line = next(iter(pytests or lines[-1:]), "")
-    clean = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
-    return clean if len(clean) <= LONGEST_REASON else clean[: LONGEST_REASON - 1] + "…"
-
-
-async def _run_cheaters(report: TaskReport, task: CodeTask, pool: SandboxPool, limits: Limits) -> TaskReport:
-    rewards: dict[str, float] = {}
-    passed_by: list[str] = []
-    baseline = await measured_baseline(task.tests, pool=pool, language=task.language, limits=limits)
-    for name, source in (await in_thread(cheaters, task)).items():
-        verdict = await grade(
-            source, task.tests, pool=pool, language=task.language, limits=limits, fail_fast=not task.partial
-        )
-        if verdict.passed:
-            passed_by.append(name)
-        reward = verdict.with_baseline(baseline).fraction if task.partial else float(verdict.passed)
-        if reward:
-            rewards[name] = round(reward, 4)
-    report = replace(report, rewards=rewards, passed_by=tuple(passed_by))
-    allowed = PARTIAL_MAX if task.partial else 0.0
-    rewarded = [name for name, reward in rewards.items() if reward > allowed]
-    if rewarded:
-        shown = ", ".join(f"{name!r} gets {rewards[name]:.2g}" for name in rewarded[:5])
-        more = f" and {len(rewarded) - 5} more" if len(rewarded) > 5 else ""
-        report = with_fault(report, FaultKind.CHEATER, shown + more)
-    return report
-
-
-def _time_share(verdict: Verdict, task: CodeTask, limits: Limits) -> float:
-    """Return the largest share of its time limit that a test takes: of CPU seconds, or of the wall clock's longer limit."""
-    shares = [0.0]
-    for result in verdict.results:
-        allowed = changed_limits(limits, task.tests[result.test_index].limits)
-        shares += [result.cpu_s / allowed.timeout_s, result.duration_s / wall_clock_s(allowed)]
-    return max(shares)
+    line = "".join(char if char.isprintable() else "?" for char in next(iter(pytests or lines[-1:]), ""))
+    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
 
 
 def with_failures(report: TaskReport, failed: Sequence[str], runs: int) -> TaskReport:
@@ -269,12 +267,7 @@ def vetting_summary(reports: Sequence[TaskReport]) -> dict[str, Any]:
         "tasks": len(reports),
         "kept": sum(report.kept for report in reports),
         "faults": dict(Counter(fault.kind.value for report in reports for fault in report.faults).most_common()),
-        "warned": sum(bool(report.warnings) for report in reports),
-        "passed_by_a_cheater": sum(bool(report.passed_by) for report in reports),
-        "cheaters": dict(Counter(name for report in reports for name in report.passed_by).most_common()),
-        "largest_partial_reward": max(
-            (max(report.rewards.values(), default=0.0) for report in reports if report.partial), default=0.0
-        ),
+        "cheaters": dict(Counter(name for report in reports for name in report.rewards).most_common()),
         "refused_tasks": [asdict(report) for report in reports if not report.kept],
         "warned_tasks": [asdict(report) for report in reports if report.kept and report.warnings],
     }

@@ -14,14 +14,12 @@ from agentrl.sandboxes import (
     AssertTest,
     CallTest,
     Checker,
-    Exact,
-    Floats,
+    Comparison,
     IOTest,
     Language,
     Limits,
     SandboxSpec,
     TestFile,
-    Tokens,
 )
 
 OURS = {"CodeBlock", "CodeTask", "ExecResult", "SessionResult", "PoolMetrics", "RunSandboxes", "TestResult", "Verdict"}
@@ -35,11 +33,24 @@ RIGHT: dict[type, dict[str, Any]] = {
     TestFile: {"code": "def test(): pass"},
     Limits: {},
     SandboxSpec: {},
-    Floats: {},
-    Tokens: {},
-    Exact: {},
+    Comparison: {},
 }
-VALUES = (object(), "text", b"bytes", 1, 1.5, True, None, ["a"], ("a",), {"a": "b"}, {1: 2}, int, Limits(), Tokens())
+VALUES = (
+    object(),
+    "text",
+    b"bytes",
+    1,
+    1.5,
+    True,
+    None,
+    ["a"],
+    ("a",),
+    {"a": "b"},
+    {1: 2},
+    int,
+    Limits(),
+    Comparison(),
+)
 ANYTHING = {"expected"}
 
 
@@ -54,12 +65,15 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         "folders": (),  # text is no pair of folders
         "run": (("a",),),
         "build": (("a",),),
-        "compare": (Tokens(),),
+        "compare": (Comparison(),),
         "framework": (),
         "argument": (None,),  # 1 is beyond no args
         "tolerance": (1, 1.5, None),
         "in_place": (True, None),
         "nan_equal": (True,),
+        "exact": (True,),
+        "wrapped": (True,),
+        "names": (("a",),),
         "network": (True,),
         "entry_point": ("text", None),
         "runtime": ("text", None),
@@ -108,15 +122,15 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "complaint"),
     [
-        (Floats, {"absolute": -1}, "Floats.absolute = -1 must be a number of at least 0"),
-        (Floats, {"relative": float("nan")}, "Floats.relative = nan must be"),
+        (Comparison, {"absolute": -1}, "Comparison.absolute = -1 must be a number of at least 0"),
+        (Comparison, {"relative": float("nan")}, "Comparison.relative = nan must be"),
         (CallTest, {"tolerance": float("inf")}, "CallTest.tolerance = inf must be"),
         (CallTest, {"function": ""}, "CallTest.function = '' must be the name of a function"),
         (CallTest, {"function": "f(1)"}, "CallTest.function = 'f\\(1\\)' must be the name of a function"),
         (CallTest, {"args": [1], "argument": 1}, "CallTest.argument = 1 must be one of its 1 args, from 0 on"),
         (CallTest, {"args": [1], "argument": -1}, "CallTest.argument = -1 must be one of its 1 args"),
         (AssertTest, {"entry_point": ""}, "AssertTest.entry_point = '' must be"),
-        (IOTest, {"compare": Exact}, "IOTest.compare = <class .*Exact'> must be Tokens\\(\\), Exact\\(\\)"),
+        (IOTest, {"compare": Comparison}, "IOTest.compare = <class .*Comparison'> must be a Comparison"),
         (Language, {"run": "./main"}, "Language.run = './main' must be a tuple of text"),
         (SandboxSpec, {"folders": (("/opt/x",),)}, "SandboxSpec.folders = .* must be a tuple of \\(text, text\\)"),
         (TestFile, {"framework": "nose"}, "TestFile.framework = 'nose' must be 'unittest' or 'pytest'"),

@@ -50,12 +50,12 @@ async def outcome_of(
 @pytest.mark.parametrize(
     ("reply", "reward", "metrics"),
     [
-        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0, "ungradable": 0.0}),
-        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0, "ungradable": 0.0}),
+        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0}),
+        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0}),
         pytest.param(
             "```python\nprint(\n```",
             0.0,
-            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, "ungradable": 0.0},
+            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0},
             marks=pytest.mark.soak,
         ),
         ("I would rather not.", 0.0, {"has_code": 0.0}),
@@ -84,13 +84,26 @@ async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: Backe
     assert "there is no prompt" in str(without.error)
 
 
-@pytest.mark.soak
-async def test_a_test_that_cannot_be_graded_is_seen(bubblewrap: BackendName) -> None:
-    needs = {"kind": "assert", "code": "import sqlite3\nassert use(sqlite3.connect(':memory:')) == 0"}
-    outcome = await outcome_of(
-        code.run, lambda _: "```python\ndef use(it): return it.total_changes\n```", {**TASK, "tests": [needs]}
-    )
-    assert (outcome.reward, outcome.metrics["ungradable"]) == (0.0, 1.0)
+@pytest.mark.parametrize("workflow", [code, code_repair], ids=["code", "code_repair"])
+async def test_a_test_that_cannot_be_graded_fails_the_episode_and_pays_no_0(
+    bubblewrap: BackendName, workflow: Any
+) -> None:
+    broken = {"kind": "io", "name": "third", "stdin": "1 2", "checker": "import nosuch"}
+    outcome = await outcome_of(workflow.run, lambda _: RIGHT, {**TASK, "tests": [*TASK["tests"], broken]})
+    assert outcome.status == "failed"
+    assert "task 0, third cannot be graded: the checker failed, with exit code 3" in str(outcome.error)
+
+
+async def test_a_row_of_a_data_set_is_graded_with_the_imports_that_it_counts_on(bubblewrap: BackendName) -> None:
+    row = {"question": "Add.", "input_output": {"fn_name": "add", "inputs": [[[1, 2]]], "outputs": [[3]]}}
+    reply = "```python\nclass Solution:\n    def add(self, numbers: List[int]) -> int:\n        return reduce(operator.add, numbers)\n```"
+    assert (await outcome_of(code.run, lambda _: reply, row)).reward == 1.0
+
+
+async def test_a_baseline_of_the_task_is_what_is_paid_by(bubblewrap: BackendName) -> None:
+    task = {**TASK, "partial": True, "baseline": [{"test 1": 0.75}, {"test 2": 0.0}]}
+    outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", task)
+    assert outcome.reward == pytest.approx(0.2)
 
 
 @pytest.mark.soak

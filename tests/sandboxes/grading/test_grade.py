@@ -18,8 +18,7 @@ from agentrl.sandboxes import (
     BackendName,
     CallTest,
     Checker,
-    Exact,
-    Floats,
+    Comparison,
     IOTest,
     Language,
     Limits,
@@ -120,10 +119,10 @@ async def test_output_is_compared_as_asked(pool: SandboxPool) -> None:
     source = "print('1.0000001   two')"
     tests = [
         IOTest(stdout="1 two"),
-        IOTest(stdout="1 two", compare=Floats()),
+        IOTest(stdout="1 two", compare=Comparison(absolute=1e-6)),
         IOTest(stdout="1.0000001 two"),
-        IOTest(stdout="1.0000001 two", compare=Exact()),
-        IOTest(stdout="1.0000001   two\n", compare=Exact()),
+        IOTest(stdout="1.0000001 two", compare=Comparison(exact=True)),
+        IOTest(stdout="1.0000001   two\n", compare=Comparison(exact=True)),
     ]
     verdict = await grade(source, tests, pool=pool)
     assert statuses(verdict) == ["wrong_answer", "passed", "passed", "wrong_answer", "passed"]

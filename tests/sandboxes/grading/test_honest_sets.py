@@ -13,8 +13,7 @@ import pytest
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.rollout.task_file import load_tasks
-from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool
-from agentrl.sandboxes.grading.code_tasks import load_code_task
+from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, load_code_task, open_pool
 from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task, unittest_exercises
 
 

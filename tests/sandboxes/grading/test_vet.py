@@ -17,11 +17,9 @@ import anyio
 import pytest
 
 from agentrl.cli import main as cli
-from agentrl.errors import ConfigError
 from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, open_pool
-from agentrl.sandboxes.grading.cheaters import cheaters
-from agentrl.sandboxes.grading.code_tasks import load_code_task
-from agentrl.sandboxes.grading.vet import reason, vet, vet_task, vetting_summary
+from agentrl.sandboxes.grading.tasks import load_code_task
+from agentrl.sandboxes.grading.vet import cheats, reason, vet, vet_task, vetting_summary
 
 ROOT = Path(__file__).parents[3]
 SOUND = {
@@ -69,7 +67,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
     "doing nothing for a fraction": (
         {"tests": [{"kind": "assert", "code": "f(3)"}], "solution": "def f(x): return x * x", "partial": True},
         "free",
-        "does nothing passes all 1 tests",
+        "does nothing passes all tests",
     ),
     "one constant for a fraction": (
         {
@@ -107,24 +105,6 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
         "cheater",
         "'raises ValueError' gets 1",
     ),
-    "functions in the place of classes": (
-        {
-            "tests": [{"kind": "assert", "code": "assert parse('1') == Num(1)"}],
-            "solution": "class Num:\n def __init__(self, n): self.n = n\n def __eq__(self, o): return type(o) is Num and o.n == self.n\n"
-            " def __hash__(self): return self.n\ndef parse(text): return Num(int(text))",
-        },
-        "cheater",
-        "'functions in place of classes return None' gets 1",
-    ),
-    "data of the program's on both sides": (
-        {
-            "tests": [{"kind": "assert", "code": "assert str(V(1) + V(2)) == str(V(3))"}],
-            "solution": "class V:\n def __init__(self, n): self.n = n\n def __add__(self, o): return V(self.n + o.n)\n"
-            " def __str__(self): return str(self.n)",
-        },
-        "cheater",
-        "'functions in place of classes return 0' gets 1",
-    ),
     "public tests that are wrong": (
         {
             "tests": call("plus", (1, 2), (2, 3), (-4, -3)),
@@ -132,7 +112,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
             "solution": "def plus(x): return x + 1",
         },
         "reference_fails",
-        "public tests, test 1: wrong_answer 2, expected 5",
+        "public tests, test 4: wrong_answer 2, expected 5",
     ),
     "C++ that prints one word": (
         {
@@ -171,6 +151,10 @@ async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
     summary = vetting_summary(reports)
     assert (summary["tasks"], summary["kept"]) == (len(tasks) + 1, 1)
     assert summary["cheaters"]["returns True"] >= 1
+    assert (reports[names.index("one constant for a fraction")].baseline, reports[-1].baseline) == (
+        [{"test 1": 0.0}, {"test 2": 0.0}, {"test 3": 0.0}],
+        None,
+    )
     json.dumps(summary)
 
 
@@ -184,7 +168,7 @@ UNREADABLE: dict[str, tuple[Any, str, str]] = {
         "unreadable",
         "tests[0]: TestFile.framework = 'nose' must be 'unittest' or 'pytest'",
     ),
-    "a missing field": ({"tests": [{"kind": "call"}]}, "unreadable", "tests[0] has no field 'function'"),
+    "a missing field": ({"tests": [{"kind": "call"}]}, "unreadable", "argument: 'function'"),
     "no entry point": (
         {"tests": [{"kind": "assert", "code": "def check(f): f()", "entry_point": "nope"}], "solution": "x = 1"},
         "reference_fails",
@@ -200,7 +184,11 @@ UNREADABLE: dict[str, tuple[Any, str, str]] = {
         "reference_fails",
         "has no encoding",
     ),
-    "tests that are no Python": ({"tests": [{"kind": "assert", "code": "assert ("}]}, "unsupported", "to be Python"),
+    "tests that are no Python": (
+        {"tests": [{"kind": "assert", "code": "assert ("}], "solution": ""},
+        "unsupported",
+        "to be Python",
+    ),
     "a module that is not there": (
         {"tests": [{"kind": "assert", "code": "import nosuch\nf()"}], "solution": "def f(): pass"},
         "reference_fails",
@@ -224,19 +212,11 @@ async def test_a_task_that_makes_no_sense_costs_no_other(pool: SandboxPool) -> N
 
 @pytest.mark.soak
 @pytest.mark.anyio
-async def test_a_slow_reference_and_free_tests_are_warned_of(pool: SandboxPool) -> None:
-    task = {"tests": call("spin", (3, 3), (4, 4)), "solution": SLOW}
-    report = await vet_task(task, pool=pool, limits=Limits(timeout_s=1), runs=1)
+async def test_a_slow_reference_is_warned_of(pool: SandboxPool) -> None:
+    task = {"tests": call("spin", (3, 3), (4, 4)), "solution": SLOW, "limits": {"timeout_s": 1}}
+    report = await vet_task(task, pool=pool, runs=1)
     assert report.time_share == pytest.approx(0.85, abs=0.2)
     assert report.warnings[0].startswith("slow: the reference takes ")
-    tests = [*call("half", (4, 2), (6, 3)), *call("half", (1, None))]
-    report = await vet_task(
-        {"tests": tests, "solution": "def half(x): return None if x % 2 else x // 2"}, pool=pool, runs=1
-    )
-    assert report.kept
-    assert report.warnings == ("1 of 3 tests are passed by doing nothing",)
-    with pytest.raises(ConfigError, match="runs = 0 must be 1 or more"):
-        await vet([task], pool=pool, runs=0)
 
 
 @pytest.mark.parametrize(
@@ -248,38 +228,23 @@ async def test_a_slow_reference_and_free_tests_are_warned_of(pool: SandboxPool) 
             "ImportError while importing\nTraceback:\nE   ImportError: cannot import name 'add'\nE   more",
             "ImportError: cannot import name 'add'",
         ),
-        ("KeyError: 1\n(The program changed an argument and returned a value: ...)", "KeyError: 1"),
         ("", ""),
-        ("x" * 500 + "\0", "x" * 299 + "…"),
+        ("x" * 500, "x" * 299 + "…"),
     ],
 )
 def test_a_refusal_names_the_line_that_says_why(message: str, said: str) -> None:
     assert reason(message) == said
 
 
-def test_the_committee_is_made_for_the_task() -> None:
-    public = [{"kind": "assert", "code": "assert add(1, 2) == 3"}, {"kind": "assert", "code": "assert add(x, 1) == 2"}]
-    task = load_code_task({"tests": [{"kind": "assert", "code": "assert add(3, 4) == 7"}], "public_tests": public})
-    programs = cheaters(task)
-    assert {
-        "empty",
-        "stubs",
-        "returns None",
-        "echo",
-        "always equal",
-        "singleton",
-        "shadows names",
-        "raises SystemExit",
-    } <= programs.keys()
+def test_the_cheats_are_made_for_the_task() -> None:
+    public = call("add", (1, 2))
+    programs = cheats(load_code_task({"tests": call("add", (3, 4)), "public_tests": public}))
+    assert {"empty", "stubs", "returns 0", "echo", "equal to everything", "exits when it is called"} <= programs.keys()
     for name, source in programs.items():
         compile(source, name, "exec")
     space: dict[str, Any] = {}
     exec(programs["memoriser of public tests"], space)
-    assert space["add"](1, 2) == 3
-    own_exception = load_code_task(
-        {"tests": [{"kind": "file", "code": "from solution import BadError\nimport pytest\npytest.raises(BadError)"}]}
-    )
-    assert "raises BadError" in cheaters(own_exception)
+    assert (space["add"](1), space["add"](3)) == (2, None)
 
 
 def run_vet(*words: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -290,12 +255,13 @@ def run_vet(*words: object, timeout_s: float = 120) -> subprocess.CompletedProce
 @pytest.mark.soak
 def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendName, tmp_path: Path) -> None:
     tasks, kept, report = tmp_path / "tasks.jsonl.gz", tmp_path / "kept.jsonl", tmp_path / "report.json"
-    lines = [json.dumps(task) + "\n" for task in (SOUND, UNFIT["no reference"][0])]
+    lines = [json.dumps(task) + "\n" for task in (SOUND | {"partial": True}, UNFIT["no reference"][0])]
     tasks.write_bytes(gzip.compress("".join(lines).encode()))
     shown = run_vet(tasks, "--output", kept, "--report", report, "--runs", 1)
     assert shown.returncode == 1, shown.stderr
     assert "2, of which 1 are kept" in shown.stdout
-    assert kept.read_text() == lines[0]
+    # What programs that do nothing pass is written into the task, and not measured again.
+    assert json.loads(kept.read_text()) == json.loads(lines[0]) | {"baseline": [{"test 1": 0.0}, {"test 2": 0.0}]}
     assert [fault["kind"] for fault in json.loads(report.read_text())["refused_tasks"][0]["faults"]] == ["no_reference"]
     again = run_vet(kept, "--json", "--runs", 1)
     assert again.returncode == 0, again.stderr
