@@ -2,6 +2,7 @@
 
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.hosted import HostedSandbox, HostedService
 from agentrl.sandboxes.choose import BackendName, choose_backend, open_sandbox
 from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task
 from agentrl.sandboxes.grading.comparison import Comparison, Exact, Floats, Tokens
@@ -36,6 +37,8 @@ __all__ = [
     "Exact",
     "ExecResult",
     "Floats",
+    "HostedSandbox",
+    "HostedService",
     "IOTest",
     "Language",
     "Limits",
