@@ -2,6 +2,7 @@
 
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.hosted import HostedSandbox, HostedService
 from agentrl.sandboxes.choose import BackendName, choose_backend, open_sandbox
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
@@ -47,6 +48,8 @@ __all__ = [
     "Docker",
     "EndReason",
     "ExecResult",
+    "HostedSandbox",
+    "HostedService",
     "IOTest",
     "Language",
     "Limits",

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal, get_args
+from importlib.metadata import entry_points
+from typing import Any, Literal, get_args
 
 import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.hosted import Hosted
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
-from agentrl.sandboxes.backends.podman import Podman
-from agentrl.sandboxes.plugins import load_plugin, plugin_names
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
 
-BackendName = Literal["auto", "docker", "bubblewrap", "podman", "UNSAFE_no_isolation"]
+BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {
     "docker": Docker,
     "bubblewrap": Bubblewrap,
-    "podman": Podman,
     "UNSAFE_no_isolation": NoIsolation,
 }
+OWN_NAMES: tuple[str, ...] = get_args(BackendName)
+GROUP = "agentrl.sandboxes"
+"""Of the entry points."""
 START_TIMEOUT_S = 60.0
 AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
@@ -44,7 +46,7 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
         SandboxError: It, or all of `order`, cannot be used.
         ConfigError: There is no backend of that name.
     """
-    chosen = await in_thread(plugin_of_name, name) if isinstance(name, str) else name
+    chosen = await in_thread(plugin_of_name, name) if isinstance(name, str) and name not in OWN_NAMES else name
     if not isinstance(chosen, str):
         await chosen.prepare(spec)
         return chosen
@@ -62,20 +64,46 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
     raise SandboxError("no sandbox backend works here. " + "; ".join(reasons))
 
 
-def plugin_of_name(name: str) -> str | Backend:
-    """Return a new backend of the installed package that has one of this name; the name itself where it is one of agentrl's.
+def plugin_of_name(name: str) -> Backend:
+    """Return the backend of the installed package that has one of this name: its entry point in the group `agentrl.sandboxes`.
 
     Raises:
-        ConfigError: There is none of this name, or that of the package cannot be used.
+        ConfigError: There is none of this name, or more than one, or it cannot be imported or made.
     """
-    own_names = get_args(BackendName)
-    if name in own_names:
-        return name
-    plugin = load_plugin(name)
-    if plugin is None:
-        known = ", ".join((*own_names, *plugin_names()))
-        raise ConfigError(f"backend = {name!r}; use one of {known}, or python:FILE:FACTORY for one of yours")
-    return plugin
+    found = entry_points(group=GROUP)
+    mine = [entry for entry in found if entry.name == name]
+    if len(mine) != 1:
+        known = ", ".join((*OWN_NAMES, *sorted({entry.name for entry in found})))
+        raise ConfigError(
+            f"backend = {name!r} is of {len(mine)} installed packages; use one of {known}, or python:FILE:FACTORY for one of yours"
+        )
+    where = f"backend = {name!r} ({mine[0].value})"
+    try:
+        factory = mine[0].load()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
+    return make_backend(factory, where)
+
+
+def make_backend(factory: Callable[[], Any], where: str) -> Backend:
+    """Return the backend that a class or function makes, which is one, or a service of hosted sandboxes.
+
+    Args:
+        factory: It takes no arguments.
+        where: The beginning of messages.
+
+    Raises:
+        ConfigError: It cannot be called, or what it makes is neither.
+    """
+    try:
+        made = factory()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where} cannot be made: {type(error).__name__}: {one_line(error)}") from error
+    if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "start", None)):
+        raise ConfigError(
+            f"{where} made {type(made).__name__}; it needs a `name` and `async def start(spec)`, as agentrl.sandboxes.HostedService has them"
+        )
+    return made if hasattr(made, "prepare") else Hosted(made)
 
 
 @asynccontextmanager
@@ -130,5 +158,4 @@ async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = 
             await tasks.start(sandbox.serve)
         if bound.cancelled_caught:
             raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
-        await sandbox.greet()
         yield sandbox

@@ -1,281 +1,145 @@
-"""Does each limit hold, here, on each backend? Programs that go against one limit each, and what became of them.
+"""Does each limit hold, here, on each backend? Programs that go against one limit each, and how they ended.
 
 `agentrl doctor --limits` prints the table; the test suite asserts every line of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agentrl.machine.sandbox_bounds import FILES
-from agentrl.sandboxes.choose import BackendName, choose_backend, start_sandbox
-from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.choose import choose_backend, start_sandbox
 from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
 
-LIMITS = Limits(
-    timeout_s=1.0, memory_mb=256, disk_mb=32, file_mb=8, output_mb=1, processes=16, open_files=32, cpu_s=None
-)
+LIMITS = Limits(timeout_s=1.0, memory_mb=256, disk_mb=32, file_mb=8, output_mb=1, processes=16, open_files=32)
+SLOW = LIMITS.but(timeout_s=30)
+"""For programs that another limit ends."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A program that goes against a limit."""
+@dataclass(frozen=True)
+class Probe:
+    """A program that goes against a limit, and how it ends where the limit holds."""
 
     limit: str
     does: str
     code: str
-    holds: Callable[[ExecResult], bool]
-    limits: Limits = LIMITS
+    ends: EndReason | str | int
+    """The reason of its end, the text that it prints, or the largest number that it may print."""
+    limits: Limits = SLOW
     needs_control_group: bool = False
     """Whether it holds only where a control group counts."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """What became of an attempt."""
-
-    attempt: Attempt
-    done: ExecResult
-    holds: bool
-
-    @property
-    def text(self) -> str:
-        """In a few words."""
-        done = self.done
-        said = done.stdout[-60:].decode(errors="replace").strip() if len(done.stdout) < 1000 else ""
-        shown = said or {"exit": f"exit code {done.exit_code}", "signal": f"signal {done.signal}"}.get(
-            done.end_reason, ""
-        )
-        parts = [done.end_reason.replace("_", " ")] if done.end_reason not in ("exit", "signal") else []
-        parts += [shown] if shown and not parts else []
-        if done.end_reason == EndReason.TIMEOUT:
-            parts.append(f"after {done.duration_s:.2f} s, {done.cpu_s:.2f} s of CPU")
-        if done.end_reason == EndReason.OUT_OF_MEMORY:
-            parts.append(f"at {done.peak_memory_bytes / 2**20:.0f} MB")
-        if done.end_reason == EndReason.OUTPUT_LIMIT:
-            parts.append(f"at {len(done.stdout + done.stderr) / 2**20:.1f} MB")
-        fails = "DOES NOT HOLD without a control group: " if self.attempt.needs_control_group else "DOES NOT HOLD: "
-        return ("" if self.holds else fails) + ", ".join(parts)
+    def holds(self, done: ExecResult) -> bool:
+        """Return whether the limit held."""
+        said = done.stdout.decode(errors="replace").strip()
+        if isinstance(self.ends, int):
+            return said.isdigit() and int(said) <= self.ends
+        return self.ends == (done.end_reason if isinstance(self.ends, EndReason) else said)
 
 
-def _said(text: str) -> Callable[[ExecResult], bool]:
-    return lambda done: done.stdout.decode(errors="replace").strip() == text
+def counts(step: str, start: str = "pass") -> str:
+    """Return a program that does something until it may not, and prints how often it did."""
+    return f"import os, resource, signal, time\n{start}\nn, kept = 0, []\ntry:\n    while True:\n        {step}\n        n += 1\nexcept OSError: print(n)"
 
 
-def _ended(how: EndReason) -> Callable[[ExecResult], bool]:
-    return lambda done: done.end_reason is how
+def refused(*attempts: str) -> str:
+    """Return a program that prints whether each of its attempts, which are expressions, is refused."""
+    return f"""
+import ctypes, os, socket
+libc = ctypes.CDLL(None)
+def fails(attempt):
+    try: return eval(attempt) == -1
+    except OSError: return True
+given = [attempt for attempt in {attempts!r} if not fails(attempt)]
+print(given or 'refused')
+"""
 
 
-def _counts(most: int) -> Callable[[ExecResult], bool]:
-    return lambda done: done.stdout.strip().isdigit() and int(done.stdout) <= most
-
-
-ATTEMPTS = (
-    Attempt(
-        limit="timeout_s = 1",
-        does="sleeps for ever",
-        code="import time\ntime.sleep(1000)",
-        holds=lambda done: done.end_reason is EndReason.TIMEOUT and done.duration_s < 2,
+HOARD = "kept = []\nwhile True: kept.append(bytearray(b'x') * 2**20)"
+DEAF = "import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass"
+CROWD = "import os, time\nfor _ in range(11):\n    if os.fork() == 0: break\nkept = bytearray(b'x') * (40 * 2**20)\ntime.sleep(5)"
+PROBES = (
+    Probe("timeout_s = 1", "sleeps for ever", "import time; time.sleep(1000)", EndReason.TIMEOUT, LIMITS),
+    Probe("timeout_s = 1", "ignores every signal and loops", DEAF, EndReason.TIMEOUT, LIMITS),
+    Probe("cpu_s = 1", "loops", "while True: pass", EndReason.TIMEOUT, SLOW.but(cpu_s=1)),
+    Probe("memory_mb = 256", "hoards, 1 MB at a time", HOARD, EndReason.OUT_OF_MEMORY),
+    Probe("memory_mb = 256", "hoards 40 MB in each of 12 processes", CROWD, EndReason.OUT_OF_MEMORY, SLOW, True),
+    Probe(
+        "memory_mb = 256", "asks for 10 GB", "try: bytearray(10**10)\nexcept MemoryError: print('refused')", "refused"
     ),
-    Attempt(
-        limit="timeout_s = 1",
-        does="ignores every signal and loops",
-        code="import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
-        holds=_ended(EndReason.TIMEOUT),
+    Probe("memory_mb = 256", "writes to its input", refused("os.write(0, b'x')"), "refused"),
+    Probe("disk_mb = 32", "writes files", counts("open(f'/sandbox/{n}', 'wb', 0).write(b'x' * 2**20)"), 32),
+    Probe(
+        "file_mb = 8",
+        "writes one file",
+        counts("kept[0].write(b'x' * 2**20)", "pass").replace("[]", "[open('/tmp/f', 'wb', 0)]"),
+        8,
     ),
-    Attempt(
-        limit="cpu_s = 0.5",
-        does="loops in four processes",
-        code="import os\nos.fork(); os.fork()\nwhile True: pass",
-        limits=LIMITS.but(timeout_s=10, cpu_s=0.5),
-        holds=lambda done: done.end_reason is EndReason.TIMEOUT and done.cpu_s < 1.5,
+    Probe("output_mb = 1", "prints for ever", "while True: print('x' * 1000)", EndReason.OUTPUT_LIMIT),
+    Probe("processes = 16", "forks", counts("os.fork() or time.sleep(100)"), 16),
+    Probe("open_files = 32", "opens files", counts("kept.append(open('/dev/null'))"), 32),
+    Probe(
+        "network = false",
+        "connects, and looks up a name",
+        refused("socket.create_connection(('1.1.1.1', 53), 1)", "socket.create_connection(('example.com', 80), 1)"),
+        "refused",
     ),
-    Attempt(
-        limit="cpus = 1",
-        does="loops in four processes for 1 s",
-        code="import os\nos.fork(); os.fork()\nwhile True: pass",
-        holds=lambda done: done.cpu_s < 1.4 * done.duration_s,
+    Probe(
+        "read-only root",
+        "writes to it",
+        refused(*(f"open('/{folder}x', 'w')" for folder in ("", "usr/", "etc/", "dev/", "venv/", "proc/sys/"))),
+        "refused",
     ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="hoards, 1 MB at a time",
-        code="hoard = []\nwhile True: hoard.append(bytearray(b'x') * 2**20)",
-        holds=_ended(EndReason.OUT_OF_MEMORY),
+    Probe(
+        "no privileges",
+        "becomes root, mounts, makes namespaces, traces process 1",
+        refused(
+            "libc.setuid(0)",
+            "libc.mount(b'x', b'/tmp', b'tmpfs', 0, 0)",
+            "libc.unshare(0x10000000)",
+            "libc.ptrace(16, 1, 0, 0)",
+            "os.kill(1, 9) or os.open('/proc/1/mem', 0)",
+            "os.listdir('/proc/1/fd')",
+        ),
+        "refused",
     ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="hoards 40 MB in each of 10 processes",
-        code="import os, time\nfor _ in range(9):\n    if os.fork() == 0: break\nhoard = bytearray(b'x') * (40 * 2**20)\ntime.sleep(100)",
-        holds=_ended(EndReason.OUT_OF_MEMORY),
-    ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="hoards in a thread when its first thread has ended",
-        code="import ctypes, os, threading, time\ndef hoard():\n    time.sleep(0.02)\n    kept = []\n    for _ in range(45):\n        kept.append(bytearray(b'x') * 10_000_000)\n        time.sleep(0.01)\n    os._exit(0)\nthreading.Thread(target=hoard).start()\nctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
-        limits=LIMITS.but(timeout_s=5),
-        holds=_ended(EndReason.OUT_OF_MEMORY),
-    ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="hoards in the file that is its input",
-        code="import os\ntry: print(os.write(0, b'x' * 2**20))\nexcept PermissionError: print('refused')",
-        holds=_said("refused"),
-    ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="asks for 10 GB at once",
-        code="try: bytearray(10 * 2**30)\nexcept MemoryError: print('refused')",
-        holds=_said("refused"),
-    ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="hoards shared memory, and gives its pages back",
-        code="import mmap\nhoard = []\ntry:\n    while len(hoard) < 1500:\n        hoard.append(mmap.mmap(-1, 2**20))\n        hoard[-1].write(b'x' * 2**20)\n        hoard[-1].madvise(mmap.MADV_DONTNEED)\nexcept OSError: pass\nprint(len(hoard))",
-        limits=LIMITS.but(timeout_s=10),
-        holds=lambda done: done.end_reason is EndReason.OUT_OF_MEMORY or _counts(0)(done),
-    ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="hoards in files of memory that nobody maps",
-        code="import os\nn = 0\ntry:\n    while n < 1500:\n        os.write(os.memfd_create(str(n)), b'x' * 2**23)\n        n += 8\nexcept OSError: pass\nprint(n)",
-        limits=LIMITS.but(timeout_s=10, open_files=512),
-        holds=lambda done: done.end_reason is EndReason.OUT_OF_MEMORY or _counts(0)(done),
-    ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="hoards page tables",
-        code="import ctypes\nl = ctypes.CDLL(None)\nl.mmap.restype = ctypes.c_void_p\nl.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\nwhile True:\n    start = l.mmap(None, 2**30, 1, 0x4022, -1, 0)\n    for page in range(start, start + 2**30, 2**21): ctypes.c_char.from_address(page).value",
-        limits=LIMITS.but(timeout_s=30),
-        holds=_ended(EndReason.OUT_OF_MEMORY),
-    ),
-    Attempt(
-        limit="memory_mb = 256",
-        does="fills the buffers of sockets",
-        code="import os, socket, time\nos.fork(); os.fork(); os.fork()\nhoard = []\ntry:\n    while True:\n        hoard.append(socket.socketpair())\n        for end in hoard[-1]:\n            end.setblocking(False)\n            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**24)\n            try:\n                while True: end.send(b'x' * 65536)\n            except BlockingIOError: pass\nexcept OSError: time.sleep(100)",
-        limits=LIMITS.but(timeout_s=4, open_files=512),
-        holds=_ended(EndReason.OUT_OF_MEMORY),
-        needs_control_group=True,
-    ),
-    Attempt(
-        limit="cpu_s = 0.5",
-        does="loops in children that nobody waits for",
-        code="import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n    if os.fork() == 0:\n        while time.process_time() < 0.1: pass\n        os._exit(0)\n    try: os.wait()\n    except OSError: pass",
-        limits=LIMITS.but(timeout_s=10, cpu_s=0.5),
-        holds=lambda done: done.end_reason is EndReason.TIMEOUT and 0.5 < done.cpu_s < 1.5,
-    ),
-    Attempt(
-        limit="cpu_s = 0.5",
-        does="loops in short-lived children that nobody waits for",
-        code="import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n    if os.fork() == 0:\n        while time.process_time() < 0.004: pass\n        os._exit(0)\n    try: os.wait()\n    except OSError: pass",
-        limits=LIMITS.but(timeout_s=8, cpu_s=0.5),
-        holds=lambda done: done.end_reason is EndReason.TIMEOUT and 0.5 < done.cpu_s < 1.5,
-        needs_control_group=True,
-    ),
-    Attempt(
-        limit="files",
-        does="makes empty files until it may not",
-        code="n = 0\ntry:\n    while n < 400_000:\n        open(f'/tmp/{n}', 'w').close()\n        n += 1\nexcept OSError: print(n)",
-        limits=LIMITS.but(timeout_s=20),
-        holds=_counts(FILES),
-    ),
-    Attempt(
-        limit="what nothing counts",
-        does="asks for aio, io_uring, a memfd of huge pages, secret memory, an LDT, keys",
-        code="import ctypes\nl, p = ctypes.CDLL(None), ctypes.create_string_buffer(256)\nx86 = ctypes.sizeof(ctypes.c_long) == 8 and __import__('os').uname().machine == 'x86_64'\ncalls = [(206 if x86 else 0, 65536, p), (425, 8, p), (319 if x86 else 279, b'x', 4), (447, 0), (248 if x86 else 217, b'user', b'x', b'x', 1, -4)] + [(154, 1, p, 16)] * x86\nprint('refused' if {l.syscall(*c) for c in calls} == {-1} else 'given')",
-        holds=_said("refused"),
-    ),
-    Attempt(
-        limit="network = false",
-        does="opens a socket of every family",
-        code="import socket\nn = set()\nfor f in range(64):\n    for kind in (1, 2, 3, 5):\n        try: socket.socket(f, kind).close(); n.add(f)\n        except OSError: pass\nprint(sorted(n))",
-        holds=_said("[1, 2, 10]"),
-    ),
-    Attempt(
-        limit="processes = 16",
-        does="forks until it may not",
-        code="import os, time\nn = 1\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(100)\n        n += 1\nexcept OSError: print(n)",
-        holds=_counts(LIMITS.processes),
-    ),
-    Attempt(
-        limit="disk_mb = 32",
-        does="writes files until it may not",
-        code="n = 0\ntry:\n    while True:\n        open(f'/sandbox/{n}', 'wb').write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
-        holds=_counts(LIMITS.disk_mb),
-    ),
-    Attempt(
-        limit="file_mb = 8",
-        does="writes one file until it may not",
-        code="import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nf, n = open('/sandbox/f', 'wb', 0), 0\ntry:\n    while True:\n        f.write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
-        holds=_counts(LIMITS.file_mb),
-    ),
-    Attempt(
-        limit="open_files = 32",
-        does="opens files until it may not",
-        code="hoard = []\ntry:\n    while True: hoard.append(open('/dev/null'))\nexcept OSError: print(len(hoard))",
-        holds=_counts(LIMITS.open_files),
-    ),
-    Attempt(
-        limit="output_mb = 1",
-        does="writes 1 GB to its output",
-        code="import os\nfor _ in range(2**14): os.write(1, b'x' * 2**16)",
-        holds=_ended(EndReason.OUTPUT_LIMIT),
-    ),
-    Attempt(
-        limit="network = false",
-        does="connects, and looks up a name",
-        code="import socket\nn = 0\nfor a in (('1.1.1.1', 53), ('127.0.0.1', 22), ('example.com', 80)):\n    try: socket.create_connection(a, 0.5)\n    except OSError: n += 1\nprint('refused' if n == 3 else 'connected')",
-        holds=_said("refused"),
-    ),
-    Attempt(
-        limit="read-only root",
-        does="writes to /, /usr, /etc, /var and /dev",
-        code="n = 0\nfor p in ('/x', '/usr/x', '/etc/x', '/var/x', '/dev/x', '/bin/x'):\n    try: open(p, 'w')\n    except OSError: n += 1\nprint('refused' if n == 6 else 'written')",
-        holds=_said("refused"),
-    ),
-    Attempt(
-        limit="no privileges",
-        does="becomes root, mounts, unshares, traces process 1",
-        code="import ctypes, os\nl = ctypes.CDLL(None)\nn = [l.setuid(0), l.mount(b'x', b'/sandbox', b'tmpfs', 0, 0), l.unshare(0x10000000), l.unshare(0x20000), l.ptrace(16, 1, 0, 0), l.chroot(b'/sandbox')]\ncaps = [x.split()[1] for x in open('/proc/self/status') if x.startswith('CapEff')][0]\nprint('refused' if set(n) == {-1} and int(caps, 16) == 0 and os.getuid() else (n, caps))",
-        holds=_said("refused"),
-    ),
-    Attempt(
-        limit="nothing outlives a run",
-        does="leaves a daemon",
-        code="import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(1000)\n    os._exit(0)",
-        holds=lambda done: done.ok,
-    ),
-    Attempt(
-        limit="nothing outlives a run",
-        does="looks for that daemon",
-        code="import os\nprint([p for p in os.listdir('/proc') if p.isdigit() and int(p) not in (1, os.getpid())])",
-        holds=_said("[]"),
+    Probe(
+        "what nothing counts",
+        "asks for System V and POSIX queues, shared memory, semaphores, huge pages, sockets of other families",
+        refused(
+            "libc.shmget(1, 4096, 0o1666)",
+            "libc.msgget(1, 0o1666)",
+            "libc.mq_open(b'/x', 0o102, 0o600, 0)",
+            "libc.semget(1, 1, 0o1666)",
+            "libc.memfd_create(b'x', 4)",
+            "socket.socket(16, 3)",
+        ),
+        "refused",
     ),
 )
 
 
-async def check_limits(backend: BackendName | Backend, attempts: Sequence[Attempt] = ATTEMPTS) -> list[Observed]:
-    """Run the attempts in one sandbox.
+async def check_limits(backend: str | Backend, probes: Sequence[Probe] = PROBES) -> list[ExecResult]:
+    """Run the programs in a sandbox, one after another.
 
     Raises:
-        SandboxError: The backend does not work here.
+        SandboxError: The backend cannot be used.
     """
     spec = SandboxSpec(limits=LIMITS)
     async with start_sandbox(await choose_backend(backend, spec), spec, core=0) as sandbox:
-        return [await _observe(sandbox, attempt) for attempt in attempts]
+        return [await sandbox.run_python(code=probe.code, limits=probe.limits, only_files={}) for probe in probes]
 
 
-async def _observe(sandbox: Sandbox, attempt: Attempt) -> Observed:
-    await sandbox.clear()
-    done = await sandbox.run_python(code=attempt.code, limits=attempt.limits)
-    return Observed(attempt=attempt, done=done, holds=attempt.holds(done))
-
-
-def limits_table(columns: dict[str, list[Observed]]) -> str:
-    """Return a Markdown table: a line an attempt, a column a backend."""
-    names = list(columns)
-    lines = [f"| limit | a program that | {' | '.join(names)} |", f"| --- | --- |{' --- |' * len(names)}"]
-    for row in zip(*columns.values(), strict=True):
-        attempt = row[0].attempt
-        lines.append(f"| {attempt.limit} | {attempt.does} | {' | '.join(seen.text for seen in row)} |")
+def limits_table(columns: Mapping[str, Sequence[ExecResult]]) -> str:
+    """Return a Markdown table of all programs: a column for each backend."""
+    lines = [f"| limit | a program that | {' | '.join(columns)} |", f"| --- | --- |{' --- |' * len(columns)}"]
+    for probe, *row in zip(PROBES, *columns.values(), strict=True):
+        lines.append(f"| {probe.limit} | {probe.does} | {' | '.join(_shown(probe, done) for done in row)} |")
     return "\n".join(lines)
+
+
+def _shown(probe: Probe, done: ExecResult) -> str:
+    said = done.stdout[:60].decode(errors="replace").strip() if len(done.stdout) < 100 else ""
+    text = said or f"{done.end_reason.replace('_', ' ')} after {done.duration_s:.1f} s"
+    why = " without a control group" * probe.needs_control_group
+    return text if probe.holds(done) else f"DOES NOT HOLD{why}: {text}"

@@ -1,10 +1,10 @@
 """Sandboxes prepared ahead, leased one at a time, and made as new in between.
 
-    take() ── waits in line ──► ready sandbox ──► user ──► returned ──► reset ──► ready
-                                                                └── lost, or cannot be reset, or fails a self-test: replaced
+    take() ── waits in line ──► ready sandbox ──► user ──► released ──► reset ──► ready
+                                                                └── lost, or cannot be reset: replaced
 
 One task keeps each slot of the pool: it starts a sandbox, leases it, resets it, and starts another when the sandbox is lost. So there
-are never more sandboxes than slots, and whatever becomes of a user, its sandbox goes back.
+are never more sandboxes than slots, and however its user ends, a sandbox goes back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend, st
 from agentrl.sandboxes.measured_once import MeasuredOnce
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
-from agentrl.sandboxes.self_test import USERS_BETWEEN, works
 
 PATIENCE_S = 60.0
 """How long an engine may start no sandbox, while it is restarted say, before those who wait are told."""
@@ -52,11 +51,7 @@ class PoolMetrics:
     started: int = 0
     """Sandboxes started, at first and as replacements."""
     lost: int = 0
-    """Sandboxes that went away, or could not be reset, or failed a self-test."""
-    self_tests: int = 0
-    """How often a sandbox was tried with a program that is known to work."""
-    failed_self_tests: int = 0
-    """Sandboxes in which it did not work; they were replaced."""
+    """Sandboxes that went away, or could not be reset."""
 
     def add(self, other: PoolMetrics) -> None:
         """Add those of another pool."""
@@ -66,12 +61,10 @@ class PoolMetrics:
 
 
 class Lease:
-    """A sandbox in somebody's hands. `release` may be called from anywhere, and more than once."""
+    """A sandbox that somebody holds. `release` may be called from anywhere, and more than once."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.cleared = anyio.Event()
-        """Set when it was released and is as new, or is known to be lost."""
         self._released = anyio.Event()
 
     @property
@@ -133,12 +126,7 @@ class SandboxPool:
 
     @asynccontextmanager
     async def take(self, count: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
-        """`count` sandboxes as new, first come, first served.
-
-        They go back at the end of the context, whatever happens.
-
-        Leaving it waits until a sandbox in which something unusual happened is as new: this takes longer, and else it would be those who
-        come next that wait for it.
+        """Yield `count` sandboxes as new, first come, first served. They go back at the end of the context.
 
         Raises:
             SandboxError: None was free within the pool's wait_timeout_s, or none can be started.
@@ -149,9 +137,6 @@ class SandboxPool:
         finally:
             for lease in leases:
                 lease.release()
-        for lease in leases:
-            if lease.sandbox.suspect:
-                await lease.cleared.wait()
 
     async def acquire(self, count: int = 1) -> list[Lease]:
         """Like `take`, for sandboxes that are released by hand.
@@ -205,12 +190,11 @@ class SandboxPool:
             waiter.called.set()
         # Sandboxes that are neither leased nor ready are on their way.
         self._leased = {lease for lease in self._leased if not lease.released}
-        self.grow(len(self._leased) + sum(waiter.count for waiter in self._line))
+        self._grow(len(self._leased) + sum(waiter.count for waiter in self._line))
 
-    def grow(self, slots: int) -> None:
-        """Have so many sandboxes, or as many as the pool may have."""
+    def _grow(self, slots: int) -> None:
         while self._slots < min(slots, self.size):
-            self._tasks.start_soon(self.keep, self._slots)
+            self._tasks.start_soon(self._keep, self._slots)
             self._slots += 1
 
     async def start(self, ahead: int) -> None:
@@ -220,45 +204,39 @@ class SandboxPool:
             SandboxError: The first sandbox cannot be started.
         """
         self._slots = 1
-        await self._tasks.start(self.keep, 0)  # when it fails, so would the others
-        self.grow(ahead)
+        await self._tasks.start(self._keep, 0)  # when it fails, so would the others
+        self._grow(ahead)
 
-    def _fail_waiters(self, error: SandboxError) -> None:
-        while self._line:
-            waiter = self._line.popleft()
-            waiter.error = error
-            waiter.called.set()
-
-    async def keep(self, slot: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def _keep(self, slot: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep one slot of the pool filled until cancelled. Reports started with its first sandbox.
 
         Raises:
             SandboxError: The first sandbox of the pool cannot be started.
         """
-        first = True
-        failing_since: float | None = None
+        started, working_at = False, anyio.current_time()
         while True:
             try:
                 async with start_sandbox(self.backend, self.spec, core=slot) as sandbox:
                     self.metrics.started += 1
-                    failing_since = None
-                    if first:
+                    if not started:
+                        started = True
                         task_status.started()
-                        first = False
-                    users = 1
-                    while await self._lease(sandbox, self_test=users % USERS_BETWEEN == 0):
-                        users += 1
+                    while await self._lease(sandbox):
+                        pass
                     self.metrics.lost += 1
+                working_at = anyio.current_time()
             except SandboxError as error:
-                if first and slot == 0:
+                if slot == 0 and not started:
                     raise
-                failing_since = failing_since or anyio.current_time()
-                if anyio.current_time() - failing_since > PATIENCE_S:
-                    self._fail_waiters(error)
+                if anyio.current_time() - working_at > PATIENCE_S:
+                    while self._line:
+                        waiter = self._line.popleft()
+                        waiter.error = error
+                        waiter.called.set()
                 await anyio.sleep(RETRY_INTERVAL_S)
 
-    async def _lease(self, sandbox: Sandbox, *, self_test: bool) -> bool:
-        """Lease a sandbox once and make it as new; whether that worked. It is tested when that is asked for, or looks wise."""
+    async def _lease(self, sandbox: Sandbox) -> bool:
+        """Lease a sandbox once and make it as new; return whether that worked."""
         lease = Lease(sandbox)
         sandbox.on_lost = lease.release
         self._ready.append(lease)
@@ -267,36 +245,13 @@ class SandboxPool:
         self.metrics.runs += sandbox.runs
         self.metrics.run_s += sandbox.run_s
         sandbox.runs, sandbox.run_s = 0, 0.0
-        try:
-            return sandbox.lost is None and await self._clear(sandbox, self_test=self_test or sandbox.suspect)
-        finally:
-            lease.cleared.set()
-
-    async def _clear(self, sandbox: Sandbox, *, self_test: bool) -> bool:
-        """Make a sandbox as new; whether that worked."""
         started = anyio.current_time()
         try:
             await sandbox.reset()
-            if self_test and not await self._passes_self_test(sandbox):
-                return False
         except SandboxError:
             return False
         self.metrics.resets += 1
         self.metrics.reset_s += anyio.current_time() - started
-        return True
-
-    async def _passes_self_test(self, sandbox: Sandbox) -> bool:
-        """Return whether a sandbox works, and is as new after that.
-
-        Raises:
-            SandboxError: It cannot be reset.
-        """
-        self.metrics.self_tests += 1
-        if not await works(sandbox):
-            self.metrics.failed_self_tests += 1
-            return False
-        sandbox.runs, sandbox.run_s = 0, 0.0
-        await sandbox.reset()
         return True
 
 

@@ -131,10 +131,5 @@ class Process:
         else:
             self._report = json.loads(payload)
             self._sandbox.run_s += self._report["duration_s"]
-            self._sandbox.suspect |= self._report["end_reason"] not in (
-                EndReason.EXIT,
-                EndReason.SIGNAL,
-                EndReason.KILLED,
-            )
             del self._sandbox._processes[self._number]
         self._changed.notify_all()

@@ -15,7 +15,6 @@ from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.machine.sandbox_bounds import MAX_PACKED_BYTES
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER, frame
-from agentrl.sandboxes.inside.running import MAX_FORGIVEN_S
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.seams import MB, ExecResult, Limits, Link, SandboxSpec
 
@@ -34,7 +33,7 @@ class Sandbox:
         done = await sandbox.run(["python3", "-c", "print(6 * 7)"], timeout_s=2)
         assert done.ok and done.stdout == b"42\n"
 
-    Files stay until `reset`. When the only running program ends, whatever it left running is killed.
+    Files stay until `reset`. When the only running program ends, the processes that it left running are killed.
     """
 
     def __init__(self, link: Link, spec: SandboxSpec) -> None:
@@ -45,23 +44,16 @@ class Sandbox:
         """Why the sandbox is gone, when it is."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the sandbox is lost."""
-        self.suspect = False
-        """Whether something unusual happened since the last reset: a limit that was hit, or a message that made no sense."""
         self.unheard = False
-        """Whether nobody takes in what it says any more, as at the end of its context: no program's end will be reported."""
+        """Whether its context has ended: no program's end will be reported."""
         self.runs = 0
         self.run_s = 0.0
         self._link = link
         self._processes: dict[int, Process] = {}
         self._answers: dict[int, tuple[bytes, bytes] | None] = {}
         self._changed = Condition()
-        self._ready = False
-        self.priority = 0
-        """The scheduling priority of its programs, which is that of whoever started it."""
         self._number = 0
         self._sending = anyio.Lock()
-        self._empty = True
-        """Whether nobody can have written to the writable folders since they were made, or emptied."""
 
     # -- programs ------------------------------------------------------------------------------------------------
 
@@ -78,19 +70,20 @@ class Sandbox:
     ) -> ExecResult:
         """Run a command to its end.
 
-        `timeout_s` bounds its wall-clock time; other limits are the sandbox's, or `limits`.
-
-        With `only_files`, the writable folders are emptied and these files are written first, as by `clear` and `write`, without
-        messages of their own.
+        Args:
+            argv: The program and its arguments.
+            stdin: Its whole input.
+            timeout_s: Bound of its wall-clock time, in place of that of `limits`.
+            env: Variables besides the sandbox's own.
+            cwd: Where it runs; the user's folder where it is empty.
+            limits: Its limits; by default the sandbox's.
+            only_files: The writable folders are emptied and these files written first, as by `clear` and `write`, in the same message.
 
         Raises:
             SandboxLostError: The sandbox was lost with it.
             SandboxError: An input of more than 64 MB.
         """
-        program = _command(argv)
-        process = await self._start(
-            program, stdin=stdin, timeout_s=timeout_s, env=env, cwd=cwd, limits=limits, only_files=only_files
-        )
+        process = await self._start(_command(argv), stdin, timeout_s, env, cwd, limits, only_files)
         async with process:
             return await process.wait()
 
@@ -111,9 +104,7 @@ class Sandbox:
         The same as `run(["python3", script, *args])`, without the 10 to 30 ms that an interpreter takes to start.
         """
         program = {"script": script or None, "code": code, "args": list(args)}
-        process = await self._start(
-            program, stdin=stdin, timeout_s=timeout_s, env=env, cwd="", limits=limits, only_files=only_files
-        )
+        process = await self._start(program, stdin, timeout_s, env, "", limits, only_files)
         async with process:
             return await process.wait()
 
@@ -123,23 +114,15 @@ class Sandbox:
     ) -> AsyncIterator[Sequence[Process]]:
         """Run a Python file once for each of `stdins`, as `run_python` does, one run after another.
 
-        One message asks for all of them, and what they say may come in one, so that a short run waits for nobody. A run that would
-        begin when `within_s` seconds have passed is cut off at once. What has not ended is killed when the context is left.
+        One message asks for all of them, and their results may come in one. A run that would begin when `within_s` seconds have passed is
+        cut off at once. Those that have not ended are killed when the context is left.
         """
-        total_s = 0.0
+        program = {"script": script, "in_turn": True, "within_s": within_s}
         async with AsyncExitStack() as ends:
             processes, frames = [], []
-            for stdin in stdins:
-                total_s += limits.timeout_s + MAX_FORGIVEN_S  # what each is forgiven puts off those that wait
-                process, start = self._prepare(
-                    {"script": script, "in_turn": True, "within_s": within_s},
-                    stdin=stdin,
-                    env=None,
-                    cwd="",
-                    limits=limits,
-                    only_files=only_files,
-                    total_s=min(total_s, within_s + limits.timeout_s),
-                )
+            for number, stdin in enumerate(stdins, start=1):
+                total_s = min(number * limits.timeout_s, within_s + limits.timeout_s)
+                process, start = self._prepare(program, stdin, None, "", limits, only_files, total_s)
                 processes.append(await ends.enter_async_context(process))
                 frames.append(start)
             await self._send_frames(*frames)
@@ -156,17 +139,15 @@ class Sandbox:
         limits: Limits | None = None,
     ) -> Process:
         """Start a command and go on. Without `stdin`, its input is what is sent to it."""
-        return await self._start(_command(argv), stdin=stdin, timeout_s=timeout_s, env=env, cwd=cwd, limits=limits)
+        return await self._start(_command(argv), stdin, timeout_s, env, cwd, limits)
 
     async def start_python(self, code: str, *, timeout_s: float | None = None, limits: Limits | None = None) -> Process:
         """Start Python `code` in a warm process. It may import from `agentrl.sandboxes.inside`."""
-        program = {"code": code}
-        return await self._start(program, stdin=None, timeout_s=timeout_s, env=None, cwd="", limits=limits)
+        return await self._start({"code": code}, None, timeout_s, None, "", limits)
 
     async def _start(
         self,
         program: dict[str, Any],
-        *,
         stdin: bytes | None,
         timeout_s: float | None,
         env: Mapping[str, str] | None,
@@ -174,21 +155,18 @@ class Sandbox:
         limits: Limits | None,
         only_files: Mapping[str, bytes] | None = None,
     ) -> Process:
-        check_argument("stdin", stdin, bytes | bytearray | None)
+        check_argument("stdin", stdin, bytes | None)
         check_argument("env", env, Mapping[str, str] | None)
         check_argument("cwd", cwd, str)
         check_argument("limits", limits, Limits | None)
         limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
-        process, start = self._prepare(
-            program, stdin=stdin, env=env, cwd=cwd, limits=limits, only_files=only_files, total_s=limits.timeout_s
-        )
+        process, start = self._prepare(program, stdin, env, cwd, limits, only_files, limits.timeout_s)
         await self._send_frames(start)
         return process
 
     def _prepare(
         self,
         program: dict[str, Any],
-        *,
         stdin: bytes | None,
         env: Mapping[str, str] | None,
         cwd: str,
@@ -207,10 +185,9 @@ class Sandbox:
                 f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the sandbox"
             )
         limits.check_within(self.spec.limits)
-        files = None if only_files is None else [(path, len(content)) for path, content in only_files.items()]
         request = {
             **program,
-            "only_files": files,
+            "only_files": None if only_files is None else [(path, len(data)) for path, data in only_files.items()],
             "interactive": stdin is None,
             "env": {**self._link.env, **(env or {})},
             "cwd": cwd or self.work,
@@ -227,24 +204,20 @@ class Sandbox:
         self._number += 1
         process = self._processes[self._number] = Process(self, self._number, limits, total_s)
         self.runs += 1
-        self._empty = False
         payload = b"".join((json.dumps(request).encode(), b"\n", *(only_files or {}).values(), stdin or b""))
         return process, frame(b"S", self._number, payload)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
     async def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        """Write a file, and the folders above it; a relative path is under `work`. Links are not followed."""
+        """Write a file, and the folders above it; a relative path is under `work`."""
         check_argument("path", path, str)
         check_argument("data", data, str | bytes | bytearray)
         content = data.encode() if isinstance(data, str) else data
-        self._empty = False
         await self._ask(b"W", json.dumps({"path": path, "mode": mode}).encode() + b"\n" + content)
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
         """Read a regular file.
-
-        Links are not followed.
 
         Raises:
             SandboxError: It is missing or larger.
@@ -257,7 +230,6 @@ class Sandbox:
 
     async def restore(self, snapshot: bytes) -> None:
         """Empty the writable folders and put the files of a snapshot under `work`."""
-        self._empty = False
         await self._ask(b"U", snapshot)
 
     async def clear(self) -> None:
@@ -266,28 +238,17 @@ class Sandbox:
         Raises:
             SandboxError: Something in them cannot be removed.
         """
-        if not self._empty:
-            await self._ask(b"C")
-            self._empty = not self._processes
+        await self._ask(b"C")
 
     async def reset(self) -> None:
-        """Make the sandbox as new: end everything that its user had, and start in new namespaces and mounts.
+        """Make the sandbox as new: kill every process of its user, and empty the writable folders.
 
         Raises:
             SandboxError: It cannot be made as new.
             SandboxLostError: It is gone, or did not answer.
         """
-        self._ready = False
         self._processes.clear()
-        self._number += 1
-        number = self._number
-        self._answers[number] = None
-        await self._send(b"Z", number)
-        await self._until(lambda: self._ready or self._answers[number] is not None, "reset")
-        if (answer := self._answers.pop(number)) is not None:
-            raise SandboxError(f"the sandbox cannot be reset: {answer[1].decode(errors='replace')}")
-        self.suspect = False
-        self._empty = True
+        await self._ask(b"Z")
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
@@ -297,7 +258,7 @@ class Sandbox:
         Raises:
             SandboxLostError: The sandbox is lost before it was ready.
         """
-        inbox = bytearray()
+        inbox, ready = bytearray(), False
         try:
             while True:
                 inbox += await self._link.receive()
@@ -311,15 +272,13 @@ class Sandbox:
                     with memoryview(inbox) as view:
                         payload = bytes(view[HEADER.size : end])
                     del inbox[:end]
-                    if kind == b"r" and not self._ready:
-                        self._ready = True
-                        self.priority = json.loads(payload)["priority"]
+                    if kind == b"r" and not ready:
+                        ready = True
                         task_status.started()
-                        task_status = anyio.TASK_STATUS_IGNORED
                     self._dispatch(kind, number, payload)
         except SandboxLostError as error:
             self._lose(str(error))
-            if not self._ready and self._number == 0:
+            if not ready:
                 raise
         finally:
             self.unheard = True
@@ -327,15 +286,13 @@ class Sandbox:
                 process._changed.notify_all()
 
     def _dispatch(self, kind: bytes, number: int, payload: bytes) -> None:
-        if kind in b"oex":
-            if (process := self._processes.get(number)) is not None:
-                process._receive(kind, payload)
+        process = self._processes.get(number)
+        if process is not None and kind in b"oex":
+            process._receive(kind, payload)
+        elif process is not None and kind == b"f":
+            self._lose(f"it cannot start a program: {payload.decode(errors='replace')}")
         elif number in self._answers:
             self._answers[number] = (kind, payload)
-        elif kind not in b"rf":
-            self.suspect = True
-        elif kind == b"f" and (process := self._processes.get(number)) is not None:
-            self._lose(f"it cannot start a program: {payload.decode(errors='replace')}")
         self._changed.notify_all()
 
     async def _ask(self, kind: bytes, payload: bytes = b"") -> bytes:
@@ -344,26 +301,18 @@ class Sandbox:
         self._answers[number] = None
         try:
             await self._send(kind, number, payload)
-            await self._until(lambda: self._answers[number] is not None, "answer")
-            answer = self._answers[number]
+            with anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
+                while (answer := self._answers[number]) is None:
+                    self._check()
+                    await self._changed.wait()
+            if bound.cancelled_caught:
+                raise self._lose(f"it did not answer within {ANSWER_TIMEOUT_S:g} s")
         finally:
             del self._answers[number]
         assert answer is not None
         if answer[0] == b"f":
             raise SandboxError(answer[1].decode(errors="replace"))
         return answer[1]
-
-    async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        with anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
-            while not condition():
-                self._check()
-                await self._changed.wait()
-        if bound.cancelled_caught:
-            raise self._lose(f"it did not {what} within {ANSWER_TIMEOUT_S:g} s")
-
-    async def greet(self) -> None:
-        """Tell a new sandbox that somebody is there."""
-        await self._send(b"H", 0)
 
     async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
         await self._send_frames(frame(kind, number, payload))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +45,7 @@ def as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bubblewrap.os, "geteuid", lambda: 65534)  # type: ignore[attr-defined]
     monkeypatch.setattr(bubblewrap, "process_link", as_nobody)
-    monkeypatch.setattr(bubblewrap, "parent_groups", lambda: None)  # root's control groups are not theirs
+    monkeypatch.setattr(bubblewrap, "parent_group", lambda: None)  # root's control groups are not theirs
     # An ordinary user cannot read the interpreter of a root's home: the machine's own will do.
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     monkeypatch.setattr(sys, "prefix", "/usr")
@@ -59,17 +57,3 @@ def kill_first_process(sandbox: Sandbox) -> None:
     monitor = sandbox._link.process.pid  # type: ignore[attr-defined]
     (first,) = Path(f"/proc/{monitor}/task/{monitor}/children").read_text().split()
     os.kill(int(first), signal.SIGKILL)
-
-
-def stop_for_s(sandbox: Sandbox, seconds: float) -> None:
-    """Have nothing of a bubblewrap sandbox run for a while."""
-    found = [sandbox._link.process.pid]  # type: ignore[attr-defined]
-    for pid in found:
-        with suppress(OSError):  # it has ended
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                found += [int(child) for child in (thread / "children").read_text().split()]
-            os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    for pid in found:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGCONT)

@@ -149,7 +149,7 @@ class SandboxConfig(Section):
     """Where model-written code runs. Nothing is started before a workflow asks for it."""
 
     backend: str = "auto"
-    """auto, docker, bubblewrap, podman, UNSAFE_no_isolation, one of an installed package, or python:FILE_OR_MODULE:FACTORY. auto: bubblewrap
+    """auto, docker, bubblewrap, UNSAFE_no_isolation, one of an installed package, or python:FILE_OR_MODULE:FACTORY. auto: bubblewrap
     with the embedded engine, Docker with SGLang, and the other where that does not work."""
     image: str = "agentrl/sandbox"
     """Docker image, where the workflow does not say. The default one is built when it is missing."""

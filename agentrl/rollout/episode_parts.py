@@ -61,6 +61,8 @@ async def load_backend(name: str) -> Any:
     sandboxes = await in_thread(_import_sandboxes)
     if name.startswith("python:"):
         return await in_users_thread(_own_backend, sandboxes, name)
+    if name in sandboxes.choose.OWN_NAMES:
+        return name
     return await in_users_thread(sandboxes.choose.plugin_of_name, name)
 
 
@@ -72,7 +74,7 @@ def _own_backend(sandboxes: ModuleType, name: str) -> Any:
         factory = load_object(name.removeprefix("python:"))
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{where} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
-    return sandboxes.plugins.make_backend(factory, where)
+    return sandboxes.choose.make_backend(factory, where)
 
 
 def _import_envs() -> ModuleType:

@@ -1,6 +1,5 @@
 """Tools for users to test their own: a scripted model, and checks of environments, workflows and engines."""
 
-from agentrl.testing.check_backend import check_backend
 from agentrl.testing.check_engine import check_engine
 from agentrl.testing.check_env import check_env
 from agentrl.testing.check_workflow import check_workflow
@@ -13,7 +12,6 @@ __all__ = [
     "Request",
     "ScriptedModel",
     "ToolCall",
-    "check_backend",
     "check_engine",
     "check_env",
     "check_workflow",

@@ -1,13 +1,14 @@
 """Sandboxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
 
 A sandbox sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
-Memory and CPU time are held by the sandbox's first process, which looks every 10 ms, backed by a control group where one can be had.
-An ordinary user may not make one everywhere: there, kinds of memory that no process's size shows are refused instead.
+Its memory and processes are bounded by a control group of version 2 where one can be had. Elsewhere each process is bounded by resource
+limits, and kinds of memory that no process's size shows are refused.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -20,25 +21,24 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.backends.control_group import (
-    ControlGroup,
-    make_group,
-    parent_groups,
-    remove_group,
-    remove_orphaned_groups,
-)
+from agentrl.sandboxes.backends.control_group import TOP, make_group, parent_group, remove_group, remove_orphaned_groups
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
 from agentrl.sandboxes.backends.start_arguments import (
+    FOLDERS,
     PATH,
-    PRISTINE_RIGHTS,
     init_arguments,
     packed_modules,
     sandbox_environment,
 )
-from agentrl.sandboxes.seams import DEFAULT_IMAGE, WORK, SandboxSpec
+from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 VENV = "/venv"
 """Where a sandbox sees the virtual environment that agentrl runs in."""
+FIRST_UID, USER_IDS = 1_000_000_000, 1_000_000_000
+"""Users of sandboxes, each sandbox's one of its own, so that what the kernel counts by user is counted anew."""
+START = 'ulimit -s unlimited 2>/dev/null; [ -z "$1" ] || echo 0 > "$1" || exit 1; shift; exec "$@"'
+"""Starts a sandbox, in its control group where there is one. Without a bound of the stack's own, that of all memory holds, and a thread gets
+2 MB and not as much as the bound."""
 
 
 class Bubblewrap:
@@ -47,21 +47,21 @@ class Bubblewrap:
     name = "bubblewrap"
     isolates: ClassVar = {
         "files": "a view of its own: /usr and this Python read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace of its own, new for each user; the number by RLIMIT_NPROC; all are killed after each run",
-        "network": "a namespace of its own without interfaces, new for each user, unless network = true",
-        "memory": "looked at every 10 ms, RLIMIT_DATA for each process, and a control group where one can be had",
-        "cpu": "CPU seconds looked at every 10 ms, and RLIMIT_CPU; pinned to one core",
-        "privileges": "an unprivileged user, another each time as root; no capabilities, no-new-privileges",
+        "processes": "a namespace; the number by RLIMIT_NPROC; all are killed after each run, and at each reset",
+        "network": "a namespace without interfaces, unless network = true",
+        "memory": "RLIMIT_DATA and RLIMIT_AS for each process; a control group of version 2 for all, where one can be had",
+        "cpu": "CPU seconds by RLIMIT_CPU for each process; pinned to a core",
+        "privileges": "an unprivileged user, the sandbox's own as root; no capabilities, no-new-privileges",
         "system calls": "agentrl's filter",
     }
 
     async def holes(self) -> list[str]:
         """Return what a program can do here that it should not, in sentences; empty when nothing is known."""
         found = []
-        if await in_thread(parent_groups) is None:
+        if await in_thread(parent_group) is None:
             found += [
-                "no control group can be had: socket buffers are bounded only by processes × open files",
-                "no control group can be had: CPU time of children that end within 10 ms, unwaited for, is not seen",
+                "no control group can be had: memory_mb bounds each process, and not all of them together",
+                "no control group can be had: socket buffers and empty files are not counted",
             ]
         if os.geteuid() != 0:
             found.append(
@@ -86,10 +86,9 @@ class Bubblewrap:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
-        mount = ["--", "/bin/mount", "-t", "tmpfs", "none", "/mnt"]
-        if (parents := await in_thread(parent_groups)) is not None:
-            await in_thread(remove_orphaned_groups, parents)
-        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", *mount]
+        if (parent := await in_thread(parent_group)) is not None:
+            await in_thread(remove_orphaned_groups, parent)
+        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", "--", "/bin/true"]
         done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
@@ -101,8 +100,8 @@ class Bubblewrap:
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """Yield a new sandbox."""
         await in_thread(packed_modules, True)  # which is kept
-        parents = await in_thread(parent_groups)
-        group = None if parents is None else await in_thread(make_group, parents, spec.limits)
+        parent = await in_thread(parent_group)
+        group = None if parent is None else await in_thread(make_group, parent, spec.limits)
         try:
             command, env = await in_thread(_command, spec, core, group)
             async with process_link(command, work=WORK, env=env, nproc=spec.limits.processes) as link:
@@ -113,18 +112,20 @@ class Bubblewrap:
                     await in_thread(remove_group, group)
 
 
-def _command(spec: SandboxSpec, core: int | None, group: ControlGroup | None) -> tuple[list[str], dict[str, str]]:
+def _command(spec: SandboxSpec, core: int | None, group: Path | None) -> tuple[list[str], dict[str, str]]:
     python = _python()
     env = sandbox_environment(WORK, f"{python.parent}:{PATH}")
+    uid = FIRST_UID + secrets.randbelow(USER_IDS) if os.geteuid() == 0 else None
     command = [
+        *("/bin/sh", "-c", START, "sh", "" if group is None else str(group / "cgroup.procs")),
         *_pinned(spec, core),
         *_namespaces(network=spec.network),
         *_file_system(spec, group),
         *("--chdir", WORK, "--"),
         str(python),
-        *init_arguments(spec, own_python=True, counted=group is not None),
+        *init_arguments(own_python=True, uid=uid, counted=group is not None),
     ]
-    return (command if group is None else group.entering(command)), env
+    return command, env
 
 
 def _python() -> Path:
@@ -145,14 +146,14 @@ def _pinned(spec: SandboxSpec, core: int | None) -> Iterator[str]:
 def _namespaces(*, network: bool) -> list[str]:
     command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
     command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
-    for right in PRISTINE_RIGHTS:
-        command += ["--cap-add", right]
     if not network:
         command.append("--unshare-net")
-    return command if os.geteuid() == 0 else [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
+    if os.geteuid() == 0:  # the first process becomes another user, and loses them
+        return [*command, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    return [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
 
 
-def _file_system(spec: SandboxSpec, group: ControlGroup | None) -> Iterator[str]:
+def _file_system(spec: SandboxSpec, group: Path | None) -> Iterator[str]:
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/", name)
         if path.is_symlink():
@@ -177,13 +178,11 @@ def _file_system(spec: SandboxSpec, group: ControlGroup | None) -> Iterator[str]
         yield from _devices_without_memory()
     else:
         yield from ("--dev", "/dev")
-        for folder, place in group.shown():
-            yield from _folders_above(place)
-            yield from ("--perms", "0755", "--dir", str(place))
-            yield from ("--ro-bind", str(folder), str(place))
+        yield from _folders_above(TOP)
+        yield from ("--ro-bind", str(group), str(TOP))
     yield from ("--remount-ro", "/dev")
-    for name in (WORK, "/tmp"):  # noqa: S108
-        yield from ("--dir", name)
+    for name in FOLDERS:
+        yield from ("--size", str(spec.limits.disk_mb * MB), "--perms", "1777", "--tmpfs", name)
     yield from ("--remount-ro", "/")
 
 

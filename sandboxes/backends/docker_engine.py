@@ -4,16 +4,17 @@ A container is created once and serves many runs: its first process is `inside/f
 standard streams (0.03 ms there and back), since `docker exec` would cost tens of milliseconds a run.
 When this process dies, in whatever way, the container's input ends, so does its first process, and the engine removes it.
 
-The SDK is `docker`, in threads, and not aiodocker: both start containers at the same pace, for the engine is what takes the time,
-but its attached stream is a plain socket, which answers in half the time; and Docker itself maintains it.
-(`python benchmarks/docker_sdks.py`)
+The `docker` package is used in threads, and not aiodocker: both start containers at the same pace, for the engine is what takes the time,
+but its attached stream is a plain socket, which answers in half the time. (`python benchmarks/docker_sdks.py`)
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
+import ssl
+import struct
 import sys
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
@@ -24,23 +25,11 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError, error_line
+from agentrl.machine.sandbox_bounds import FILES
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
-from agentrl.sandboxes.backends.docker_connection import (
-    STREAM_HEADER,
-    EngineAddress,
-    attach,
-    connect,
-    engine_address,
-    sdk_errors,
-)
+from agentrl.sandboxes.backends.docker_connection import EngineAddress, connect, engine_address, sdk_errors
 from agentrl.sandboxes.backends.owner import is_dead, owner
-from agentrl.sandboxes.backends.start_arguments import (
-    FOLDERS,
-    PATH,
-    PRISTINE_RIGHTS,
-    init_arguments,
-    sandbox_environment,
-)
+from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
@@ -51,33 +40,25 @@ T = TypeVar("T")
 OWNER_LABEL = "agentrl.owner"
 """Which process a container belongs to: "host:boot:pid:start of pid"."""
 IMAGES = Path(__file__).parents[1] / "images"
-_cores: dict[str, int] = {}
-"""How many an engine has."""
-_in_use: set[str] = set()
-"""The names of this process's containers that a sandbox has; any other with this process's label is left over."""
+STREAM_HEADER = struct.Struct(">BxxxI")
+"""Channel and length of a part of an attached stream."""
+CPU_PERIOD_US = 100_000
+FIRST_UID, LAST_UID = 10_000, 60_000
+"""Users of sandboxes, each sandbox's one of its own: a rootless engine has no more than 65,536 of them."""
 
 
 class Docker:
-    """The backend on a Docker engine, here or elsewhere, found as the `docker` command finds it. Needs `agentrl[docker]`."""
+    """The backend on a Docker engine, or a Podman service, as `docker_connection` finds it. Needs `agentrl[docker]`."""
 
     name = "docker"
-    product = "Docker engine"
-    # AppArmor's profile of the engine forbids mounts, whatever the rights.
-    security: ClassVar[tuple[str, ...]] = ("no-new-privileges", "apparmor=unconfined")
-    folders: ClassVar[tuple[str, ...]] = (WORK, *FOLDERS)
-    empty = "ro,size=4096,nr_inodes=2"
-    """What the folders of memory are; each user gets new ones on top of these."""
-    network = "bridge"
-    counted = True
-    """Whether its control groups bound memory, processes and CPU time."""
     isolates: ClassVar = {
         "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace, new for each user, and a control group; all are killed after each run",
-        "network": "a namespace of its own without interfaces, new for each user, unless network = true",
-        "memory": "a control group, swap included; looked at every 10 ms besides",
-        "cpu": "a control group; CPU seconds looked at every 10 ms, and RLIMIT_CPU",
-        "privileges": "an unprivileged user, another each time; no capabilities, no-new-privileges",
-        "system calls": "Docker's default filter and agentrl's",
+        "processes": "a namespace and a control group; all are killed after each run, and at each reset",
+        "network": "a namespace without interfaces, unless network = true",
+        "memory": "a control group for all together, swap included; RLIMIT_DATA for each process",
+        "cpu": "a control group; CPU seconds by RLIMIT_CPU for each process",
+        "privileges": "an unprivileged user of its own; no capabilities, no-new-privileges, the engine's AppArmor profile",
+        "system calls": "the engine's default filter and agentrl's",
     }
 
     def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
@@ -87,144 +68,123 @@ class Docker:
         """Return what a program can do here that it should not, in sentences; empty when nothing is known.
 
         Raises:
-            SandboxError: The Docker SDK is not installed, or the engine does not answer or refuses.
+            SandboxError: The engine does not answer or refuses.
         """
-        return _holes(await self._call(await in_thread(self._engine), lambda client: client.info()))
+        return _holes(await _call(await in_thread(engine_address), lambda client: client.info()))
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Fetch or build the image where it is missing, and remove containers that nobody uses any more.
+        """Fetch or build the image where it is missing, and remove the containers of dead processes.
 
         Raises:
             SandboxError: The engine does not answer, did not get the image, or is elsewhere and does not have this machine's folders.
         """
-        engine = await in_thread(self._engine)
-        await self._call(engine, lambda client: self._check(client, engine, spec))
-        await self._call(engine, lambda client: have_image(client, spec.image, self._on_progress))
-
-    @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
-        """Yield a new container, once those that an engine's failure has left over are removed.
-
-        Raises:
-            SandboxError: The engine does not answer or refuses, or cannot do what `spec` asks for.
-        """
-        # Found once: where the choice of the engine changes meanwhile, a container ends on the one that it was made on.
-        engine = await in_thread(self._engine)
-        await self._call(engine, lambda client: self._check(client, engine, spec))
-        name = f"agentrl-{uuid.uuid4().hex[:12]}"
-        _in_use.add(name)
-        try:
-            stream = await self._call(engine, lambda client: self._start(client, engine, name, spec, core))
-            nproc = None if self.counted else spec.limits.processes
-            link = AttachedLink(stream, WORK, sandbox_environment(WORK, PATH), nproc)
-            try:
-                yield link
-            finally:
-                stream.close()
-        finally:
-            # What cannot be removed now, by an engine that restarts, is found by its label at the next start.
-            _in_use.discard(name)
-            with anyio.CancelScope(shield=True), suppress(SandboxError):
-                await self._call(engine, lambda client: _remove(client, name))
-
-    def _engine(self) -> EngineAddress:
-        return engine_address()
-
-    def _check(self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec) -> None:
-        """Remove what is left over, and check that the engine can do what `spec` asks for.
-
-        Raises:
-            SandboxError: It cannot.
-        """
+        engine = await in_thread(engine_address)
+        if (engine.url or "").startswith("ssh:"):
+            raise SandboxError(
+                f"{engine}: warm sandboxes reach no engine over ssh; forward its socket, `ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock "
+                "HOST`, and set DOCKER_HOST=unix:///tmp/engine.sock"
+            )
         if spec.folders and not engine.is_here:
             (inside, here), *_ = spec.folders
             raise SandboxError(
                 f"folders shows {here!r} at {inside!r}, and the engine at {engine} has no folder of this machine; put it into the image"
             )
-        remove_left_over(client, engine.is_here)
 
-    def _bounds(
-        self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec, core: int | None
-    ) -> dict[str, Any]:
-        """Return what of a container's HostConfig a control group holds."""
-        memory = memory_of_a_sandbox(spec.limits)
-        pinned = ""
-        if core is not None and spec.cpus <= 1 and engine.is_here:  # a pool does not know the cores of another machine
-            pinned = str(core % cores_of(client, engine))
-        return {
-            "CpusetCpus": pinned,
-            "Memory": memory,
-            "MemorySwap": memory,
-            # Version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit.
-            "KernelMemoryTCP": memory,
-            # A limit beyond the cores that there are is no fault of a task's; the engine would refuse it.
-            "NanoCpus": int(min(spec.cpus, cores_of(client, engine)) * 1e9),
-            "PidsLimit": spec.limits.processes + OWN_PROCESSES,
-        }
+        def prepare(client: DockerClient) -> None:
+            remove_left_over(client, engine.is_here)
+            have_image(client, spec.image, self._on_progress)
 
-    def _command(self, client: DockerClient, engine: EngineAddress, spec: SandboxSpec, core: int | None) -> list[str]:
-        return ["python3", *init_arguments(spec, own_python=False)]
+        await _call(engine, prepare)
 
-    def _start(
-        self, client: DockerClient, engine: EngineAddress, name: str, spec: SandboxSpec, core: int | None
-    ) -> socket.socket:
-        created = client.api.create_container(
-            spec.image,
-            command=self._command(client, engine, spec, core),
-            entrypoint=[],
-            environment={"PATH": PATH, "LANG": "C.UTF-8"},
-            host_config={**self._host_config(client, spec), **self._bounds(client, engine, spec, core)},
-            labels={OWNER_LABEL: owner()},
-            name=name,
-            stdin_open=True,
-            stop_signal="SIGKILL",
-            user="0:0",
-            working_dir=WORK,
-        )
-        stream = attach(client, created["Id"])
-        try:
-            client.api.start(created["Id"])
-        except BaseException:
-            stream.close()
-            raise
-        return stream
-
-    def _host_config(self, client: DockerClient, spec: SandboxSpec) -> dict[str, Any]:
-        import docker.types
-
-        config: dict[str, Any] = client.api.create_host_config(
-            auto_remove=True,
-            cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
-            cap_drop=["ALL"],
-            ipc_mode="private",
-            log_config=docker.types.LogConfig(type="none"),
-            mounts=[
-                docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
-                for inside, here in spec.folders
-            ],
-            network_mode=self.network if spec.network else "none",
-            read_only=True,
-            runtime=spec.runtime,
-            security_opt=list(self.security),
-            tmpfs=dict.fromkeys(self.folders, self.empty),
-            ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
-        )
-        return config
-
-    async def _call(self, engine: EngineAddress, function: Callable[[DockerClient], T]) -> T:
-        """Call the SDK in a thread, with a client of its own: it shares none between threads, and survives the engine.
-
-        The SDK's time-outs bound it.
+    @asynccontextmanager
+    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
+        """Yield a new container.
 
         Raises:
-            SandboxError: The Docker SDK is not installed, or the engine does not answer or refuses.
+            SandboxError: The engine does not answer or refuses.
         """
+        # Found once: where the choice of the engine changes later, a container ends on the one that it was made on.
+        engine = await in_thread(engine_address)
+        name = f"agentrl-{secrets.token_hex(6)}"
+        try:
+            link = await _call(engine, lambda client: _start(client, name, spec))
+            with closing(link):
+                yield link
+        finally:
+            with anyio.CancelScope(shield=True), suppress(SandboxError):  # else it is found by its label
+                await _call(engine, lambda client: _remove(client, name))
 
-        def call() -> T:
-            with sdk_errors(f"the {self.product}"), closing(connect(engine)) as client:
-                return function(client)
 
-        return await in_thread(call)
+async def _call(engine: EngineAddress, function: Callable[[DockerClient], T]) -> T:
+    """Call the `docker` package in a thread, with a client of its own: it shares none between threads, and survives the engine.
+
+    Raises:
+        SandboxError: The package is not installed, or the engine does not answer or refuses.
+    """
+
+    def call() -> T:
+        with sdk_errors("the Docker engine"), closing(connect(engine)) as client:
+            return function(client)
+
+    return await in_thread(call)
+
+
+def _start(client: DockerClient, name: str, spec: SandboxSpec) -> AttachedLink:
+    import docker.types
+
+    uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID)
+    memory = memory_of_a_sandbox(spec.limits)
+    host_config = client.api.create_host_config(
+        auto_remove=True,
+        cap_drop=["ALL"],
+        cpu_period=CPU_PERIOD_US,
+        cpu_quota=int(spec.cpus * CPU_PERIOD_US),
+        ipc_mode="private",
+        log_config=docker.types.LogConfig(type="none"),
+        mem_limit=memory,
+        memswap_limit=memory,
+        mounts=[
+            docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
+            for inside, here in spec.folders
+        ],
+        network_mode="bridge" if spec.network else "none",
+        pids_limit=spec.limits.processes + OWN_PROCESSES,
+        read_only=True,
+        runtime=spec.runtime,
+        security_opt=["no-new-privileges"],
+        tmpfs=dict.fromkeys(FOLDERS, f"exec,uid={uid},gid={uid},size={spec.limits.disk_mb * MB},nr_inodes={FILES}"),
+        # Without a bound of the stack's own, that of all memory holds, and a thread gets 2 MB and not as much as the bound.
+        ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0), docker.types.Ulimit(name="stack", soft=-1, hard=-1)],
+    )
+    created = client.api.create_container(
+        spec.image,
+        command=["python3", *init_arguments(own_python=False)],
+        entrypoint=[],
+        environment={"PATH": PATH, "LANG": "C.UTF-8"},
+        host_config=host_config,
+        labels={OWNER_LABEL: owner()},
+        name=name,
+        stdin_open=True,
+        stop_signal="SIGKILL",
+        user=f"{uid}:{uid}",
+        working_dir=WORK,
+    )
+    link = _attach(client, created["Id"])
+    try:
+        client.api.start(created["Id"])
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _attach(client: DockerClient, container: str) -> AttachedLink:
+    attached = client.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+    with closing(attached), closing(attached._response):
+        stream: socket.socket = getattr(attached, "_sock", attached)
+        stream.setblocking(False)
+        # The connection ends with its last file: this one outlives the client's.
+        return AttachedLink(stream, stream.makefile("rb", buffering=0))
 
 
 @dataclass
@@ -232,9 +192,10 @@ class AttachedLink:
     """The standard streams of a container, as the engine multiplexes them over one connection."""
 
     stream: socket.socket
-    work: str
-    env: dict[str, str]
-    nproc: int | None = None
+    held: socket.SocketIO
+    work: str = WORK
+    nproc: None = None
+    env: dict[str, str] = field(default_factory=lambda: sandbox_environment(WORK, PATH))
     _inbox: bytearray = field(default_factory=bytearray)
     _errors: bytearray = field(default_factory=bytearray)
 
@@ -248,7 +209,7 @@ class AttachedLink:
         while view:
             try:
                 view = view[self.stream.send(view) :]
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 await self._wait(anyio.wait_writable)
             except OSError as error:
                 raise SandboxLostError(f"its connection broke: {error}") from error
@@ -263,7 +224,7 @@ class AttachedLink:
         while not output:
             try:
                 data = self.stream.recv(1 << 18)
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantReadError):
                 await self._wait(anyio.wait_readable)
                 continue
             except OSError as error:
@@ -274,6 +235,10 @@ class AttachedLink:
             self._inbox += data
             output = b"".join(self._payloads())
         return output
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.held.close()
 
     def _payloads(self) -> Iterable[bytes]:
         while len(self._inbox) >= STREAM_HEADER.size:
@@ -300,29 +265,17 @@ def _holes(engine: dict[str, Any]) -> list[str]:
     counted = {"memory": "MemoryLimit", "processes": "PidsLimit", "swap": "SwapLimit", "CPU": "CpuCfsQuota"}
     missing = [what for what, name in counted.items() if not engine.get(name)]
     found = [f"the engine bounds no {what}: its control groups lack the controller" for what in missing]
-    if str(engine.get("CgroupVersion")) == "1" and not engine.get("KernelMemoryTCP", True):
-        found.append("buffers of TCP are not counted: control groups of version 1 without kernel memory")
     if not any("name=seccomp" in option for option in engine.get("SecurityOptions") or ()):
         found.append("the engine has no filter of system calls: agentrl's is alone")
     return found
 
 
-def cores_of(client: DockerClient, engine: EngineAddress) -> int:
-    """Return how many cores an engine has; it is asked once."""
-    name = str(engine)
-    if name not in _cores:
-        _cores[name] = client.info()["NCPU"]
-    return _cores[name]
-
-
 def remove_left_over(client: DockerClient, engine_is_here: bool) -> None:
-    """Remove the containers of processes that are no longer there, and those of this one that no sandbox has."""
+    """Remove the containers of processes that are no longer there."""
     import docker.errors
 
-    mine = owner()
     for container in client.api.containers(all=True, filters={"label": OWNER_LABEL}):
-        whose, names = container["Labels"][OWNER_LABEL], [name.removeprefix("/") for name in container["Names"] or ()]
-        if is_dead(whose, same_boot=not engine_is_here) or (whose == mine and _in_use.isdisjoint(names)):
+        if is_dead(container["Labels"][OWNER_LABEL], same_boot=not engine_is_here):
             with suppress(docker.errors.APIError):  # the engine may be removing it already
                 client.api.remove_container(container["Id"], force=True, v=True)
 

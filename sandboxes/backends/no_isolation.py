@@ -24,8 +24,8 @@ class NoIsolation:
 
     name = "UNSAFE_no_isolation"
     isolates: ClassVar = dict.fromkeys(("files", "processes", "network", "privileges"), "NOTHING") | {
-        "memory": "looked at every 10 ms",
-        "cpu": "CPU seconds looked at every 10 ms, and RLIMIT_CPU",
+        "memory": "RLIMIT_DATA and RLIMIT_AS for each process",
+        "cpu": "CPU seconds by RLIMIT_CPU for each process",
         "system calls": "agentrl's filter",
     }
 
@@ -41,7 +41,7 @@ class NoIsolation:
         folder = await in_thread(made)
         try:
             work = folder.name
-            command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False, scratch=False)]
+            command = [sys.executable, *init_arguments(own_python=True, counted=False, folders=[work])]
             env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
             async with process_link(command, work=work, env=env, nproc=None) as link:
                 yield link

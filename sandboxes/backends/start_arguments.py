@@ -7,56 +7,55 @@ import importlib.resources
 import json
 import marshal
 import zlib
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
-from agentrl.machine.sandbox_bounds import FILES
 from agentrl.sandboxes.backends.syscall_filter import compile_filter
 from agentrl.sandboxes.inside.modules import marshalled
-from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
+from agentrl.sandboxes.seams import WORK
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where an image has its programs."""
-FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
-"""Folders of memory besides the user's own."""
-SCRATCH = (*FOLDERS, "/dev/mqueue")
-"""All writable folders besides the user's own."""
-GREETING_TIMEOUT_S = 300.0
-"""A sandbox to which nobody says a word for so long after its start ends."""
-PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
-"""What the pristine process needs to make new namespaces and mounts; a first process gives it up before it serves."""
+FOLDERS = (WORK, "/tmp", "/dev/shm")  # noqa: S108
+"""The writable folders, which are in memory."""
+EMPTIED = (*FOLDERS, "/dev/mqueue", "/var/tmp", "/run")  # noqa: S108
+"""The folders that a reset empties where programs may write to them: a backend may make more than it is asked for."""
 LONGEST_ARGUMENT = 100_000
 """Linux takes 128 KB."""
 
 
 def init_arguments(
-    spec: SandboxSpec,
     *,
     own_python: bool,
-    work: str = WORK,
-    isolated: bool = True,
+    uid: int | None = None,
     counted: bool = True,
-    scratch: bool = True,
+    folders: Sequence[str] = EMPTIED,
 ) -> list[str]:
-    """Return the arguments of `python3` that make it the pristine process of a sandbox.
+    """Return the arguments of `python3` that make it the first process of a sandbox.
 
     Args:
-        spec: The sandbox.
         own_python: Whether it is the Python of this process.
-        work: The user's folder.
-        isolated: Whether it has namespaces.
+        uid: The user that it becomes, where it is started as root.
         counted: Whether there is a control group; without one, what it alone can count is refused.
-        scratch: Whether the other writable folders are the sandbox's own, so that a reset may empty them.
+        folders: Those that a reset empties, the user's own first.
     """
-    size = spec.limits.disk_mb * MB
-    namespaces = {"folders": [work, *FOLDERS], "network": spec.network, "size": size, "files": FILES}
     config = {
-        "work": work,
-        "scratch": SCRATCH if scratch else (),
-        "namespaces": namespaces if isolated else None,
+        "work": folders[0],
+        "folders": folders,
+        "uid": uid,
         "counted": counted,
-        "greeting_ms": 1000 * GREETING_TIMEOUT_S,
         "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
     }
+    return _arguments(config, own_python)
+
+
+def program_arguments(request: dict[str, Any]) -> list[str]:
+    """Return the arguments of `python3` that make it run one program, as `Sandbox.run_python` asks for it."""
+    return _arguments({"program": {name: request.get(name) for name in ("script", "code", "args")}}, own_python=False)
+
+
+def _arguments(config: dict[str, Any], own_python: bool) -> list[str]:
     packed = packed_modules(own_python)
     parts = [packed[start : start + LONGEST_ARGUMENT] for start in range(0, len(packed), LONGEST_ARGUMENT)]
     return ["-I", "-c", _sources()["agentrl.sandboxes.inside.modules"], json.dumps(config), *parts]

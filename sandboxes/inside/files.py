@@ -1,112 +1,70 @@
-"""The files of a sandbox, read and written for the host by the sandbox's first process."""
+"""The files of a sandbox, read and written for the host by the first process, which has no more rights than its programs."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 
 
-def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
-    """Open a file without following any link, so that no path leads out of the folders it names."""
-    parts = [part for part in os.path.normpath(os.path.join(work, path)).split("/") if part]
-    folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    try:
-        for part in parts[:-1]:
-            if flags & os.O_CREAT:
-                try:
-                    os.mkdir(part, 0o755, dir_fd=folder)
-                except OSError:
-                    pass
-            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = below
-        return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def write(work: str, path: str, mode: int, data: bytes | memoryview) -> None:
-    """Write a regular file, and the folders above it.
+def write(path: str, mode: int, data: bytes | memoryview) -> None:
+    """Write a regular file, and the folders above it. A relative path is under the user's folder.
 
     Raises:
         OSError: There is something else than a regular file, or it cannot be written.
     """
-    fd = open_below(work, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError("not a regular file")
+    if folder := os.path.dirname(path):
+        os.makedirs(folder, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "wb", 0) as file:
+        _check_regular(fd)
+        os.ftruncate(fd, 0)
         os.fchmod(fd, mode)
         view = memoryview(data)
         while view:
-            view = view[os.write(fd, view) :]
-    finally:
-        os.close(fd)
+            view = view[file.write(view) or 0 :]
 
 
-def read(work: str, payload: bytes) -> bytes:
-    """Return the regular file that `payload` names.
+def read(path: str, max_bytes: int) -> bytes:
+    """Return a regular file.
 
     Raises:
-        OSError: It is no regular file, or larger than the host takes.
+        OSError: It is no regular file, or larger than `max_bytes`.
     """
-    request = json.loads(payload)
-    with os.fdopen(open_below(work, request["path"], os.O_RDONLY), "rb") as file:
-        info = os.fstat(file.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError("not a regular file")
-        if info.st_size > request["max_bytes"]:
-            raise OSError(f"{info.st_size} bytes, more than max_bytes = {request['max_bytes']}")
-        return file.read(request["max_bytes"])
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        size = _check_regular(file.fileno())
+        if size > max_bytes:
+            raise OSError(f"{size} bytes, more than max_bytes = {max_bytes}")
+        return file.read(max_bytes)
+
+
+def _check_regular(fd: int) -> int:
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError("not a regular file")
+    return info.st_size
 
 
 def pack(work: str, max_bytes: int) -> bytes:
-    """Return a tar archive of everything under `work`, whose files have so many bytes at most.
-
-    They count as long as they claim to be: a hole takes no room until somebody reads it.
+    """Return a tar archive of everything under `work` but sockets, whose files have so many bytes at most, with holes written out.
 
     Raises:
-        OSError: It would be too large: holes in files are written out.
+        OSError: It would be too large, or something cannot be read.
     """
     import io
     import tarfile
 
     buffer, size = io.BytesIO(), 0
-    opened: list[tuple[str, int]] = []
-    """What its owner had taken every right from, and the rights that it has again at the end."""
-    try:
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            left = [(os.path.join(work, name), name) for name in sorted(os.listdir(work), reverse=True)]
-            while left:
-                path, name = left.pop()
-                if stat.S_ISSOCK(os.lstat(path).st_mode):  # no archive can hold one
-                    continue
-                member = archive.gettarinfo(path, name)
-                size += member.size
-                if size > max_bytes:
-                    raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
-                needed = 0o400 if member.isreg() else 0o500 if member.isdir() else 0
-                if member.mode & needed != needed:
-                    opened.append((path, member.mode))
-                    os.chmod(path, member.mode | needed)
-                if member.isreg():
-                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                    with os.fdopen(os.open(path, flags), "rb") as file:
-                        if (
-                            opened and opened[-1][0] == path
-                        ):  # at once: it may have another name, which is still to come
-                            os.chmod(*opened.pop())
-                        archive.addfile(member, file)
-                    continue
-                archive.addfile(member)
-                if member.isdir():
-                    left += [
-                        (os.path.join(path, below), f"{name}/{below}")
-                        for below in sorted(os.listdir(path), reverse=True)
-                    ]
-    finally:
-        for path, mode in reversed(opened):
-            os.chmod(path, mode)
+
+    def count(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        nonlocal size
+        size += member.size
+        if size > max_bytes:
+            raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
+        return member
+
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in sorted(os.listdir(work)):
+            archive.add(os.path.join(work, name), name, filter=count)
     return buffer.getvalue()
 
 
@@ -120,25 +78,25 @@ def unpack(work: str, payload: bytes) -> None:
 
 
 def wipe(folders: list[str]) -> None:
-    """Empty the writable folders.
+    """Empty the writable folders. What is in a folder moves up before it is removed, so that no depth and no length of a path is too much.
 
     Raises:
         OSError: Something cannot be removed.
-        RuntimeError: Something cannot be removed.
     """
-    for folder in folders:
-        if os.stat(folder).st_uid == os.getuid():
-            os.chmod(folder, 0o1777)  # its owner may have taken every right from it
-        for entry in os.scandir(folder):
-            remove(entry)
-
-
-def remove(entry: os.DirEntry[str]) -> None:
-    """Remove an entry of a folder, with all that is in it."""
-    if not entry.is_dir(follow_symlinks=False):
-        os.unlink(entry.path)
-        return
-    os.chmod(entry.path, 0o700)  # its owner may have taken every right from it
-    for below in os.scandir(entry.path):
-        remove(below)
-    os.rmdir(entry.path)
+    moved = 0
+    for top in folders:
+        if os.stat(top).st_uid == os.getuid():
+            os.chmod(top, 0o1777)  # its owner may have taken every right from it
+        while names := os.listdir(top):
+            prefix = f"{top}/{os.urandom(8).hex()}"
+            for path in (os.path.join(top, name) for name in names):
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    os.unlink(path)
+                    continue
+                os.chmod(path, 0o700)
+                for below in os.scandir(path):
+                    if below.is_dir(follow_symlinks=False):
+                        os.chmod(below.path, 0o700)  # to be moved, a folder must be writable
+                    os.rename(below.path, f"{prefix}{moved}")
+                    moved += 1
+                os.rmdir(path)

@@ -21,7 +21,7 @@ def frame(kind: bytes, number: int, payload: bytes) -> bytes:
 
 
 class Inbox:
-    """The frames that come from a descriptor. Nothing is read beyond the frame that has begun: after a reset it is another's."""
+    """The frames that come from a descriptor. Nothing is read beyond the frame that has begun."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

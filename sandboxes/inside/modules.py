@@ -83,6 +83,6 @@ def marshalled(sources: dict[str, str]) -> dict[str, bytes]:
 if __name__ == "__main__":
     library = Library(unpack("".join(sys.argv[2:])))
     sys.meta_path.insert(0, library)
-    from agentrl.sandboxes.inside.pristine import main
+    from agentrl.sandboxes.inside.first_process import main
 
     main(library)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Iterable
 from typing import Any
 
 from agentrl.sandboxes.inside.processes import PR_SET_DUMPABLE, Filter, install_filter, libc, set_limits
@@ -28,27 +27,27 @@ def make_stdin(*, interactive: bool, data: memoryview) -> tuple[int, int | None]
     return fd, None
 
 
-def become(
-    request: dict[str, Any],
-    stdio: tuple[int, int, int],
-    *,
-    signals: Iterable[int],
-    own_processes: int,
-    filter_: Filter | None,
-) -> Program:
+def become(request: dict[str, Any], stdio: tuple[int, int, int], filter_: Filter | None) -> Program:
     """In the child: lock it down, then execute the command, or return the Python program to run."""
     try:
+        signal.set_wakeup_fd(-1)
         os.setsid()  # in a group of its own, all that it starts can be killed at once
         for target, fd in enumerate(stdio):
             os.dup2(fd, target)
         os.closerange(3, 4096)  # nothing that the first process has open is the program's to use
-        for number in signals:  # what is ignored here would be ignored after `execvp` too
+        for number in (
+            signal.SIGCHLD,
+            signal.SIGINT,
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        ):  # else ignored after `execvp` too
             signal.signal(number, signal.SIG_DFL)
         # /proc/self is the program's own again. The first process shut its, so that no program reads the host's frames there.
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         make_first_to_kill()
-        set_limits(request["limits"], own_processes=own_processes)
-        install_filter(filter_)  # after the lines above, whose calls it may refuse
+        set_limits(request["limits"], counted=filter_ is None)
+        if filter_ is not None:
+            install_filter(filter_)  # after the lines above, whose calls it may refuse
         os.chdir(request["cwd"])
         set_environment(request["env"])
         argv = request.get("argv")

@@ -17,15 +17,16 @@ class Program:
     """A Python program that the forked child goes on to run."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self.script: str | None = request.get("script")
-        self.code: str = request.get("code", "")
-        self.args: list[str] = request.get("args", [])
+        self.script: str | None = request.get("script") or None
+        self.code: str = request.get("code") or ""
+        self.args: list[str] = request.get("args") or []
 
 
 def run_program(program: Program, library: Library) -> None:
     """Run a Python program as `python3 SCRIPT` would, in this process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
     sys.stdin = open(0, closefd=False, encoding="utf-8", newline="\n")
     sys.stdout = open(1, "w", closefd=False, encoding="utf-8")
     sys.stderr = open(2, "w", 1, closefd=False, encoding="utf-8", errors="backslashreplace")

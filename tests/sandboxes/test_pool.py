@@ -17,7 +17,6 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.sandboxes import Backend, BackendName, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
-from agentrl.sandboxes.backends import start_arguments
 from agentrl.sandboxes.grading.tests import AssertTest, IOTest
 from agentrl.testing import ScriptedModel
 from tests.components import wait_until
@@ -137,71 +136,6 @@ async def test_a_lost_sandbox_is_replaced(bubblewrap: BackendName) -> None:
         async with pool.take() as (sandbox,):
             assert (await sandbox.run(["true"])).ok
     assert pool.metrics.lost == 2
-
-
-@pytest.mark.soak
-async def test_nothing_need_be_removable_for_a_reset(backend: BackendName) -> None:
-    """Folders too deep to be walked end with the mount that they are in."""
-    deep = "import os\nfor _ in range(2000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)"
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=20)), backend=backend, size=1) as pool:
-        async with pool.take() as (sandbox,):
-            await sandbox.run_python(code=deep)
-        async with pool.take() as (sandbox,):
-            assert (await sandbox.run(["ls"])).stdout == b""
-    assert pool.metrics.lost == 0
-
-
-async def test_a_sandbox_is_tested_after_anything_unusual_and_now_and_then(
-    backend: BackendName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "USERS_BETWEEN", 3)
-    async with open_pool(backend=backend, size=1) as pool:
-        for users, tests in enumerate((0, 0, 1, 1, 1, 2), start=1):
-            async with pool.take() as (sandbox,):
-                assert (await sandbox.run(["sh", "-c", "exit 3"])).exit_code == 3
-            await wait_until(
-                lambda users=users: pool.metrics.resets == users,  # type: ignore[misc]
-                timeout_s=40,
-            )
-            assert pool.metrics.self_tests == tests
-        async with pool.take() as (sandbox,):
-            await sandbox.run(["sleep", "10"], timeout_s=0.05)
-        async with pool.take() as (sandbox,):
-            assert pool.metrics.self_tests == 3
-            assert (await sandbox.run(["ls"])).stdout == b""  # nothing of the test is left
-    assert (pool.metrics.failed_self_tests, pool.metrics.lost) == (0, 0)
-
-
-async def test_who_makes_a_sandbox_dirty_waits_for_it_and_not_the_next(backend: BackendName) -> None:
-    async with open_pool(backend=backend, size=1) as pool:
-        async with pool.take() as (sandbox,):
-            await sandbox.run(["sleep", "10"], timeout_s=0.05)
-        assert (pool.metrics.self_tests, pool.metrics.resets) == (1, 1)
-
-
-@pytest.mark.soak
-async def test_who_is_cancelled_does_not_wait_for_a_dirty_sandbox(backend: BackendName) -> None:
-    async with open_pool(backend=backend, size=1) as pool:
-        with anyio.move_on_after(20) as bound:
-            async with pool.take() as (sandbox,):
-                await sandbox.run(["sleep", "10"], timeout_s=0.05)
-                bound.cancel()
-        assert pool.metrics.resets == 0
-        async with pool.take() as (sandbox,):
-            assert (await sandbox.run(["true"])).ok
-
-
-async def test_a_sandbox_that_fails_its_test_is_replaced(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here what every first process is forked from is at fault, which no reset mends: too few files may be made."""
-    real = start_arguments.FILES
-    monkeypatch.setattr(start_arguments, "FILES", 3)
-    async with open_pool(backend=backend, size=1) as pool:
-        monkeypatch.setattr(start_arguments, "FILES", real)
-        async with pool.take() as (sandbox,):
-            await sandbox.run(["sleep", "10"], timeout_s=0.05)
-        async with pool.take() as (sandbox,):
-            assert (await sandbox.run(["mkdir", "a", "b", "c", "d"])).ok
-    assert (pool.metrics.self_tests, pool.metrics.failed_self_tests, pool.metrics.lost) == (1, 1, 1)
 
 
 @pytest.mark.soak

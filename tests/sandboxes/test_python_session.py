@@ -72,10 +72,15 @@ async def test_code_that_resists_costs_its_state(python: PythonSession, code: st
 
 
 async def test_an_interpreter_that_dies_is_replaced(python: PythonSession) -> None:
-    done = await python.execute("hoard = []\nwhile True: hoard.append(bytearray(b'x') * 2**20)", timeout_s=20)
-    assert done.output == "[out of memory]"
+    done = await python.execute("import os\nos._exit(3)")
+    assert done.output == "[the interpreter ended: exit code 3, signal None]"
     assert done.state_lost
     done = await python.execute(
+        "def hoard():\n kept = []\n while True: kept.append(bytearray(b'x') * 2**20)\nhoard()", timeout_s=20
+    )
+    assert done.output.endswith("MemoryError\n")
+    assert not done.state_lost
+    await python.execute(
         "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'nonsense\\n')\n    except OSError: pass"
     )
     assert (await python.execute("2 + 2")).text == "4"
