@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import Exact, Floats, Tokens
-from agentrl.sandboxes.grading.answers import ExpectedValue, difference
 from agentrl.sandboxes.grading.comparison import Comparison, same_value
 
 words = st.lists(st.text(st.characters(categories=["L", "N"]), min_size=1), max_size=6)
@@ -159,9 +158,3 @@ def test_exact_minds_all_but_the_last_line_ends() -> None:
 )
 def test_values(got: object, expected: object, tolerance: float | None, same: bool) -> None:
     assert same_value(got, expected, tolerance) is same
-
-
-@pytest.mark.parametrize("answer", ['{"decimal": "sNaN"}', '[{"decimal": "sNaN123"}]', '{"decimal": "NaN"}', "1e999"])
-def test_a_number_that_refuses_to_be_compared_is_wrong(answer: str) -> None:
-    for expected in (3, [Decimal(3)], 3.5, Decimal("NaN")):
-        assert difference(ExpectedValue(expected), f'{{"ok": {answer}}}'.encode()) != ""

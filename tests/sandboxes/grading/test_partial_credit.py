@@ -25,7 +25,7 @@ from agentrl.sandboxes import (
 )
 from agentrl.sandboxes.grading.do_nothing import do_nothing_programs
 from agentrl.sandboxes.grading.partial_credit import Baseline, baseline_of, partial_credit
-from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
+from agentrl.sandboxes.grading.program_names import Wanted, names_of_program
 from agentrl.sandboxes.measured_once import KEPT, MeasuredOnce
 
 SUBLIST = TestFile(
@@ -115,7 +115,7 @@ def test():
     with pytest.raises(Empty): Stack().pop()
     assert put(LIMIT) == solution.size() + solution.ZERO
 """
-    assert wanted_names([TestFile(code=code)]) == {
+    assert names_of_program([TestFile(code=code)]) == {
         "EmptyError": Wanted.EXCEPTION,
         "LIMIT": Wanted.VALUE,
         "Stack": Wanted.CLASS,
@@ -131,7 +131,7 @@ def test():
         AssertTest(code="assert isclose(root(2), 1.4)", prelude="from math import isclose"),
         AssertTest(code="assert ("),
     ]
-    assert wanted_names(tests) == {
+    assert names_of_program(tests) == {
         "Solution": Wanted.CLASS,
         "add": Wanted.FUNCTION,
         "found": Wanted.FUNCTION,
