@@ -53,7 +53,6 @@ class Start(NamedTuple):
 
 STARTS = [
     Start("async_vs_sync.py", "--steps 1", r"S = \d+\.\d+, S_max = \d+\.\d+, ε = \d"),
-    Start("attacks.py", "--seconds 5", r"[1-9]\d* of \d+ programs with their tests: 0 wrong", "bubblewrap"),
     Start(
         "before_first_forward.py",
         "--groups 1 --group-size 2 --turns 1 --rounds 1 --repeats 1 --against {root}",
@@ -76,7 +75,6 @@ STARTS = [
     Start("durability.py", "--rounds 1 --steps 8", r"median \d+\.\d+ of the speed, \d+\.\d+ of the CPU time"),
     Start("fair_verdicts.py", "--verdicts 6", r"p99 +\d+\.\d +\d+\.\d +\d+\.\d", "bubblewrap"),
     Start("fuzz_proxy.py", "--minutes 0.05", r"[1-9]\d* requests: (.*\n)*longest stalls of the event loop, ms: \d"),
-    Start("hostile_answers.py", "--cases 2", r"the worst +\d+\.\d +-?\d+\.\d", "bubblewrap"),
     Start(
         "logprob_memory.py",
         "--tokens 64 --vocabulary 1000 --width 64",
@@ -144,7 +142,6 @@ STARTS = [
         r"branching +by call +\d+ +[\d,]+ +\d+\.\d+ +\d",
     ),
     Start("two_roles.py", "--steps 1", r"step +1  long +\d+\.\d tokens  short +\d+\.\d tokens"),
-    Start("verdicts_of_test_code.py", "--verdicts 2", r"a call takes -?\d+\.\d+ ms", "bubblewrap"),
     Start(
         "waiting_environments.py",
         "--episodes 4 --steps 1 --wait-s 0.1",

@@ -69,7 +69,7 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         "framework": (),
         "argument": (None,),  # 1 is beyond no args
         "tolerance": (1, 1.5, None),
-        "in_place": (True, None),
+        "trust": (None,),
         "nan_equal": (True,),
         "exact": (True,),
         "wrapped": (True,),

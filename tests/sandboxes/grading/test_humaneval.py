@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxSpec, grade, open_pool
+from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, load_code_task, open_pool
 from agentrl.sandboxes.grading.trust import Trust, trust_of
 from tests.components import missing
 
@@ -42,19 +42,16 @@ async def test_humaneval(bubblewrap: BackendName, step: int) -> None:
     paid: set[tuple[str, str]] = set()
 
     async def one(problem: dict[str, Any]) -> None:
-        test = AssertTest(
-            code=problem["test"], entry_point=problem["entry_point"], prelude=problem["prompt"] + "    pass\n"
-        )
-        assert trust_of(test) is Trust.APART
-        if not (await grade(problem["prompt"] + problem["canonical_solution"], [test], pool=pool)).passed:
-            failed.add(problem["task_id"])
+        task = load_code_task(problem)
+        assert [trust_of(test) for test in task.tests] == [Trust.APART]
+        if not (await grade(str(task.reference), task.tests, pool=pool)).passed:
+            failed.add(task.name)
         for cheat, source in CHEATS.items():
-            if (await grade(source.format(name=problem["entry_point"]), [test], pool=pool)).passed:
-                paid.add((problem["task_id"], cheat))
+            if (await grade(source.format(name=problem["entry_point"]), task.tests, pool=pool)).passed:
+                paid.add((task.name, cheat))
 
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=bubblewrap, size=2) as pool:
         async with anyio.create_task_group() as tasks:
             for problem in chosen:
                 tasks.start_soon(one, problem)
-    assert failed == set()
-    assert paid == set()
+    assert (failed, paid) == (set(), set())

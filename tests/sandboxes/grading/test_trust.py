@@ -6,7 +6,6 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import AssertTest, CallTest, IOTest, Status, Test, TestFile, TestResult, Verdict
-from agentrl.sandboxes.grading.program_names import names_of_program
 from agentrl.sandboxes.grading.trust import Trust, need_of, trust_of
 
 F = "from solution import f\n"
@@ -96,20 +95,3 @@ def test_a_verdict_has_the_least_trust_of_its_results() -> None:
     ]
     assert Verdict(results=tuple(results)).trust is Trust.INSIDE
     assert Verdict(results=(results[0], results[2])).trust is Trust.APART
-
-
-def test_the_names_that_tests_want_of_a_program() -> None:
-    tests = [
-        CallTest(function="Solution.go"),
-        AssertTest(code="assert add(len([]), math.pi) == LIMIT\ntry: g()\nexcept Full: pass"),
-        TestFile(code="import solution\nfrom solution import Stack\ndef test(): assert solution.size(Stack())"),
-    ]
-    assert {name: kind.value for name, kind in names_of_program(tests).items()} == {
-        "Full": "exception",
-        "LIMIT": "value",
-        "Solution": "class",
-        "Stack": "class",
-        "add": "function",
-        "g": "function",
-        "size": "function",
-    }

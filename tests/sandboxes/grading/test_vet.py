@@ -172,7 +172,7 @@ UNREADABLE: dict[str, tuple[Any, str, str]] = {
     "no entry point": (
         {"tests": [{"kind": "assert", "code": "def check(f): f()", "entry_point": "nope"}], "solution": "x = 1"},
         "reference_fails",
-        "the candidate defines no nope",
+        "the program has no nope",
     ),
     "a reference that is no Python": (
         {"tests": call("f", (1, 2)), "solution": "def f(:"},
