@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 KINDS: Mapping[str, type[Test]] = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
 
 
-def load_tests(content: Sequence[Row] | Row, name: str = "tests") -> list[Test]:
+def load_tests(content: Any, name: str = "tests") -> list[Test]:
     """Return the tests in a task.
 
         [{"kind": "io", "stdin": "1 2", "stdout": "3"},
@@ -65,7 +65,7 @@ def _load_test(where: str, content: Row) -> Test:
 
 def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
     tolerance, checker = test.pop("tolerance", {}), test.pop("checker", None)
-    given = {key: test.pop(key) for key in ("exact", "nan_equal") if key in test}
+    given: dict[str, Any] = {key: test.pop(key) for key in ("exact", "nan_equal") if key in test}
     given |= tolerance if isinstance(tolerance, Mapping) else {"absolute": tolerance, "relative": tolerance}
     if checker is not None and any(given.values()):
         raise ConfigError(f"{where} has a checker and {min(given)}, which are ways to compare; leave one of them")
@@ -100,13 +100,14 @@ def paired_tests(content: Any, name: str, function: str | None = None, compare: 
             sides = [content[f"{side}s" if f"{side}s" in content else side] for side in ("input", "output")]
         else:
             sides = [[one[side] for one in content] for side in ("input", "output")]
-        pairs = list(zip(*sides, strict=True))
+        pairs = list(zip(sides[0], sides[1], strict=True))
     except (KeyError, TypeError, ValueError):
         raise ConfigError(f"{name} = {shown(content)} must hold inputs and outputs, as many of each") from None
-    return [_pair(f"{name}[{index}]", *pair, function, compare) for index, pair in enumerate(pairs)]
+    return [_pair(f"{name}[{index}]", pair, function, compare) for index, pair in enumerate(pairs)]
 
 
-def _pair(where: str, given: Any, expected: Any, function: str | None, compare: Any) -> Test:
+def _pair(where: str, pair: tuple[Any, Any], function: str | None, compare: Any) -> Test:
+    given, expected = pair
     if function is None:
         return _made(
             where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare or Comparison()}

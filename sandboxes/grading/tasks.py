@@ -132,6 +132,10 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
     limits = _limits(task)
     language = language or PYTHON
     loaded = form({**task, "language": language}, task_name(task, index))
+    if baseline is not None and len(baseline) != len(loaded.tests):
+        raise ConfigError(
+            f"baseline is of {len(baseline)} tests, and there are {len(loaded.tests)}; vet the task again"
+        )
     return replace(
         loaded,
         reference=loaded.reference or next((_text(task, key) for key in REFERENCES if key in task), None),

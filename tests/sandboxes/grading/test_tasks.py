@@ -226,6 +226,7 @@ class Harm:
         ({"tests": [TEXT_TEST], "language": "rust"}, "language = 'rust' must be one of python, "),
         ({"tests": [TEXT_TEST], "partial": "no"}, "partial = 'no' must be True or False"),
         ({"tests": [TEXT_TEST], "baseline": 3}, "baseline = 3 must be a list"),
+        ({"tests": [TEXT_TEST], "baseline": []}, "baseline is of 0 tests, and there are 1; vet the task again"),
         ({"tests": [TEXT_TEST], "public_tests": [3]}, r"public_tests\[0\] = 3 must be an object"),
         ({"tests": [TEXT_TEST], "solution": 3}, "solution = 3 must be text"),
         ({"tests": {"kind": "io"}}, "tests = .* must be a list"),
