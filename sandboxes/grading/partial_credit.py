@@ -43,40 +43,35 @@ def do_nothing_programs(tests: Sequence[Test], language: Language = PYTHON) -> d
     The empty program; and in Python, for tests that call, every name that they want as a function that returns None, or that
     raises NotImplementedError.
     """
-    if language == CPP:
-        return {"empty": "int main() {}\n"}
-    if language != PYTHON or all(isinstance(test, IOTest) for test in tests):
-        return {"empty": ""}
-    return {
-        "empty": "",
-        "stubs": stubs(tests, "return None"),
-        "stubs that raise": stubs(tests, "raise NotImplementedError"),
-    }
+    programs = {"empty": "int main() {}\n" if language == CPP else ""}
+    if language == PYTHON and not all(isinstance(test, IOTest) for test in tests):
+        programs["stubs"] = stubs(tests, "return None")
+        programs["stubs that raise"] = stubs(tests, "raise NotImplementedError")
+    return programs
 
 
 def stubs(tests: Sequence[Test], body: str) -> str:
     """Return a program with every name that tests may want: LIMIT is None, Stack a class, push a function with this body."""
     names = sorted({name for test in tests for name in _wanted(test)} - {*dir(builtins), *keyword.kwlist})
-    lines = [_STUBS.format(body=body)]
-    for name in names:
-        constant = name.isupper() and len(name) > 1
-        lines.append(
-            f"class {name}(_Stub): pass"
-            if name[0].isupper() and not constant
-            else f"{name} = {'None' if constant else '_stub'}"
-        )
-    return "\n".join(lines) + "\n"
+    lines = [
+        f"{name} = None"
+        if name[1:].isupper()
+        else f"class {name}(_Stub): pass"
+        if name[0].isupper()
+        else f"{name} = _stub"
+        for name in names
+    ]
+    return "\n".join([_STUBS.format(body=body), *lines, ""])
 
 
 def _wanted(test: Test) -> set[str]:
     """Return the names that a test may want of a program; of code, every word but the modules that it imports."""
-    if isinstance(test, IOTest):
-        return set()
-    name = test.function if isinstance(test, CallTest) else test.entry_point if isinstance(test, AssertTest) else None
-    if name is not None:
-        return {re.split(r"\W", name)[0]}
-    code = test.code if isinstance(test, AssertTest | TestFile) else ""
-    return {*re.findall(r"\b[A-Za-z]\w*", code)} - {*re.findall(r"^import (\w+)", code, re.MULTILINE)}
+    match test:
+        case CallTest(function=name) | AssertTest(entry_point=str(name)):
+            return {re.split(r"\W", name)[0]}
+        case AssertTest(code=code) | TestFile(code=code):
+            return {*re.findall(r"\b[A-Za-z]\w*", code)} - {*re.findall(r"^import (\w+)", code, re.MULTILINE)}
+    return set()
 
 
 def partial_credit(results: Sequence[TestResult], baseline: Baseline) -> float:

@@ -5,44 +5,32 @@ a row ─► load_code_task ─► CodeTask: prompt, tests, public tests, refere
 
 from __future__ import annotations
 
-import ast
-import base64
 import builtins
 import importlib
-import io
-import json
-import pickle
 import re
-import warnings
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.checked_fields import Values, check_argument, shown
-from agentrl.sandboxes.grading.comparison import Comparison
+from agentrl.sandboxes.checked_fields import check_argument, shown
 from agentrl.sandboxes.grading.partial_credit import Baseline
+from agentrl.sandboxes.grading.task_tests import Row, load_tests, paired_tests, read_json
 from agentrl.sandboxes.grading.tests import (
     CPP,
     JAVA,
     LANGUAGES,
     PYTHON,
     AssertTest,
-    CallTest,
     Checker,
     IOTest,
     Language,
     Test,
-    TestFile,
     check_limits,
 )
 from agentrl.sandboxes.seams import Limits
 
-T = TypeVar("T", bound=Values)
-Row = Mapping[str, Any]
-KINDS: Mapping[str, type[Test]] = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
 REFERENCES = ("solution", "reference", "canonical_solution", "code")
 
 PRELUDE = (
@@ -144,6 +132,10 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
     limits = _limits(task)
     language = language or PYTHON
     loaded = form({**task, "language": language}, task_name(task, index))
+    if baseline is not None and len(baseline) != len(loaded.tests):
+        raise ConfigError(
+            f"baseline is of {len(baseline)} tests, and there are {len(loaded.tests)}; vet the task again"
+        )
     return replace(
         loaded,
         reference=loaded.reference or next((_text(task, key) for key in REFERENCES if key in task), None),
@@ -189,12 +181,7 @@ def _own(task: Row, name: str) -> CodeTask:
 
 def _humaneval(task: Row, name: str) -> CodeTask:
     prompt = _text(task, "prompt")
-    # The beginning of a function, of which a comment may be all.
-    prelude = next(filter(_is_python, (prompt, f"{prompt.rstrip()}\n    pass\n")), None)
-    if prelude is None:
-        raise ConfigError(
-            f"prompt = {shown(prompt)} must be the beginning of a program in Python, which its tests import from"
-        )
+    prelude = f"{prompt.rstrip()}\n    pass\n"  # the beginning of a function, of which a comment may be all
     test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prelude)
     reference = prompt + _text(task, "canonical_solution") if "canonical_solution" in task else None
     asked = f"Write this Python program to its end.\n\n```python\n{prompt.rstrip()}\n```"
@@ -221,17 +208,17 @@ def _mbpp(task: Row, name: str) -> CodeTask:
 
 
 def _apps(task: Row, name: str) -> CodeTask:
-    tests = load_tests(_json(task["input_output"], "input_output"), "input_output")
-    solutions = _texts({**task, "solutions": _json(task.get("solutions", []), "solutions")}, "solutions")
+    tests = load_tests(read_json(task["input_output"], "input_output"), "input_output")
+    solutions = _texts({**task, "solutions": read_json(task.get("solutions", []), "solutions")}, "solutions")
     keys = ("question", "question_content")
     return _row(task, name, keys, [], tests, reference=next(iter(solutions), None), prelude=PRELUDE)
 
 
 def _livecodebench(task: Row, name: str) -> CodeTask:
-    metadata = _json(task.get("metadata", {}), "metadata")
+    metadata = read_json(task.get("metadata", {}), "metadata")
     check_argument("metadata", metadata, Mapping[str, Any])
     tests = (
-        _paired(_json(task.get(key, []), key), key, metadata.get("func_name"))
+        paired_tests(read_json(task.get(key, []), key), key, metadata.get("func_name"))
         for key in ("public_test_cases", "private_test_cases")
     )
     return _row(task, name, ("question_content",), *tests, prelude=PRELUDE)
@@ -239,7 +226,7 @@ def _livecodebench(task: Row, name: str) -> CodeTask:
 
 def _contests(task: Row, name: str) -> CodeTask:
     public, private, generated = (
-        _paired(task.get(key, []), key) for key in ("public_tests", "private_tests", "generated_tests")
+        paired_tests(task.get(key, []), key) for key in ("public_tests", "private_tests", "generated_tests")
     )
     solutions, languages = task.get("solutions", {}), {2: CPP, 3: PYTHON, 4: JAVA}
     written = zip(solutions.get("language", []), solutions.get("solution", []), strict=True)
@@ -253,7 +240,7 @@ def _codeforces(task: Row, name: str) -> CodeTask:
     compare = (
         Checker(source=_PRINTS_1.format(source=task["generated_checker"])) if "generated_checker" in task else None
     )
-    public, tests = (_paired(task.get(key, []), key, compare=compare) for key in ("examples", "official_tests"))
+    public, tests = (paired_tests(task.get(key, []), key, compare=compare) for key in ("examples", "official_tests"))
     examples = [f"Input:\n{one['input']}\nOutput:\n{one['output']}" for one in task.get("examples", [])]
     keys = ("description", "input_format", "output_format", "examples", "note")
     hidden = [test for test in tests if test not in public]
@@ -266,7 +253,7 @@ _FORMS: Mapping[str, Callable[[Row, str], CodeTask]] = {
     "test_list": _mbpp,
     "input_output": _apps,
     "public_test_cases": _livecodebench,
-    "public_tests": _contests,
+    "private_tests": _contests,
     "official_tests": _codeforces,
 }
 """By the field that tells each of them from the others, in this order."""
@@ -285,135 +272,6 @@ def _row(
     parts.append(f"Write a program ({language}) that {does}, in one fenced code block.")
     asked = _text(task, "prompt", "") or ("\n\n".join(parts) if len(parts) > 1 else "")
     return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tuple(public), **more)
-
-
-def load_tests(content: Sequence[Row] | Row, name: str = "tests") -> list[Test]:
-    """Return the tests in a task.
-
-        [{"kind": "io", "stdin": "1 2", "stdout": "3"},
-         {"kind": "io", "stdin": "2", "stdout": "1.41421 nan", "tolerance": 1e-4, "nan_equal": true},
-         {"kind": "io", "stdin": "2", "stdout": "1.41421", "tolerance": {"absolute": 1e-4, "relative": 0}},
-         {"kind": "call", "function": "add", "args": [1, 2], "expected": 3, "limits": {"timeout_s": 2}},
-         {"kind": "assert", "code": "assert add(1, 2) == 3"},
-         {"kind": "file", "framework": "unittest", "code": "..."}]
-
-    The other fields are those of the tests' classes. For `io`, one of `exact`, `tolerance` and the source of a `checker` says how to
-    compare; a tolerance that is a number is absolute and relative, as in `Comparison`.
-    {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
-    `name` is that of the field, for complaints.
-
-    Raises:
-        ConfigError: Something is wrong with it; it says what.
-    """
-    if isinstance(content, Mapping) and "kind" not in content:
-        return _paired(content, name, content.get("fn_name") or None)
-    check_argument(name, content, Sequence[Any])
-    return [_load_test(f"{name}[{index}]", test) for index, test in enumerate(content)]
-
-
-def _load_test(where: str, content: Row) -> Test:
-    if not isinstance(content, Mapping) or str(content.get("kind")) not in KINDS:
-        raise ConfigError(f"{where} = {shown(content)} must be an object with a kind: one of {', '.join(KINDS)}")
-    kind = KINDS[str(content["kind"])]
-    # A table of tests has null where a test has no such field; None is expected where somebody says so.
-    keeps = {"expected"} if kind is CallTest else set[str]()
-    test = {key: value for key, value in content.items() if key != "kind" and (value is not None or key in keeps)}
-    if kind is IOTest:
-        return _load_io_test(where, test)
-    if isinstance(test.get("candidate_names"), list):
-        test["candidate_names"] = tuple(test["candidate_names"])
-    made = _made(where, kind, test)
-    if kind is CallTest and "expected" not in test:
-        raise ConfigError(f"{where} has no field 'expected', which it needs; it is null where None is expected")
-    return made
-
-
-def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
-    tolerance, checker = test.pop("tolerance", {}), test.pop("checker", None)
-    given = {key: test.pop(key) for key in ("exact", "nan_equal") if key in test}
-    given |= tolerance if isinstance(tolerance, Mapping) else {"absolute": tolerance, "relative": tolerance}
-    if checker is not None and any(given.values()):
-        raise ConfigError(f"{where} has a checker and {min(given)}, which are ways to compare; leave one of them")
-    if checker is None and "stdout" not in test:
-        raise ConfigError(
-            f"{where} has no field 'stdout', which it needs without a checker; '' where nothing is printed"
-        )
-    compare = _made(where, Comparison, given) if checker is None else _made(where, Checker, {"source": checker})
-    return _made(where, IOTest, {"compare": compare, **test})
-
-
-def _made(where: str, kind: type[T], given: Row) -> T:
-    try:
-        return kind(**given)
-    except TypeError as error:
-        names = ", ".join(field.name for field in fields(kind))
-        raise ConfigError(f"{where}: {error}; it may have {names}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def _paired(content: Any, name: str, function: str | None = None, compare: Any = None) -> list[Test]:
-    """Return the tests of inputs and outputs: {"inputs": [...], "outputs": [...]}, the same with "input", or [{"input", "output"}, ...].
-
-    Raises:
-        ConfigError: It has another shape.
-    """
-    try:
-        if isinstance(content, Mapping):
-            sides = [content[f"{side}s" if f"{side}s" in content else side] for side in ("input", "output")]
-        else:
-            sides = [[one[side] for one in content] for side in ("input", "output")]
-        pairs = list(zip(*sides, strict=True))
-    except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{name} = {shown(content)} must hold inputs and outputs, as many of each") from None
-    return [_pair(f"{name}[{index}]", *pair, function, compare) for index, pair in enumerate(pairs)]
-
-
-def _pair(where: str, given: Any, expected: Any, function: str | None, compare: Any) -> Test:
-    if function is None:
-        return _made(
-            where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare or Comparison()}
-        )
-    call = {"function": function, "args": given, "expected": expected, "wrapped": not isinstance(given, str)}
-    if isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
-        args = [_json(line, where) for line in given.split("\n") if line.strip()]
-        call |= {"args": args, "expected": _json(expected, where)}
-    return _made(where, CallTest, call)
-
-
-def _lines(text: Any) -> Any:
-    """Return a text that may stand there as a list of its lines."""
-    return "\n".join(map(str, text)) if isinstance(text, list) else text
-
-
-class _TextUnpickler(pickle.Unpickler):  # noqa: S301
-    def find_class(self, module: str, name: str) -> Any:  # of which text needs none
-        raise pickle.UnpicklingError(f"it holds a {module}.{name}, and text alone is read")
-
-
-def _json(value: Any, key: str) -> Any:
-    """Return what a field holds. Data sets keep JSON in a text, and LiveCodeBench its private tests packed.
-
-    Raises:
-        ConfigError: It is a text that is neither.
-    """
-    if not isinstance(value, str):
-        return value
-    try:
-        if re.fullmatch(r"[\w+/]{16,}=*", value, re.ASCII) and not value.isdigit():
-            value = _TextUnpickler(io.BytesIO(zlib.decompress(base64.b64decode(value)))).load()
-        return json.loads(value)
-    except (ValueError, TypeError, EOFError, RecursionError, zlib.error, pickle.UnpicklingError) as error:
-        raise ConfigError(f"{key} is a text that is not JSON: {error}") from None
-
-
-def _is_python(source: str) -> bool:
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            ast.parse(source)
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def _text(task: Row, key: str, default: str | None = None) -> str:

@@ -25,7 +25,7 @@ from agentrl.sandboxes.grading.partial_credit import (
     stubs,
 )
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
-from agentrl.sandboxes.grading.tests import CPP, PYTHON, CallTest, IOTest, changed_limits
+from agentrl.sandboxes.grading.tests import CPP, PYTHON, CallTest, IOTest
 from agentrl.sandboxes.pool import SandboxPool
 
 PARTIAL_MAX = 0.5
@@ -188,15 +188,7 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
         return with_fault(report, FaultKind.NO_REFERENCE, detail)
     tests, source = [*task.tests, *task.public_tests], task.program(task.reference)
     verdicts = [await grade(source, tests, pool=pool, language=task.language) for _ in range(runs)]
-    shares = [
-        result.cpu_s / changed_limits(pool.spec.limits, tests[result.test_index].limits).timeout_s
-        for verdict in verdicts
-        for result in verdict.results
-    ]
-    share, first = max(shares), verdicts[0].results
-    slow = (f"slow: the reference takes {share:.0%} of the time limit",) if share > SLOW_SHARE else ()
-    count = sum(result.test_index < len(task.tests) for result in first)
-    report = replace(report, tests=count, time_share=round(share, 3), warnings=(*report.warnings, *slow))
+    report = replace(report, tests=sum(result.test_index < len(task.tests) for result in verdicts[0].results))
     failed = [result for verdict in verdicts for result in verdict.results if not result.passed]
     if not failed:
         return report

@@ -226,6 +226,7 @@ class Harm:
         ({"tests": [TEXT_TEST], "language": "rust"}, "language = 'rust' must be one of python, "),
         ({"tests": [TEXT_TEST], "partial": "no"}, "partial = 'no' must be True or False"),
         ({"tests": [TEXT_TEST], "baseline": 3}, "baseline = 3 must be a list"),
+        ({"tests": [TEXT_TEST], "baseline": []}, "baseline is of 0 tests, and there are 1; vet the task again"),
         ({"tests": [TEXT_TEST], "public_tests": [3]}, r"public_tests\[0\] = 3 must be an object"),
         ({"tests": [TEXT_TEST], "solution": 3}, "solution = 3 must be text"),
         ({"tests": {"kind": "io"}}, "tests = .* must be a list"),
@@ -240,7 +241,6 @@ class Harm:
         ({"tests": [{"kind": "io", "checker": 3}]}, r"tests\[0\]: Checker.source = 3 must be text"),
         ({"tests": [{"kind": "assert"}]}, r"tests\[0\]: .*'code'"),
         ({"tests": [{"kind": "call", "function": "f"}]}, r"tests\[0\] has no field 'expected'"),
-        ({"prompt": "def f(:", "test": "T", "entry_point": "f"}, r"prompt = 'def f\(:' must be the beginning of a program"),
         ({"test_list": "assert f()"}, r"test_list = 'assert f\(\)' must be a list of text"),
         ({"input_output": "{"}, "input_output is a text that is not JSON"),
         ({"input_output": {"inputs": [1], "outputs": []}}, "input_output = .* must hold inputs and outputs, as many of each"),
@@ -253,7 +253,7 @@ class Harm:
             {"public_test_cases": "[]", "private_test_cases": base64.b64encode(zlib.compress(pickle.dumps(Harm()))).decode()},
             "private_test_cases is .* holds a builtins.print",
         ),
-        ({"public_tests": [{"inputs": 1}]}, "public_tests = .* must hold inputs and outputs"),
+        ({"private_tests": [{"inputs": 1}]}, "private_tests = .* must hold inputs and outputs"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(task: Any, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,7 +311,7 @@ def rows_of(problem: Row) -> list[Row]:
         {**named, "tests": own},
         {**named, "solution": None, "input_output": json.dumps({"inputs": given, "outputs": wanted}), "solutions": json.dumps([problem["python"]])},
         {**named, "public_test_cases": json.dumps(pairs[:1]), "private_test_cases": packed(pairs[1:]), "metadata": "{}"},
-        {**named, "public_tests": {"input": given[:1], "output": wanted[:1]}, "generated_tests": {"input": given[1:], "output": wanted[1:]}},
+        {**named, "public_tests": {"input": given[:1], "output": wanted[:1]}, "private_tests": {"input": given[1:], "output": wanted[1:]}},
         {**named, "examples": pairs[:1], "official_tests": pairs, "time_limit": 5.0, "memory_limit": 256.0},
     ]  # fmt: skip
 

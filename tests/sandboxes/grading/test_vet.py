@@ -19,7 +19,7 @@ import pytest
 from agentrl.cli import main as cli
 from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.tasks import load_code_task
-from agentrl.sandboxes.grading.vet import cheats, reason, vet, vet_task, vetting_summary
+from agentrl.sandboxes.grading.vet import cheats, reason, vet, vetting_summary
 
 ROOT = Path(__file__).parents[3]
 SOUND = {
@@ -28,7 +28,6 @@ SOUND = {
     "test_list": ["assert add(1, 2) == 3", "assert add(3, 3) == 6"],
 }
 FLAKY = "import random\ndef flip(x): return random.random() < 0.5 and x"
-SLOW = "import time\ndef spin(x):\n    start = time.process_time()\n    while time.process_time() - start < 0.8: pass\n    return x"
 
 
 def call(function: str, *pairs: tuple[Any, Any]) -> list[dict[str, Any]]:
@@ -208,15 +207,6 @@ async def test_a_task_that_makes_no_sense_costs_no_other(pool: SandboxPool) -> N
         assert [(fault.kind, detail in fault.detail) for fault in report.faults[:1]] == [(kind, True)], report
         assert "\n" not in report.faults[0].detail
     assert reports[-1].kept
-
-
-@pytest.mark.soak
-@pytest.mark.anyio
-async def test_a_slow_reference_is_warned_of(pool: SandboxPool) -> None:
-    task = {"tests": call("spin", (3, 3), (4, 4)), "solution": SLOW, "limits": {"timeout_s": 1}}
-    report = await vet_task(task, pool=pool, runs=1)
-    assert report.time_share == pytest.approx(0.85, abs=0.2)
-    assert report.warnings[0].startswith("slow: the reference takes ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,145 @@
+"""Tests as they stand in tasks: objects with a kind, or pairs of inputs and outputs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import Values, check_argument, shown
+from agentrl.sandboxes.grading.comparison import Comparison
+from agentrl.sandboxes.grading.tests import AssertTest, CallTest, Checker, IOTest, Test, TestFile
+
+T = TypeVar("T", bound=Values)
+Row = Mapping[str, Any]
+KINDS: Mapping[str, type[Test]] = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
+
+
+def load_tests(content: Any, name: str = "tests") -> list[Test]:
+    """Return the tests in a task.
+
+        [{"kind": "io", "stdin": "1 2", "stdout": "3"},
+         {"kind": "io", "stdin": "2", "stdout": "1.41421 nan", "tolerance": 1e-4, "nan_equal": true},
+         {"kind": "io", "stdin": "2", "stdout": "1.41421", "tolerance": {"absolute": 1e-4, "relative": 0}},
+         {"kind": "call", "function": "add", "args": [1, 2], "expected": 3, "limits": {"timeout_s": 2}},
+         {"kind": "assert", "code": "assert add(1, 2) == 3"},
+         {"kind": "file", "framework": "unittest", "code": "..."}]
+
+    The other fields are those of the tests' classes. For `io`, one of `exact`, `tolerance` and the source of a `checker` says how to
+    compare; a tolerance that is a number is absolute and relative, as in `Comparison`.
+    {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
+    `name` is that of the field, for complaints.
+
+    Raises:
+        ConfigError: Something is wrong with it; it says what.
+    """
+    if isinstance(content, Mapping) and "kind" not in content:
+        return paired_tests(content, name, content.get("fn_name") or None)
+    check_argument(name, content, Sequence[Any])
+    return [_load_test(f"{name}[{index}]", test) for index, test in enumerate(content)]
+
+
+def _load_test(where: str, content: Row) -> Test:
+    if not isinstance(content, Mapping) or str(content.get("kind")) not in KINDS:
+        raise ConfigError(f"{where} = {shown(content)} must be an object with a kind: one of {', '.join(KINDS)}")
+    kind = KINDS[str(content["kind"])]
+    # A table of tests has null where a test has no such field; None is expected where somebody says so.
+    keeps = {"expected"} if kind is CallTest else set[str]()
+    test = {key: value for key, value in content.items() if key != "kind" and (value is not None or key in keeps)}
+    if kind is IOTest:
+        return _load_io_test(where, test)
+    if isinstance(test.get("candidate_names"), list):
+        test["candidate_names"] = tuple(test["candidate_names"])
+    made = _made(where, kind, test)
+    if kind is CallTest and "expected" not in test:
+        raise ConfigError(f"{where} has no field 'expected', which it needs; it is null where None is expected")
+    return made
+
+
+def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
+    tolerance, checker = test.pop("tolerance", {}), test.pop("checker", None)
+    given: dict[str, Any] = {key: test.pop(key) for key in ("exact", "nan_equal") if key in test}
+    given |= tolerance if isinstance(tolerance, Mapping) else {"absolute": tolerance, "relative": tolerance}
+    if checker is not None and any(given.values()):
+        raise ConfigError(f"{where} has a checker and {min(given)}, which are ways to compare; leave one of them")
+    if checker is None and "stdout" not in test:
+        raise ConfigError(
+            f"{where} has no field 'stdout', which it needs without a checker; '' where nothing is printed"
+        )
+    compare = _made(where, Comparison, given) if checker is None else _made(where, Checker, {"source": checker})
+    return _made(where, IOTest, {"compare": compare, **test})
+
+
+def _made(where: str, kind: type[T], given: Row) -> T:
+    try:
+        return kind(**given)
+    except TypeError as error:
+        names = ", ".join(field.name for field in fields(kind)).replace(
+            "compare", "exact, tolerance, nan_equal, checker"
+        )
+        raise ConfigError(f"{where}: {error}; it may have {names}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def paired_tests(content: Any, name: str, function: str | None = None, compare: Any = None) -> list[Test]:
+    """Return the tests of inputs and outputs: {"inputs": [...], "outputs": [...]}, the same with "input", or [{"input", "output"}, ...].
+
+    Raises:
+        ConfigError: It has another shape.
+    """
+    try:
+        if isinstance(content, Mapping):
+            sides = [content[f"{side}s" if f"{side}s" in content else side] for side in ("input", "output")]
+        else:
+            sides = [[one[side] for one in content] for side in ("input", "output")]
+        pairs = list(zip(sides[0], sides[1], strict=True))
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f"{name} = {shown(content)} must hold inputs and outputs, as many of each") from None
+    return [_pair(f"{name}[{index}]", pair, function, compare) for index, pair in enumerate(pairs)]
+
+
+def _pair(where: str, pair: tuple[Any, Any], function: str | None, compare: Any) -> Test:
+    given, expected = pair
+    if function is None:
+        return _made(
+            where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare or Comparison()}
+        )
+    call = {"function": function, "args": given, "expected": expected, "wrapped": not isinstance(given, str)}
+    if isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
+        args = [read_json(line, where) for line in given.split("\n") if line.strip()]
+        call |= {"args": args, "expected": read_json(expected, where)}
+    return _made(where, CallTest, call)
+
+
+def _lines(text: Any) -> Any:
+    """Return a text that may stand there as a list of its lines."""
+    return "\n".join(map(str, text)) if isinstance(text, list) else text
+
+
+class _TextUnpickler(pickle.Unpickler):  # noqa: S301
+    def find_class(self, module: str, name: str) -> Any:  # of which text needs none
+        raise pickle.UnpicklingError(f"it holds a {module}.{name}, and text alone is read")
+
+
+def read_json(value: Any, key: str) -> Any:
+    """Return what a field holds. Data sets keep JSON in a text, and LiveCodeBench its private tests packed.
+
+    Raises:
+        ConfigError: It is a text that is neither.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        if re.fullmatch(r"[\w+/]{16,}=*", value, re.ASCII) and not value.isdigit():
+            value = _TextUnpickler(io.BytesIO(zlib.decompress(base64.b64decode(value)))).load()
+        return json.loads(value)
+    except (ValueError, TypeError, EOFError, RecursionError, zlib.error, pickle.UnpicklingError) as error:
+        raise ConfigError(f"{key} is a text that is not JSON: {error}") from None
