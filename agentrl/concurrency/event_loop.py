@@ -258,24 +258,23 @@ def _restore_handlers() -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process, also when what the user's code left behind never ends.
+    """End the process, also when what the user's code left behind never ends, and without taking every object down, which takes seconds.
 
     Python waits at its end for threads and for processes of `multiprocessing`, then calls what was registered with `atexit`. The
     first two get `END_TIMEOUT_S` here, and the last, which may have something to send, `EXIT_FUNCTIONS_TIMEOUT_S`. By now all that
     a command writes is written, so that nothing of it is lost with what does not end in time.
     """
     deadline = time.monotonic() + END_TIMEOUT_S
-    while (waiting := _threads_left() or bool(multiprocessing.active_children())) and time.monotonic() < deadline:
+    while (_threads_left() or multiprocessing.active_children()) and time.monotonic() < deadline:
         time.sleep(0.02)
     with suppress(RuntimeError):  # no room for a thread
         threading.Thread(target=_end_in_time, args=(code,), daemon=True).start()
-    if not waiting:
-        sys.exit(code)
     for child in multiprocessing.active_children():
         child.terminate()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # closed, by either side
+            stream.flush()
     os._exit(code)
 
 

@@ -364,6 +364,15 @@ def test_the_process_ends_though_what_user_code_left_does_not(left: str, tmp_pat
     assert time.perf_counter() - started < EXIT_FUNCTIONS_TIMEOUT_S + 10
 
 
+def test_the_process_ends_without_taking_every_object_down(tmp_path: Path) -> None:
+    """Of a run's imports and records that takes seconds. Exit functions run, and what is printed arrives."""
+    kept = "class Kept:\n        def __del__(self, write=os.write): write(1, b'taken down')\n    sys.kept = Kept()"
+    program = tmp_path / "ending.py"
+    program.write_text("import os" + ENDING.replace("LEFT", kept + "; atexit.register(print, ' and sent')"))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (7, "flushed and sent\n")
+
+
 @pytest.mark.soak
 def test_exit_functions_run_beside_a_thread_that_does_not_end(tmp_path: Path) -> None:
     program = tmp_path / "ending.py"

@@ -9,10 +9,8 @@ import sys
 import pytest
 
 from agentrl import Episode
-from agentrl.config import RunConfig
-from agentrl.evaluation.evaluate import _check_elsewhere
 from agentrl.machine.proxy_variables import exempt_loopback, is_loopback
-from agentrl.models import NANO
+from agentrl.rollout.check_start import check_endpoint
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.testing import ScriptedModel
 from agentrl.workflows.judge import Judge
@@ -67,7 +65,7 @@ async def test_an_endpoint_its_episodes_and_a_judge_on_the_loopback_are_reached(
         return float(reply.choices[0].message.content or "nan")
 
     async with ScriptedModel(lambda _: "0.5").serve() as url:
-        await _check_elsewhere(RunConfig.model_validate({"model": {"path": str(NANO)}}), url)
+        await check_endpoint(url)
         async with remote_runner(run, base_url=url, api_key="-", model="m", timeout_s=60) as runner:
             outcome = await runner.run({}, 0)
         assert (outcome.error, outcome.reward) == (None, 0.5)
