@@ -94,10 +94,8 @@ async def graded(
     verdict = await episode.grade(source, tests, language=task.language, fail_fast=fail_fast, partial=counted)
     for result in verdict.results:
         if result.status is Status.CHECKER_ERROR:
-            raise EpisodeError(
-                f"{task.name}, {result.name} cannot be graded: {one_line(result.message)}; mend the test or leave the task out "
-                "(`agentrl vet` finds such tasks)"
-            )
+            why = f"{result.name} cannot be graded: {one_line(result.message)}"
+            raise EpisodeError(f"{why}; mend it or leave the task out (`agentrl vet` finds such tasks)")
     return verdict
 
 
