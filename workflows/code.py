@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
 from agentrl import Episode, Reward
 from agentrl.errors import ConfigError, EpisodeError, one_line
-from agentrl.sandboxes import Baseline, CodeTask, Status, Test, Verdict, extract_code, load_code_task
+from agentrl.sandboxes import CodeTask, Status, Test, Verdict, extract_code, load_code_task
 from agentrl.sandboxes.grading.trust import Trust, trust_of
 
 
@@ -68,13 +68,8 @@ async def run(episode: Episode[ProgramTask]) -> Reward:
     )
     text = reply.choices[0].message.content or ""
     # Where all tests must pass, one that fails decides.
-    verdict = await graded(episode, task, text, task.tests, partial=partial_of(task), fail_fast=not task.partial)
+    verdict = await graded(episode, task, text, task.tests, partial=task.partial, fail_fast=not task.partial)
     return reward_of(verdict)
-
-
-def partial_of(task: CodeTask) -> bool | Baseline:
-    """Return what `episode.grade` takes as `partial`: the baseline of a vetted task."""
-    return task.partial and (task.baseline or True)
 
 
 async def graded(
@@ -84,7 +79,7 @@ async def graded(
     tests: Sequence[Test],
     *,
     fail_fast: bool = False,
-    partial: bool | Baseline = False,
+    partial: bool = False,
 ) -> Verdict | None:
     """Return the verdict on the last program in a reply; None when there is no program in it.
 
@@ -94,7 +89,7 @@ async def graded(
         text: The reply.
         tests: What the program must pass.
         fail_fast: Stop at the first test that fails.
-        partial: Count what the program passes of the tests.
+        partial: Count what the program passes of the tests, by the baseline of the task if it has one.
 
     Raises:
         EpisodeError: A test could not be graded, which is no fault of the program's.
@@ -102,15 +97,13 @@ async def graded(
     source = extract_code(text, task.language.names)
     if source is None:
         return None
-    verdict = await episode.grade(
-        task.program(source), tests, language=task.language, fail_fast=fail_fast, partial=partial
-    )
+    counted = partial and (task.baseline or True)
+    source = task.program(source)
+    verdict = await episode.grade(source, tests, language=task.language, fail_fast=fail_fast, partial=counted)
     for result in verdict.results:
         if result.status is Status.CHECKER_ERROR:
-            raise EpisodeError(
-                f"{task.name}, {result.name} cannot be graded: {one_line(result.message)}; mend the test or leave the task out "
-                "(`agentrl vet` finds such tasks)"
-            )
+            why = f"{result.name} cannot be graded: {one_line(result.message)}"
+            raise EpisodeError(f"{why}; mend it or leave the task out (`agentrl vet` finds such tasks)")
     return verdict
 
 

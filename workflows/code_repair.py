@@ -13,7 +13,7 @@ from pydantic import Field
 
 from agentrl import Episode, Reward
 from agentrl.sandboxes import CodeTask, Verdict
-from agentrl.workflows.code import ProgramTask, graded, partial_of, reward_of
+from agentrl.workflows.code import ProgramTask, graded, reward_of
 
 SHOWN_FAILURES = 3
 
@@ -52,7 +52,7 @@ async def run(episode: Episode[RepairTask]) -> Reward:
             reply.choices[0].message.model_dump(exclude_none=True),
             {"role": "user", "content": feedback(public)},
         ]
-    reward = reward_of(await graded(episode, task, text, task.tests, partial=partial_of(task)))
+    reward = reward_of(await graded(episode, task, text, task.tests, partial=task.partial))
     return Reward(reward.value, {**reward.metrics, "attempts": float(attempts)})
 
 

@@ -76,7 +76,7 @@ async def run_vetting(
         ConfigError: A number is out of its range, or the tasks are of several kinds.
     """
     from agentrl.sandboxes import Limits, SandboxSpec, open_pool
-    from agentrl.sandboxes.grading.vet import vet
+    from agentrl.sandboxes.grading.vet import each_task, vet_task
     from agentrl.sandboxes.pool import default_size
     from agentrl.workflows.vet_repository import is_repository_task, vet_repository_tasks
     from agentrl.workflows.vet_terminal import vet_terminal_tasks
@@ -112,7 +112,8 @@ async def run_vetting(
             file=sys.stderr,
         )
         with _progress(len(tasks)) as on_report:
-            return await vet(tasks, pool=pool, runs=runs, on_report=on_report)
+            examine = lambda index, task: vet_task(task, index, pool=pool, runs=runs)  # noqa: E731
+            return await each_task(tasks, examine, at_once=pool.size, on_report=on_report)
 
 
 def _kind(task: Task, is_repository_task: Callable[[Task], bool]) -> str:

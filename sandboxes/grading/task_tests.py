@@ -64,17 +64,26 @@ def _load_test(where: str, content: Row) -> Test:
 
 
 def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
-    tolerance, checker = test.pop("tolerance", {}), test.pop("checker", None)
-    given: dict[str, Any] = {key: test.pop(key) for key in ("exact", "nan_equal") if key in test}
-    given |= tolerance if isinstance(tolerance, Mapping) else {"absolute": tolerance, "relative": tolerance}
+    checker = test.pop("checker", None)
+    given = {key: test.pop(key) for key in ("exact", "tolerance", "nan_equal") if key in test}
     if checker is not None and any(given.values()):
         raise ConfigError(f"{where} has a checker and {min(given)}, which are ways to compare; leave one of them")
     if checker is None and "stdout" not in test:
         raise ConfigError(
             f"{where} has no field 'stdout', which it needs without a checker; '' where nothing is printed"
         )
-    compare = _made(where, Comparison, given) if checker is None else _made(where, Checker, {"source": checker})
+    compare = comparison(where, **given) if checker is None else _made(where, Checker, {"source": checker})
     return _made(where, IOTest, {"compare": compare, **test})
+
+
+def comparison(where: str, tolerance: Any = 0.0, **given: Any) -> Comparison:
+    """Return a comparison of a task: a tolerance that is a number is absolute and relative.
+
+    Raises:
+        ConfigError: A field of it is wrong.
+    """
+    both = tolerance if isinstance(tolerance, Mapping) else {"absolute": tolerance, "relative": tolerance}
+    return _made(where, Comparison, {**given, **both})
 
 
 def _made(where: str, kind: type[T], given: Row) -> T:

@@ -15,14 +15,16 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
+from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.grading.partial_credit import Baseline
-from agentrl.sandboxes.grading.task_tests import Row, load_tests, paired_tests, read_json
+from agentrl.sandboxes.grading.task_tests import Row, comparison, load_tests, paired_tests, read_json
 from agentrl.sandboxes.grading.tests import (
     CPP,
     JAVA,
     LANGUAGES,
     PYTHON,
     AssertTest,
+    CallTest,
     Checker,
     IOTest,
     Language,
@@ -105,8 +107,8 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         public_tests, private_tests, generated_tests: {"input", "output"}, description, solutions    CodeContests
         official_tests: [{"input", "output"}], examples, description, generated_checker              Codeforces (open-r1)
 
-    Each may have `prompt`, `solution`, `language`, `partial`, `baseline` and `limits`, some of those of `Limits` for tests that do
-    not say otherwise. A field that is null is one that is not there.
+    Each may have `prompt`, `solution`, `language`, `partial`, `baseline`, and for tests that do not say otherwise `tolerance` and
+    `limits`, some of those of `Limits`. A field that is null is one that is not there.
 
     Args:
         task: the task, as it stands in its file.
@@ -129,7 +131,7 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
     language = LANGUAGES.get(str(named).lower())
     if language is None and form is _own:  # in other forms the field may say something else
         raise ConfigError(f"language = {shown(named)} must be one of {', '.join(LANGUAGES)}")
-    limits = _limits(task)
+    limits, tolerance = _limits(task), task.get("tolerance")
     language = language or PYTHON
     loaded = form({**task, "language": language}, task_name(task, index))
     if baseline is not None and len(baseline) != len(loaded.tests):
@@ -142,8 +144,8 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         language=language,
         partial=partial,
         baseline=baseline,
-        tests=tuple(_limited(test, limits) for test in loaded.tests),
-        public_tests=tuple(_limited(test, limits) for test in loaded.public_tests),
+        tests=tuple(_with_defaults(test, limits, tolerance) for test in loaded.tests),
+        public_tests=tuple(_with_defaults(test, limits, tolerance) for test in loaded.public_tests),
     )
 
 
@@ -168,10 +170,16 @@ def _limits(task: Row) -> Row:
     return {**({} if "tests" in task else limits), **own}
 
 
-def _limited(test: Test, limits: Row) -> Test:
-    """Return a test with the limits of its task where it has none of its own."""
-    own = test.limits or {}
-    return test if isinstance(own, Limits) or not limits else replace(test, limits={**limits, **own})
+def _with_defaults(test: Test, limits: Row, tolerance: Any) -> Test:
+    """Return a test with the limits and the tolerance of its task where it has none of its own."""
+    changes: dict[str, Any] = {}
+    if limits and not isinstance(test.limits, Limits):
+        changes["limits"] = {**limits, **(test.limits or {})}
+    if tolerance is not None and isinstance(test, IOTest) and test.compare == Comparison():
+        changes["compare"] = comparison("the task", tolerance)
+    if tolerance is not None and isinstance(test, CallTest) and test.tolerance is None:
+        changes["tolerance"] = tolerance
+    return replace(test, **changes) if changes else test
 
 
 def _own(task: Row, name: str) -> CodeTask:

@@ -114,28 +114,6 @@ class TaskReport:
         return not self.faults
 
 
-async def vet(
-    tasks: Sequence[Mapping[str, Any]],
-    *,
-    pool: SandboxPool,
-    runs: int = 5,
-    on_report: Callable[[TaskReport], None] | None = None,
-) -> list[TaskReport]:
-    """Examine every task, several at the same time, and return the reports in their order.
-
-    Args:
-        tasks: in any of the forms of `load_code_task`.
-        pool: where programs run, with its limits for tests that have none.
-        runs: how often the reference is run, to see whether it always passes.
-        on_report: called with each report as it is finished.
-
-    Raises:
-        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
-    """
-    examine = lambda index, task: vet_task(task, index, pool=pool, runs=runs)  # noqa: E731
-    return await each_task(tasks, examine, at_once=pool.size, on_report=on_report)
-
-
 async def each_task(
     tasks: Sequence[Mapping[str, Any]],
     examine: Callable[[int, Mapping[str, Any]], Awaitable[TaskReport]],
@@ -160,7 +138,11 @@ async def each_task(
 
 
 async def vet_task(task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool, runs: int = 5) -> TaskReport:
-    """Examine one task: see `vet`."""
+    """Examine one code task, in any of the forms of `load_code_task`, and run its reference `runs` times.
+
+    Raises:
+        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
+    """
     report = TaskReport(index=index, name=one_line(task_name(task, index), 60), rewards={})
     try:
         code = await in_thread(load_code_task, task, index)

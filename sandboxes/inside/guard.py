@@ -37,7 +37,7 @@ class Guard:
 
     def equal_to_everything(self) -> str | None:
         """Return the name of a class made since then whose objects say that they equal one of a class that nobody knows; or None."""
-        for kind in _subclasses(_object):
+        for kind in [*_subclasses(_object)]:  # each object of a mock makes a class of its own
             if kind in self._classes or kind.__module__ in OF_TESTS or kind.__eq__ is _object.__eq__:
                 continue
             with suppress(BaseException):  # an object without its attributes cannot always be asked

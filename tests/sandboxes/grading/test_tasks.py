@@ -185,6 +185,16 @@ def test_a_tasks_limits_are_those_of_its_tests_that_have_none() -> None:
     ]
 
 
+def test_a_tasks_tolerance_is_that_of_its_tests_that_have_none() -> None:
+    tests = [TEXT_TEST, {**TEXT_TEST, "exact": True}, {"kind": "call", "function": "f", "expected": 0.5}]
+    task = load_code_task({"tolerance": 1e-5, "tests": tests})
+    assert [*task.tests] == [
+        IOTest(compare=Comparison(absolute=1e-5, relative=1e-5)),
+        IOTest(compare=Comparison(exact=True)),
+        CallTest(function="f", expected=0.5, tolerance=1e-5),
+    ]
+
+
 def test_each_kind_of_test() -> None:
     content: list[dict[str, Any]] = [
         {"kind": "io", "stdin": "1", "stdout": "2", "function": None, "args": None, "expected": None},
@@ -228,6 +238,7 @@ class Harm:
         ({"tests": [TEXT_TEST], "baseline": 3}, "baseline = 3 must be a list"),
         ({"tests": [TEXT_TEST], "baseline": []}, "baseline is of 0 tests, and there are 1; vet the task again"),
         ({"tests": [TEXT_TEST], "public_tests": [3]}, r"public_tests\[0\] = 3 must be an object"),
+        ({"tests": [TEXT_TEST], "tolerance": "x"}, "the task: Comparison.absolute = 'x' must be a number"),
         ({"tests": [TEXT_TEST], "solution": 3}, "solution = 3 must be text"),
         ({"tests": {"kind": "io"}}, "tests = .* must be a list"),
         ({"tests": [{"stdin": "1"}]}, r"tests\[0\] = .* with a kind: one of io, call, assert, file"),

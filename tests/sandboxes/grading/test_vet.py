@@ -19,7 +19,7 @@ import pytest
 from agentrl.cli import main as cli
 from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.tasks import load_code_task
-from agentrl.sandboxes.grading.vet import cheats, reason, vet, vetting_summary
+from agentrl.sandboxes.grading.vet import TaskReport, cheats, each_task, reason, vet_task, vetting_summary
 
 ROOT = Path(__file__).parents[3]
 SOUND = {
@@ -34,95 +34,37 @@ def call(function: str, *pairs: tuple[Any, Any]) -> list[dict[str, Any]]:
     return [{"kind": "call", "function": function, "args": [given], "expected": wanted} for given, wanted in pairs]
 
 
+DOUBLE, SQUARE, ODD = "def double(x): return 2 * x", "def square(x): return x * x", "def odd(x): return x % 2 == 1"
+YES = '#include <iostream>\nint main() { int n; std::cin >> n; std::cout << (n % 2 ? "NO" : "YES"); }'
+RAISES = "import pytest\nfrom solution import root\ndef test():\n    with pytest.raises(ValueError): root(-1)\n"
+NOTHING = [{"kind": "assert", "code": "square(3)"}]
 UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no form": ({"question": "?"}, "unreadable", "no tests: a task has"),
-    "no tests": ({"tests": [], "solution": ""}, "no_tests", "no tests"),
-    "what cannot be graded": (
-        {"tests": call("f", (1, 2)), "language": "cpp", "solution": ""},
-        "unsupported",
-        "a CallTest calls Python functions",
-    ),
     "no reference": ({"tests": call("double", (1, 2), (5, 10))}, "no_reference", "no reference solution"),
-    "a wrong reference": (
-        {"tests": call("double", (1, 2), (5, 11)), "solution": "def double(x): return 2 * x"},
-        "reference_fails",
-        "test 2: wrong_answer 10, expected 11",
-    ),
-    "a reference that fails at times": (
-        {"tests": call("flip", *[(2, 2)] * 3, (7, 7)), "solution": FLAKY},
-        "flaky",
-        "fails",
-    ),
-    "one constant": (
-        {"tests": call("odd", (1, True), (3, True)), "solution": "def odd(x): return x % 2 == 1"},
-        "cheater",
-        "'returns True' gets 1",
-    ),
-    "doing nothing": (
-        {"tests": [{"kind": "assert", "code": "f(3)"}], "solution": "def f(x): return x * x"},
-        "cheater",
-        "'stubs' gets 1",
-    ),
-    "doing nothing for a fraction": (
-        {"tests": [{"kind": "assert", "code": "f(3)"}], "solution": "def f(x): return x * x", "partial": True},
-        "free",
-        "does nothing passes all tests",
-    ),
+    "a wrong reference": ({"tests": call("double", (1, 2), (5, 11)), "solution": DOUBLE}, "reference_fails", "test 2: wrong_answer 10, expected 11"),
+    "a reference that fails at times": ({"tests": call("flip", *[(2, 2)] * 3, (7, 7)), "solution": FLAKY}, "flaky", "fails"),
+    "one constant": ({"tests": call("odd", (1, True), (3, True)), "solution": ODD}, "cheater", "'returns True' gets 1"),
+    "doing nothing": ({"tests": NOTHING, "solution": SQUARE}, "cheater", "'stubs' gets 1"),
+    "doing nothing for a fraction": ({"tests": NOTHING, "solution": SQUARE, "partial": True}, "free", "does nothing passes all tests"),
     "one constant for a fraction": (
-        {
-            "tests": call("odd", (1, True), (3, True), (2, False)),
-            "solution": "def odd(x): return x % 2 == 1",
-            "partial": True,
-        },
-        "cheater",
-        "'returns True' gets 0.67",
+        {"tests": call("odd", (1, True), (3, True), (2, False)), "solution": ODD, "partial": True}, "cheater", "'returns True' gets 0.67",
     ),
-    "an echo": (
-        {"tests": [{"kind": "io", "stdin": "4", "stdout": "4"}], "solution": "print(abs(int(input())))"},
-        "cheater",
-        "'echo' gets 1",
-    ),
+    "an echo": ({"tests": [{"kind": "io", "stdin": "4", "stdout": "4"}], "solution": "print(abs(int(input())))"}, "cheater", "'echo' gets 1"),
     "hidden tests that are public": (
-        {
-            "tests": call("square", (3, 9), (4, 16)),
-            "public_tests": call("square", (4, 16), (3, 9)),
-            "solution": "def square(x): return x * x",
-        },
-        "cheater",
-        "'memoriser of public tests' gets 1",
+        {"tests": call("square", (3, 9), (4, 16)), "public_tests": call("square", (4, 16), (3, 9)), "solution": SQUARE},
+        "cheater", "'memoriser of public tests' gets 1",
     ),
     "what any exception pleases": (
-        {
-            "tests": [
-                {
-                    "kind": "file",
-                    "code": "import pytest\nfrom solution import root\ndef test():\n    with pytest.raises(ValueError): root(-1)\n",
-                }
-            ],
-            "solution": "def root(x):\n    if x < 0: raise ValueError('no')\n    return x ** 0.5",
-        },
-        "cheater",
-        "'raises ValueError' gets 1",
+        {"tests": [{"kind": "file", "code": RAISES}], "solution": "def root(x):\n    if x < 0: raise ValueError('no')\n    return x ** 0.5"},
+        "cheater", "'raises ValueError' gets 1",
     ),
     "public tests that are wrong": (
-        {
-            "tests": call("plus", (1, 2), (2, 3), (-4, -3)),
-            "public_tests": call("plus", (1, 5)),
-            "solution": "def plus(x): return x + 1",
-        },
-        "reference_fails",
-        "public tests, test 4: wrong_answer 2, expected 5",
+        {"tests": call("double", (1, 2), (2, 4), (-4, -8)), "public_tests": call("double", (1, 5)), "solution": DOUBLE},
+        "reference_fails", "public tests, test 4: wrong_answer 2, expected 5",
     ),
     "C++ that prints one word": (
-        {
-            "tests": [{"kind": "io", "stdin": "4", "stdout": "YES"}],
-            "language": "cpp",
-            "solution": '#include <iostream>\nint main() { int n; std::cin >> n; std::cout << (n % 2 ? "NO" : "YES"); }',
-        },
-        "cheater",
-        "'prints YES' gets 1",
+        {"tests": [{"kind": "io", "stdin": "4", "stdout": "YES"}], "language": "cpp", "solution": YES}, "cheater", "'prints YES' gets 1",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +73,16 @@ async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
         yield pool
 
 
+async def vet(tasks: list[dict[str, Any]], pool: SandboxPool, runs: int) -> list[TaskReport]:
+    return await each_task(tasks, lambda index, task: vet_task(task, index, pool=pool, runs=runs), at_once=pool.size)
+
+
 @pytest.mark.soak
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
 async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
     names, tasks = [*UNFIT], [task for task, _, _ in UNFIT.values()]
-    reports = await vet([*tasks, SOUND], pool=pool, runs=5)
+    reports = await vet([*tasks, SOUND], pool, 5)
     assert [report.index for report in reports] == list(range(len(tasks) + 1))
     for name, report in zip(names, reports, strict=False):
         _, kind, detail = UNFIT[name]
@@ -159,41 +105,12 @@ async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
 
 UNREADABLE: dict[str, tuple[Any, str, str]] = {
     "no tests": ({"tests": []}, "no_tests", "the task has no tests"),
-    "no field": ({"prompt": "p"}, "unreadable", "no tests: a task has"),
+    "no form": ({"prompt": "p"}, "unreadable", "no tests: a task has"),
     "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a list"),
-    "a wrong language": ({"tests": [], "language": ["python"]}, "unreadable", "language = ['python'] must be one of"),
-    "a framework": (
-        {"tests": [{"kind": "file", "code": "", "framework": "nose"}]},
-        "unreadable",
-        "tests[0]: TestFile.framework = 'nose' must be 'unittest' or 'pytest'",
-    ),
-    "a missing field": ({"tests": [{"kind": "call"}]}, "unreadable", "argument: 'function'"),
-    "no entry point": (
-        {"tests": [{"kind": "assert", "code": "def check(f): f()", "entry_point": "nope"}], "solution": "x = 1"},
-        "reference_fails",
-        "the program has no nope",
-    ),
-    "a reference that is no Python": (
-        {"tests": call("f", (1, 2)), "solution": "def f(:"},
-        "reference_fails",
-        "SyntaxError",
-    ),
-    "a reference without an encoding": (
-        {"tests": call("f", (1, 2)), "solution": "'\udc80'"},
-        "reference_fails",
-        "has no encoding",
-    ),
-    "tests that are no Python": (
-        {"tests": [{"kind": "assert", "code": "assert ("}], "solution": ""},
-        "unsupported",
-        "to be Python",
-    ),
-    "a module that is not there": (
-        {"tests": [{"kind": "assert", "code": "import nosuch\nf()"}], "solution": "def f(): pass"},
-        "reference_fails",
-        "checker_error the tests need the module 'nosuch'",
-    ),
-}
+    "what cannot be graded": ({"tests": call("f", (1, 2)), "language": "cpp", "solution": ""}, "unsupported", "a CallTest calls Python functions"),
+    "a reference that is no Python": ({"tests": call("f", (1, 2)), "solution": "def f(:"}, "reference_fails", "SyntaxError"),
+    "a reference without an encoding": ({"tests": call("f", (1, 2)), "solution": "'\udc80'"}, "reference_fails", "has no encoding"),
+}  # fmt: skip
 
 
 @pytest.mark.anyio
@@ -201,7 +118,7 @@ UNREADABLE: dict[str, tuple[Any, str, str]] = {
 async def test_a_task_that_makes_no_sense_costs_no_other(pool: SandboxPool) -> None:
     """Each is named by its own name, and refused in a line."""
     tasks = [{"name": name, **task} for name, (task, _, _) in UNREADABLE.items()]
-    reports = await vet([*tasks, SOUND], pool=pool, runs=1)
+    reports = await vet([*tasks, SOUND], pool, 1)
     for (name, (_, kind, detail)), report in zip(UNREADABLE.items(), reports, strict=False):
         assert report.name == name
         assert [(fault.kind, detail in fault.detail) for fault in report.faults[:1]] == [(kind, True)], report
