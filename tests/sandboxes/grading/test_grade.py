@@ -155,8 +155,6 @@ CHECKERS_THAT_AN_OUTPUT_BREAKS = {
     "import sys\ndef f():\n if open(sys.argv[2]).read().strip() == '5': ok = True\n return ok\nsys.exit(not f())": "maybe",
     "import sys\nmatch open(sys.argv[2]).read().split():\n case ['5' as five]: pass\nsys.exit(five != '5')": "no",
     "import sys\nsys.exit(eval(open(sys.argv[2]).read()) != 5)": "nothing",
-    "import sys\nsys.exit(sum(range(int(open(sys.argv[2]).read()) + 1)) != 15)": "1" + 15 * "0",
-    "import sys\nsys.exit(len(list(map(str, range(int(open(sys.argv[2]).read()))))) != 5)": "1" + 8 * "0",
 }
 
 
