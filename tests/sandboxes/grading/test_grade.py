@@ -382,24 +382,6 @@ def test_known(): assert VERSION == "2.0"
     assert statuses(await grade(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
 
 
-async def test_a_test_that_loses_the_program_costs_no_other_test(pool: SandboxPool) -> None:
-    source = "import os\ndef die(): os._exit(0)\ndef hang():\n    while True: pass\ndef fine(): return 1"
-    code = """
-import unittest
-from solution import die, fine, hang
-class T(unittest.TestCase):
-    def test_1(self): self.assertEqual(fine(), 1)
-    def test_2(self):
-        with self.assertRaises(Exception): die()
-    def test_3(self): self.assertEqual(fine(), 1)
-    def test_4(self): hang()
-    def test_5(self): self.assertEqual(fine(), 1)
-"""
-    limits = Limits(timeout_s=0.5, memory_mb=300)
-    verdict = await grade(source, [TestFile(code=code, framework="unittest")], pool=pool, limits=limits)
-    assert statuses(verdict) == ["passed", "runtime_error", "passed", "time_limit", "passed"]
-
-
 async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> None:
     shell = Language(
         file="main.sh", build=("sh", "-c", "sh -n main.sh && cp main.sh built"), run=("sh", "built"), build_timeout_s=5
@@ -547,7 +529,7 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
 
     await case("tests", sleeps, [IOTest(stdout="1")] * 30, ["time_limit", *["not_run"] * 29])
     await case("calls", hangs, [CallTest(function="f")] * 3, ["time_limit", "not_run", "not_run"])
-    await case("a file", hangs, [TestFile(code=file)], ["time_limit"] * 30)
+    await case("a file", hangs, [TestFile(code=file)], ["time_limit"])
     await case("a checker", "", [IOTest(compare=slow_checker), IOTest()], ["checker_error", "not_run"])
     await case("test code", "def f(): pass", [AssertTest(code=busy), IOTest()], ["checker_error", "not_run"])
     await case("a build", "", [IOTest()] * 2, ["build_error", "build_error"], c)
