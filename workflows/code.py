@@ -36,6 +36,8 @@ class ProgramTask(BaseModel):
     def _load(self) -> Self:
         try:
             self._code = load_code_task(self.model_extra or {})
+            for test in (*self._code.tests, *self._code.public_tests):
+                trust_of(test)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         self.check(self._code)
@@ -51,13 +53,6 @@ class ProgramTask(BaseModel):
             raise ValueError("there is no prompt, and so nothing to ask a model for; give it a 'prompt'")
         if not code.tests:
             raise ValueError("there are no tests, and so nothing to grade a program by; give it some in 'tests'")
-        for test in (*code.tests, *code.public_tests):
-            try:
-                trust_of(test)
-            except ConfigError as error:
-                raise ValueError(
-                    f"{error} (`agentrl vet` finds all such tasks, and --output keeps the others)"
-                ) from None
 
 
 async def run(episode: Episode[ProgramTask]) -> Reward:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,11 +14,10 @@ from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.grading.statuses import status_of, tail
-from agentrl.sandboxes.grading.test_code import grade_call, grade_test_code
+from agentrl.sandboxes.grading.test_code import CodeRun, grade_call, grade_test_code, used
 from agentrl.sandboxes.grading.tests import (
     PYTHON,
     CallTest,
-    ChangedLimits,
     Checker,
     IOTest,
     Language,
@@ -30,7 +30,7 @@ from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
+from agentrl.sandboxes.seams import ExecResult, Limits
 
 CHECKER_MAIN = (Path(__file__).parents[1] / "inside" / "checker_main.py").read_text()
 NO_SUCH_PROGRAM = 127
@@ -106,7 +106,7 @@ class Bench:
         async with self._sandbox.python_runs(
             self._language.file,
             [test.stdin.encode() for test in together],
-            limits=self._bounded(together[0].limits),
+            limits=self._bounded(together[0]),
             only_files=self._files(),
             within_s=self._at_most(math.inf),
         ) as runs:
@@ -130,21 +130,20 @@ class Bench:
             found.append(test)
         return found
 
-    def _bounded(self, change: ChangedLimits) -> Limits:
-        limits = changed_limits(self._limits, change)
+    def _bounded(self, test: Test) -> Limits:
+        limits = changed_limits(self._limits, test.limits)
         return limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(wall_clock_s(limits)))
 
     async def run(self, test: Test, trust: Trust, run: Process | None) -> list[TestResult]:
         """Grade one test; a file of tests gives a result for each of them. `run`: the program's, when it is started already."""
-        limits = self._bounded(test.limits)
+        limits = self._bounded(test)
         if isinstance(test, IOTest):
             return [await self._run_io(test, limits, run)]
         if isinstance(test, CallTest):
             return [await grade_call(self._sandbox, self._source, test, limits, self._deadline)]
-        boxes = (self._sandbox, self._second_sandbox)
-        return await grade_test_code(
-            boxes, self._source, test, trust, limits, self._deadline, fail_fast=self._fail_fast
-        )
+        boxes = self._sandbox, self._second_sandbox
+        run_of = CodeRun(boxes, self._source, test, trust, limits, self._deadline, self._fail_fast)
+        return await grade_test_code(run_of)
 
     async def _run_io(self, test: IOTest, limits: Limits, run: Process | None) -> TestResult:
         if run is not None:
@@ -157,35 +156,21 @@ class Bench:
         status, message = status_of(done)
         if status is Status.PASSED:
             status, message = await self._compare(test, done.stdout)
-        return TestResult(
-            name=test.name,
-            status=status,
-            message=message,
-            duration_s=done.duration_s,
-            cpu_s=done.cpu_s,
-            peak_memory_bytes=done.peak_memory_bytes,
-        )
+        return TestResult(name=test.name, status=status, message=message, duration_s=done.duration_s, **used(done))
 
     async def _compare(self, test: IOTest, stdout: bytes) -> tuple[Status, str]:
         if isinstance(test.compare, Checker):
             return await self._check(test.compare, test, stdout)
         output = stdout.decode(errors="replace")
+        short = len(stdout) + len(test.stdout) <= SHORT_BYTES and isinstance(test.compare, Comparison)
         try:
-            if len(stdout) + len(test.stdout) <= SHORT_BYTES and isinstance(test.compare, Comparison):
-                said = test.compare(output, test.stdout)
-            else:
-                with anyio.CancelScope(deadline=self._deadline) as bound:
-                    said = await in_users_thread(test.compare, output, test.stdout)
-                if bound.cancelled_caught:
-                    return Status.CHECKER_ERROR, "the verdict's deadline was over before the output was compared"
+            with anyio.CancelScope(deadline=self._deadline):
+                compared = partial(_difference, test.compare, output, test.stdout)
+                said = compared() if short else await in_users_thread(compared)
+                return (Status.WRONG_ANSWER, said) if said else (Status.PASSED, "")
+            return Status.CHECKER_ERROR, "the verdict's deadline was over before the output was compared"
         except Exception as error:  # a comparison of the user's
             return Status.CHECKER_ERROR, f"the comparison failed: {type(error).__name__}: {error}"
-        if not isinstance(said, str):
-            return (
-                Status.CHECKER_ERROR,
-                f"the comparison returned {said!r}; it returns what differs, and '' where nothing does",
-            )
-        return (Status.WRONG_ANSWER, said) if said else (Status.PASSED, "")
 
     async def _check(self, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
         sandbox = self._second_sandbox
@@ -197,13 +182,6 @@ class Bench:
         said = tail(done.stdout + done.stderr)
         if done.exit_code in (1, 2):
             return Status.WRONG_ANSWER, said or f"the checker ended with exit code {done.exit_code}"
-        timeout_s = (checker.limits or sandbox.spec.limits).timeout_s
-        cut_short = done.end_reason is EndReason.TIMEOUT and done.duration_s < timeout_s  # by the verdict's deadline
-        if done.exit_code is None and not cut_short and await self._is_due_to(output, checker, sandbox, test):
-            return (
-                Status.WRONG_ANSWER,
-                f"the checker ended with {done.end_reason} on what the program printed: {said}".rstrip(": "),
-            )
         why = f"exit code {done.exit_code}" if done.exit_code is not None else str(done.end_reason)
         return Status.CHECKER_ERROR, f"the checker failed, with {why}: {said}".rstrip(": ")
 
@@ -221,9 +199,9 @@ class Bench:
             self._built_checkers[checker] = await sandbox.snapshot()
         elif language == PYTHON:
             await sandbox.write(CHECKER, checker.source)
-            await _write(sandbox, language, CHECKER_MAIN)
+            await sandbox.write(language.file, CHECKER_MAIN)
         else:
-            await _write(sandbox, language, checker.source)
+            await sandbox.write(language.file, checker.source)
         return None
 
     async def _run_checker(self, checker: Checker, sandbox: Sandbox, test: IOTest, output: bytes) -> ExecResult:
@@ -233,22 +211,8 @@ class Bench:
         limits = limits.but(timeout_s=self._at_most(limits.timeout_s))
         return await _run(sandbox, checker.language, b"", limits, args=("input", "output", "answer"))
 
-    async def _is_due_to(self, output: bytes, checker: Checker, sandbox: Sandbox, test: IOTest) -> bool:
-        """Return whether a checker that did not come to its end would have, had the program printed the answer.
-
-        What it printed may keep a checker busy for ever.
-
-        A test without an answer is believed to have a checker that ends.
-        """
-        answer = test.stdout.encode()
-        if not answer.strip():
-            return True
-        if answer == output or await self._lay_out(checker, sandbox) is not None:
-            return False
-        return (await self._run_checker(checker, sandbox, test, answer)).exit_code is not None
-
     async def _build(self, sandbox: Sandbox, source: str, language: Language) -> ExecResult:
-        await _write(sandbox, language, source)
+        await sandbox.write(language.file, source)
         done = await sandbox.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
         compiler = language.build[0]
         if done.exit_code == NO_SUCH_PROGRAM and not await self._has(sandbox, compiler):
@@ -264,8 +228,16 @@ class Bench:
         return (await sandbox.run(["sh", "-c", 'command -v "$0"', compiler])).ok
 
 
-async def _write(sandbox: Sandbox, language: Language, source: str) -> None:
-    await sandbox.write(language.file, source)
+def _difference(compare: Callable[[str, str], object], output: str, expected: str) -> str:
+    """Return what a comparison says.
+
+    Raises:
+        TypeError: It says nothing that is text.
+    """
+    said = compare(output, expected)
+    if not isinstance(said, str):
+        raise TypeError(f"it returned {said!r}, and not what differs")
+    return said
 
 
 async def _run(

@@ -7,14 +7,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.tests import (
-    CallTest,
-    Checker,
-    IOTest,
-    Language,
-    Test,
-    changed_limits,
-)
+from agentrl.sandboxes.grading.tests import CallTest, Checker, IOTest, Language, Test, TestFile, changed_limits
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.seams import Limits
@@ -42,9 +35,8 @@ def check_gradable(
                 "those in a task"
             )
         changed_limits(limits, test.limits).check_within(sandbox_limits)
-        if isinstance(test, IOTest):
-            _check_io(test, test_name(test, index))
-        elif language.build:
+        _check_texts(test, test_name(test, index))
+        if language.build and not isinstance(test, IOTest):
             raise ConfigError(f"a {type(test).__name__} calls Python functions; grade other languages by IOTest")
         if isinstance(test, CallTest):
             try:
@@ -53,25 +45,22 @@ def check_gradable(
                 raise ConfigError(f"{test_name(test, index)}, a CallTest of {test.function}, holds {error}") from None
 
 
-def _check_io(test: IOTest, name: str) -> None:
-    texts = {"stdin": test.stdin, "stdout": test.stdout}
-    if isinstance(test.compare, Checker):
-        texts["compare.source"] = test.compare.source
+def _check_texts(test: Test, name: str) -> None:
+    texts = {"code": test.code} if isinstance(test, TestFile) else {}
+    if isinstance(test, IOTest):
+        texts = {"stdin": test.stdin, "stdout": test.stdout}
+        texts |= {"compare.source": test.compare.source} if isinstance(test.compare, Checker) else {}
     for field, text in texts.items():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"{name}: {field} cannot be encoded as UTF-8 ({error.reason}, at {error.start})"
-            ) from None
+        if (fault := fault_of_text(text)) is not None:
+            raise ConfigError(f"{name}: {field} cannot be encoded as UTF-8: {fault}")
 
 
-def fault_of_text(source: str) -> str | None:
-    """Return why a program cannot be written to a file; a model's text may hold half a surrogate pair, which no encoding has."""
+def fault_of_text(text: str) -> str | None:
+    """Return why a text cannot be written to a file; a model's may hold half a surrogate pair, which no encoding has."""
     try:
-        source.encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        return f"the program's text has no encoding: {error.reason}, at character {error.start}"
+        return f"{error.reason}, at character {error.start}"
     return None
 
 

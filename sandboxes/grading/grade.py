@@ -104,6 +104,7 @@ async def grade(
 
     build_output = ""
     if (fault := fault_of_text(source)) is not None:
+        fault = f"the program's text has no encoding: {fault}"
         build_output = fault if language.build else ""
         if fail_fast and not language.build:
             note(0, [TestResult(name=tests[0].name, status=Status.RUNTIME_ERROR, message=fault)])

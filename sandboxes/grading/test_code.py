@@ -12,7 +12,7 @@ import json
 import reprlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -22,7 +22,7 @@ from agentrl.sandboxes.grading.comparison import same_value
 from agentrl.sandboxes.grading.parsed import parsed
 from agentrl.sandboxes.grading.program_names import libraries_of, names_of_program
 from agentrl.sandboxes.grading.program_process import ProgramProcess
-from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, status_of, tail
+from agentrl.sandboxes.grading.statuses import EARLIER_FAILED, status_of, tail
 from agentrl.sandboxes.grading.tests import AssertTest, CallTest, TestFile
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.grading.verdict import Status, TestResult
@@ -58,9 +58,7 @@ async def grade_call(sandbox: Sandbox, source: str, test: CallTest, limits: Limi
         if answer.startswith(b'{"names"'):
             answer = await program.ask(json.dumps(call).encode() + b"\n")
     status, message = program.failure or await _compared(test, answer)
-    return TestResult(
-        name=test.name, status=status, message=message, duration_s=program.spent_s, **_used(program.usage)
-    )
+    return TestResult(name=test.name, status=status, message=message, duration_s=program.spent_s, **used(program.usage))
 
 
 async def _compared(test: CallTest, answer: bytes) -> tuple[Status, str]:
@@ -93,173 +91,153 @@ def _shown(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
-async def grade_test_code(
-    sandboxes: Sequence[Sandbox],
-    source: str,
-    test: AssertTest | TestFile,
-    trust: Trust,
-    limits: Limits,
-    deadline: float,
-    *,
-    fail_fast: bool,
-) -> list[TestResult]:
-    """Run test code in the last of `sandboxes`, with the program there too if it is to be `inside`, else in the first.
+@dataclass(frozen=True)
+class CodeRun:
+    """A run of test code, in the last of `boxes`, with the program there too if it is to be `inside`, else in the first."""
 
-    `deadline` is a time of the event loop's clock.
-    """
-    job = _job(test, trust, limits, fail_fast=fail_fast)
-    for sandbox in sandboxes:
-        await sandbox.clear()
-    for path, content in _files(test, source if trust is Trust.INSIDE else None).items():
-        await sandboxes[-1].write(path, content)
-    run = _run_inside if trust is Trust.INSIDE else _run_apart
-    return await run(sandboxes, source, test, job, limits, deadline)
+    boxes: Sequence[Sandbox]
+    source: str
+    test: AssertTest | TestFile
+    trust: Trust
+    limits: Limits
+    deadline: float
+    """By the event loop's clock."""
+    fail_fast: bool
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left of the verdict's."""
+        return max(0.01, self.deadline - anyio.current_time())
+
+    @property
+    def module(self) -> str:
+        """Name of the program's module."""
+        return self.test.module if isinstance(self.test, TestFile) else "solution"
 
 
-def _files(test: AssertTest | TestFile, source: str | None) -> dict[str, str | bytes]:
-    """Return the files of a run: the tests', and the program's if it is inside."""
+async def grade_test_code(run: CodeRun) -> list[TestResult]:
+    """Run test code, and return a result for each of its tests."""
+    for box in run.boxes:
+        await box.clear()
     files: dict[str, str | bytes] = {}
-    if isinstance(test, TestFile):
-        files = {**test.files, TEST_FILE: test.code}
-    return files if source is None else {**files, f"{_module(test)}.py": source}
+    if isinstance(run.test, TestFile):
+        files = {**run.test.files, TEST_FILE: run.test.code}
+    if run.trust is Trust.INSIDE:
+        files[f"{run.module}.py"] = run.source
+    for path, content in files.items():
+        await run.boxes[-1].write(path, content)
+    job = _job(run)
+    return await (_run_inside if run.trust is Trust.INSIDE else _run_apart)(run, job)
 
 
-def _module(test: AssertTest | TestFile) -> str:
-    return test.module if isinstance(test, TestFile) else "solution"
-
-
-def _job(test: AssertTest | TestFile, trust: Trust, limits: Limits, *, fail_fast: bool) -> dict[str, Any]:
-    is_file = isinstance(test, TestFile)
-    return {
+def _job(run: CodeRun) -> dict[str, Any]:
+    """Return what the test runner is to do, see `inside/test_runner.py`."""
+    test = run.test
+    job = {
         "nonce": secrets.token_hex(),
-        "trust": trust,
-        "kind": test.framework if is_file else "assert",
+        "trust": run.trust,
+        "kind": test.framework if isinstance(test, TestFile) else "assert",
         "name": test.name,
-        "module": _module(test),
+        "module": run.module,
         "names": [*names_of_program([test])],
-        "libraries": [] if is_file else sorted(libraries_of(test)),
-        "imports": sorted(_imports(test)),
-        "entry_point": None if is_file else test.entry_point,
-        "prelude": "" if is_file else test.prelude,
-        "code": "" if is_file else test.code,
-        "timeout_s": limits.timeout_s,
-        "fail_fast": fail_fast,
+        "imports": sorted(_imports(run)),
+        "timeout_s": run.limits.timeout_s,
+        "fail_fast": run.fail_fast,
     }
+    if isinstance(test, TestFile):
+        return job
+    of_asserts = {"libraries": sorted(libraries_of(test)), "entry_point": test.entry_point}
+    return {**job, **of_asserts, "prelude": test.prelude, "code": test.code}
 
 
-def _imports(test: AssertTest | TestFile) -> set[str]:
+def _imports(run: CodeRun) -> set[str]:
     """Return the modules that test code imports from elsewhere, and what may be one: `from unittest import mock`."""
     names = set()
-    for node in ast.walk(parsed(test.code) or ast.Module()):
+    tree = parsed(run.test.code)
+    for node in () if tree is None else ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    beside = test.files if isinstance(test, TestFile) else ()
-    own = {path.partition("/")[0].partition(".")[0] for path in beside} | {_module(test)}
+    beside = run.test.files if isinstance(run.test, TestFile) else ()
+    own = {path.partition("/")[0].partition(".")[0] for path in beside} | {run.module}
     return {name for name in names if name.partition(".")[0] not in own}
 
 
-async def _run_inside(
-    sandboxes: Sequence[Sandbox],
-    source: str,
-    test: AssertTest | TestFile,
-    job: dict[str, Any],
-    limits: Limits,
-    deadline: float,
-) -> list[TestResult]:
-    expected = test_functions(test)
-    run_s = min(START_S + limits.timeout_s * max(1, len(expected)), max(0.01, deadline - anyio.current_time()))
-    cpu_s = None if isinstance(test, TestFile) or limits.cpu_s is None else limits.cpu_s + START_S
-    limits = replace(limits, timeout_s=run_s, cpu_s=cpu_s)
-    async with await sandboxes[-1].start_python(RUNNER, limits=limits) as process:
+async def _run_inside(run: CodeRun, job: dict[str, Any]) -> list[TestResult]:
+    tests = max(1, len(test_functions(run.test)))
+    limits = replace(
+        run.limits,
+        timeout_s=min(START_S + run.limits.timeout_s * tests, run.left_s),
+        cpu_s=None if isinstance(run.test, TestFile) else (run.limits.cpu_s or run.limits.timeout_s) + START_S,
+    )
+    async with await run.boxes[-1].start_python(RUNNER, limits=limits) as process:
         await process.send(json.dumps(job).encode() + b"\n")
         done = await process.wait()
-    report = next(
-        (line for line in done.stdout.splitlines(keepends=True) if line.startswith(job["nonce"].encode())), None
-    )
-    if report is None:
-        status, message = status_of(done)
-        if status is Status.PASSED:
-            status, message = Status.RUNTIME_ERROR, "the program has left before the tests were done"
-        return [TestResult(name=test.name, status=status, message=message, duration_s=done.duration_s, **_used(done))]
-    return _results(report, job, expected, test, done)
+    for line in done.stdout.splitlines(keepends=True):
+        if line.startswith(job["nonce"].encode()):
+            return _results(run, line[len(job["nonce"]) :], done)
+    status, message = status_of(done)
+    if status is Status.PASSED:
+        status, message = Status.RUNTIME_ERROR, "the program has left before the tests were done"
+    return [TestResult(name=run.test.name, status=status, message=message, duration_s=done.duration_s, **used(done))]
 
 
-async def _run_apart(
-    sandboxes: Sequence[Sandbox],
-    source: str,
-    test: AssertTest | TestFile,
-    job: dict[str, Any],
-    limits: Limits,
-    deadline: float,
-) -> list[TestResult]:
-    nonce, expected = job["nonce"].encode(), test_functions(test)
-    box = sandboxes[-1]
-    left_s = max(0.01, deadline - anyio.current_time())
-    test_limits = box.spec.limits.but(timeout_s=left_s, output_mb=TEST_CODE_OUTPUT_MB)
-    program_limits = replace(limits, cpu_s=None) if isinstance(test, TestFile) else limits
-    report, number, answered = b"", 0, False
+async def _run_apart(run: CodeRun, job: dict[str, Any]) -> list[TestResult]:
+    nonce, number, answered = job["nonce"].encode(), 0, False
+    box = run.boxes[-1]
+    test_limits = box.spec.limits.but(timeout_s=run.left_s, output_mb=TEST_CODE_OUTPUT_MB)
+    limits = replace(run.limits, cpu_s=None) if isinstance(run.test, TestFile) else run.limits
     async with (
-        ProgramProcess(sandboxes[0], source, job["module"], program_limits, deadline) as program,
+        ProgramProcess(run.boxes[0], run.source, run.module, limits, run.deadline) as program,
         await box.start_python(RUNNER, limits=test_limits) as tests,
     ):
         await tests.send(json.dumps(job).encode() + b"\n")
         await tests.send(await program.ask_for(None))
+        fault = ""
         try:
-            while not report.startswith(nonce) and (report := await tests.read_line(MAX_BYTES + 100) or b""):
-                if not report.startswith(nonce):
-                    head, _, request = report.partition(b" ")
-                    if int(head) != number:  # another test, whose time is its own
-                        number, program.spent_s = int(head), 0.0
-                        if program.failure is not None:
-                            await program.load()
-                    answered = True
-                    await tests.send(await program.ask_for(request))
-            done = ExecResult(end_reason=EndReason.EXIT, exit_code=0) if report else await tests.wait()
+            while line := await tests.read_line(MAX_BYTES + 100):
+                if line.startswith(nonce):
+                    return _results(run, line[len(nonce) :], replace(program.usage, duration_s=program.spent_s))
+                head, _, request = line.partition(b" ")
+                if int(head) != number:  # another test, whose time is its own
+                    number, program.spent_s = int(head), 0.0
+                    if program.failure is not None:
+                        await program.load()
+                answered = True
+                await tests.send(await program.ask_for(request))
+            done = await tests.wait()
         except (LongLineError, ValueError) as error:
-            done = ExecResult(end_reason=EndReason.EXIT, exit_code=1, stderr=str(error).encode())
-    if report.startswith(nonce):
-        used = replace(program.usage, duration_s=program.spent_s)
-        return _results(report, job, expected, test, used)
+            done, fault = ExecResult(end_reason=EndReason.EXIT), str(error)
     status, message = status_of(done)
-    if done.end_reason is EndReason.TIMEOUT:
-        message = DEADLINE_OVER
     if program.failure is not None:
         status, message = program.failure
-    elif not answered or status is Status.PASSED:  # tests that end by themselves do so whatever the program
-        status, message = (
-            Status.CHECKER_ERROR,
-            f"the test code ended before it was done: {message or tail(done.stderr)}",
-        )
-    return [TestResult(name=test.name, status=status, message=message, duration_s=program.spent_s)]
+    elif not answered or done.end_reason is EndReason.EXIT:  # tests that end by themselves do so whatever the program
+        status = Status.CHECKER_ERROR
+        message = f"the test code ended before it was done: {message or fault or tail(done.stderr)}"
+    return [TestResult(name=run.test.name, status=status, message=message, duration_s=program.spent_s)]
 
 
-def _results(
-    report: bytes, job: dict[str, Any], expected: set[str], test: AssertTest | TestFile, used: ExecResult
-) -> list[TestResult]:
+def _results(run: CodeRun, report: bytes, done: ExecResult) -> list[TestResult]:
     """Return what a report says, and a failure for each test function that stands in the file and not in the report."""
-    told = (
-        json.loads(report[len(job["nonce"]) :]) if len(report) <= MAX_REPORT_BYTES else {"results": [], "functions": []}
-    )
+    name = run.test.name
+    if len(report) > MAX_REPORT_BYTES:
+        return [TestResult(name=name, status=Status.OUTPUT_LIMIT, message="a report that is too long")]
+    told = json.loads(report)
     results = [
-        TestResult(name=name or test.name, status=Status(status), message=text)
-        for name, status, text in told["results"]
+        TestResult(name=one or name, status=Status(status), message=text) for one, status, text in told["results"]
     ]
     failed = any(not result.passed for result in results)
-    for name in sorted(expected - {*told["functions"]}) if not failed or job["fail_fast"] else ():
-        status, message = (
-            (Status.NOT_RUN, "an earlier test failed") if failed else (Status.RUNTIME_ERROR, "it has not run")
-        )
-        results.append(TestResult(name=name, status=status, message=message))
+    missing = test_functions(run.test) - {*told["functions"]} if not failed or run.fail_fast else set()
+    status, message = (Status.NOT_RUN, EARLIER_FAILED) if failed else (Status.RUNTIME_ERROR, "it has not run")
+    results += [TestResult(name=one, status=status, message=message) for one in sorted(missing)]
     if not results:
-        results = [TestResult(name=test.name, status=Status.CHECKER_ERROR, message="the test code has no tests")]
-    if len(results) == 1:
-        return [replace(results[0], duration_s=used.duration_s, **_used(used))]
-    return results
+        return [TestResult(name=name, status=Status.CHECKER_ERROR, message="the test code has no tests")]
+    return results if len(results) > 1 else [replace(results[0], duration_s=done.duration_s, **used(done))]
 
 
-def _used(done: ExecResult) -> dict[str, Any]:
+def used(done: ExecResult) -> dict[str, Any]:
+    """Return the fields of a result that say what a run took."""
     return {"cpu_s": done.cpu_s, "peak_memory_bytes": done.peak_memory_bytes}
 
 

@@ -30,85 +30,18 @@ class Trust(StrEnum):
     """The host, or a checker, compared what the program answered."""
 
 
-MODULES = frozenset(
-    [
-        "__future__",
-        "pytest",
-        "unittest",
-        "math",
-        "cmath",
-        "random",
-        "itertools",
-        "functools",
-        "collections",
-        "typing",
-        "re",
-        "string",
-        "datetime",
-        "decimal",
-        "fractions",
-        "json",
-        "copy",
-        "operator",
-        "statistics",
-        "numpy",
-        "hashlib",
-        "heapq",
-        "bisect",
-        "textwrap",
-        "time",
-        "enum",
-    ]
-)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MODULES = _words("""__future__ pytest unittest math cmath random itertools functools collections typing re string datetime decimal fractions json
+    copy operator statistics numpy hashlib heapq bisect textwrap time enum""")
 """What code may import and still run apart. Others look into objects, files or processes."""
-LOOKS = frozenset(
-    [
-        "next",
-        "iter",
-        "islice",
-        "id",
-        "vars",
-        "dir",
-        "hasattr",
-        "getattr",
-        "setattr",
-        "delattr",
-        "callable",
-        "globals",
-        "locals",
-        "eval",
-        "exec",
-        "open",
-        "input",
-        "compile",
-        "isinstance",
-        "issubclass",
-        "__import__",
-        "mock",
-        "IsolatedAsyncioTestCase",
-        "assertIsInstance",
-        "assertNotIsInstance",
-        "assertIsNot",
-        "importorskip",
-    ]
-)
+LOOKS = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile isinstance
+    issubclass __import__ mock IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip""")
 """Names by which code looks into an object, or asks for more than plain data."""
-FIXTURES = frozenset(
-    [
-        "tmp_path",
-        "tmp_path_factory",
-        "tmpdir",
-        "tmpdir_factory",
-        "capsys",
-        "capfd",
-        "capsysbinary",
-        "capfdbinary",
-        "caplog",
-        "monkeypatch",
-        "recwarn",
-        "mocker",
-    ]
-)
+FIXTURES = _words("""tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn
+    mocker""")
 PLAIN_CLASSES: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 PLAIN_NAMES = frozenset(kind.__name__ for kind in PLAIN_CLASSES)
 ATTRIBUTES = frozenset(name for kind in (*PLAIN_CLASSES, Counter, deque, datetime, timedelta) for name in dir(kind))
@@ -125,7 +58,7 @@ def trust_of(test: Test) -> Trust:
     """
     if isinstance(test, IOTest | CallTest):
         return Trust.OUTSIDE
-    if test.trust == Trust.INSIDE:
+    if test.trust == "inside":
         return Trust.INSIDE
     need = need_of(test)
     if need is not None and test.trust is not None:

@@ -61,12 +61,12 @@ def _is_watched(name: str) -> bool:
     return name.partition(".")[0] in ("unittest", "pytest", "_pytest", "pluggy")
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def _subclasses(kind: Any) -> Iterator[Any]:
     """Return all classes below one."""
     waiting, seen = [kind], {kind}
     while waiting:
-        for child in type.__subclasses__(waiting.pop()):
-            if child not in seen:
-                seen.add(child)
-                waiting.append(child)
-                yield child
+        children: list[Any] = type.__subclasses__(waiting.pop())
+        new = [child for child in children if child not in seen]
+        seen.update(new)
+        waiting += new
+        yield from new

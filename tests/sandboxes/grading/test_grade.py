@@ -154,8 +154,6 @@ CHECKERS_THAT_AN_OUTPUT_BREAKS = {
     "import sys\ndef f():\n if open(sys.argv[2]).read().strip() == '5': ok = True\n return ok\nsys.exit(not f())": "maybe",
     "import sys\nmatch open(sys.argv[2]).read().split():\n case ['5' as five]: pass\nsys.exit(five != '5')": "no",
     "import sys\nsys.exit(eval(open(sys.argv[2]).read()) != 5)": "nothing",
-    "import sys\nsys.exit(sum(range(int(open(sys.argv[2]).read()) + 1)) != 15)": "1" + 15 * "0",
-    "import sys\nsys.exit(len(list(map(str, range(int(open(sys.argv[2]).read()))))) != 5)": "1" + 8 * "0",
 }
 
 
@@ -383,24 +381,6 @@ def test_known(): assert VERSION == "2.0"
     assert statuses(await grade(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
 
 
-async def test_a_test_that_loses_the_program_costs_no_other_test(pool: SandboxPool) -> None:
-    source = "import os\ndef die(): os._exit(0)\ndef hang():\n    while True: pass\ndef fine(): return 1"
-    code = """
-import unittest
-from solution import die, fine, hang
-class T(unittest.TestCase):
-    def test_1(self): self.assertEqual(fine(), 1)
-    def test_2(self):
-        with self.assertRaises(Exception): die()
-    def test_3(self): self.assertEqual(fine(), 1)
-    def test_4(self): hang()
-    def test_5(self): self.assertEqual(fine(), 1)
-"""
-    limits = Limits(timeout_s=0.5, memory_mb=300)
-    verdict = await grade(source, [TestFile(code=code, framework="unittest")], pool=pool, limits=limits)
-    assert statuses(verdict) == ["passed", "runtime_error", "passed", "time_limit", "passed"]
-
-
 async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> None:
     shell = Language(
         file="main.sh", build=("sh", "-c", "sh -n main.sh && cp main.sh built"), run=("sh", "built"), build_timeout_s=5
@@ -548,7 +528,7 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
 
     await case("tests", sleeps, [IOTest(stdout="1")] * 30, ["time_limit", *["not_run"] * 29])
     await case("calls", hangs, [CallTest(function="f")] * 3, ["time_limit", "not_run", "not_run"])
-    await case("a file", hangs, [TestFile(code=file)], ["time_limit"] * 30)
+    await case("a file", hangs, [TestFile(code=file)], ["time_limit"])
     await case("a checker", "", [IOTest(compare=slow_checker), IOTest()], ["checker_error", "not_run"])
     await case("test code", "def f(): pass", [AssertTest(code=busy), IOTest()], ["checker_error", "not_run"])
     await case("a build", "", [IOTest()] * 2, ["build_error", "build_error"], c)
