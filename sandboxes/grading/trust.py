@@ -38,7 +38,7 @@ MODULES = _words("""__future__ pytest unittest math cmath random itertools funct
     copy operator statistics numpy hashlib heapq bisect textwrap time enum""")
 """What code may import and still run apart. Others look into objects, files or processes."""
 LOOKS = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile isinstance
-    issubclass __import__ mock IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip""")
+    issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip""")
 """Names by which code looks into an object, or asks for more than plain data."""
 FIXTURES = _words("""tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn
     mocker""")
@@ -135,6 +135,10 @@ class _Reading:
             match node:
                 case ast.FunctionDef(decorator_list=made) if any(map(self._is_result, made)):
                     yield "to decorate with what the program returns"
+                case ast.ClassDef(name=name) if not any(
+                    "Test" in _last_word(base) for base in [*node.bases, ast.Name(name)]
+                ):
+                    yield f"objects of its own class {name}"
                 case ast.AsyncFunctionDef() | ast.Await():
                     yield "to await what the program returns"
                 case ast.Import() | ast.ImportFrom():
