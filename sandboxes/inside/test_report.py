@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import sys
-import traceback
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, BinaryIO
 
@@ -26,23 +25,23 @@ class TimeUpError(BaseException):
     """The time of the test that runs is over."""
 
 
-@dataclass
 class Report:
     """What becomes of the tests.
 
     With a `remote` program its calls may fail a test. Without one, program and tests share this process, and each test has `timeout_s`.
     """
 
-    module: str
-    """The name of the program's module."""
-    timeout_s: float
-    remote: RemoteProgram | None
-    fail_fast: bool = False
-    results: list[tuple[str, str, str]] = field(default_factory=list)
-    """Name, status and message of each test that has ended."""
-    functions: set[str] = field(default_factory=set)
-    """The test functions that have run, or that the tests themselves have skipped."""
-    own_process: int = field(default_factory=os.getpid)
+    def __init__(self, module: str, timeout_s: float, remote: RemoteProgram | None, *, fail_fast: bool) -> None:
+        self.module = module
+        """The name of the program's module."""
+        self.timeout_s = timeout_s
+        self.remote = remote
+        self.fail_fast = fail_fast
+        self.results: list[tuple[str, str, str]] = []
+        """Name, status and message of each test that has ended."""
+        self.functions: set[str] = set()
+        """The test functions that have run, or that the tests themselves have skipped."""
+        self.own_process = os.getpid()
 
     @property
     def stopped(self) -> bool:
@@ -96,7 +95,7 @@ class Report:
 
     def is_of_program(self, error: BaseException) -> bool:
         """Return whether an exception is the program's: raised in its code, for want of a name in it, or by its text."""
-        names = [os.path.basename(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        names = [os.path.basename(file) for file, _ in places(error.__traceback__)]
         names += [os.path.basename(error.filename or "")] if isinstance(error, SyntaxError) else []
         of_module = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == self.module
         return of_module or f"{self.module}.py" in names or REMOTE in names
@@ -130,12 +129,19 @@ def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
+def places(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    """Yield the file and the line of each call that an exception has gone through."""
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+
+
 def line_of(code: str, trace: TracebackType | None) -> str:
     """Return the line of test code that an exception has come from."""
-    numbers = [number for frame, number in traceback.walk_tb(trace) if frame.f_code.co_filename == TESTS]
+    numbers = [number for file, number in places(trace) if file == TESTS]
     return code.splitlines()[numbers[-1] - 1].strip() if numbers else ""
 
 
 def print_error(error: Any) -> None:
     """Show an exception to whoever reads standard error."""
-    traceback.print_exception(error, file=sys.stderr)
+    sys.excepthook(type(error), error, error.__traceback__)

@@ -31,7 +31,7 @@ def main() -> None:
     job = json.loads(requests.readline())
     nonce = job.pop("nonce")
     remote = RemoteProgram(reports, requests) if job["trust"] == "apart" else None
-    report = Report(job["module"], job["timeout_s"], remote, job["fail_fast"])
+    report = Report(job["module"], job["timeout_s"], remote, fail_fast=job["fail_fast"])
     sys.path.insert(0, os.getcwd())
     guard = None
     gc.disable()  # nothing that is imported becomes garbage

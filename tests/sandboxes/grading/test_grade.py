@@ -63,6 +63,14 @@ async def test_programs_that_read_and_print(pool: SandboxPool) -> None:
     assert statuses(quick) == ["wrong_answer", "not_run", "not_run"]
 
 
+async def test_runs_are_asked_for_together_also_where_the_first_failure_ends_it(bubblewrap: BackendName) -> None:
+    async with open_pool(backend=bubblewrap, size=1) as pool:
+        verdict = await grade("print(6)", [IOTest(stdout="1")] * 3, pool=pool, fail_fast=True)
+        assert statuses(verdict) == ["wrong_answer", "not_run", "not_run"]
+        async with pool.take():  # which is when the sandbox has been made as new
+            assert pool.metrics.runs == 3
+
+
 @pytest.mark.soak
 async def test_every_way_to_fail(pool: SandboxPool) -> None:
     programs = {
