@@ -47,15 +47,18 @@ async def outcome_of(
         return await runner.run(task, 0)
 
 
+OUTSIDE = {"trust_outside": 1.0, "trust_apart": 0.0, "trust_inside": 0.0}
+
+
 @pytest.mark.parametrize(
     ("reply", "reward", "metrics"),
     [
-        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0}),
-        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0}),
+        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0, **OUTSIDE}),
+        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0, **OUTSIDE}),
         pytest.param(
             "```python\nprint(\n```",
             0.0,
-            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0},
+            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, **OUTSIDE},
             marks=pytest.mark.soak,
         ),
         ("I would rather not.", 0.0, {"has_code": 0.0}),
