@@ -46,7 +46,7 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
         SandboxError: It, or all of `order`, cannot be used.
         ConfigError: There is no backend of that name.
     """
-    chosen = await in_thread(plugin_of_name, name) if isinstance(name, str) and name not in OWN_NAMES else name
+    chosen = await in_thread(plugin_of_name, name) if isinstance(name, str) else name
     if not isinstance(chosen, str):
         await chosen.prepare(spec)
         return chosen
@@ -64,12 +64,15 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
     raise SandboxError("no sandbox backend works here. " + "; ".join(reasons))
 
 
-def plugin_of_name(name: str) -> Backend:
-    """Return the backend of the installed package that has one of this name: its entry point in the group `agentrl.sandboxes`.
+def plugin_of_name(name: str) -> str | Backend:
+    """Return the backend of the installed package that has one of this name (an entry point in the group `agentrl.sandboxes`); the name itself
+    where it is one of agentrl's.
 
     Raises:
         ConfigError: There is none of this name, or more than one, or it cannot be imported or made.
     """
+    if name in OWN_NAMES:
+        return name
     found = entry_points(group=GROUP)
     mine = [entry for entry in found if entry.name == name]
     if len(mine) != 1:

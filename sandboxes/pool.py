@@ -13,13 +13,14 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from agentrl.concurrency.background import background_tasks
+from agentrl.concurrency.condition import Condition
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend, start_sandbox
@@ -81,39 +82,36 @@ class Lease:
         await self._released.wait()
 
 
-@dataclass(eq=False)
-class _Waiter:
-    count: int
-    called: anyio.Event = field(default_factory=anyio.Event)
-    leases: list[Lease] = field(default_factory=list)
-    error: SandboxError | None = None
-
-
 class SandboxPool:
     """Warm sandboxes of one kind. Open it with `open_pool`."""
 
     def __init__(self, tasks: TaskGroup, backend: Backend, spec: SandboxSpec, size: int, wait_timeout_s: float) -> None:
-        self._tasks = tasks
-        self._slots = 0
         self.backend = backend
         self.spec = spec
         self.size = size
         self.closed = False
-        """Whether its context has ended: nobody fills it again."""
+        """Whether its context has ended."""
         self.metrics = PoolMetrics()
         self.baselines: MeasuredOnce[Any] = MeasuredOnce()
-        """Of tests that were graded here, what programs pass that do nothing."""
+        """Of tests that were graded here, those that programs pass that do nothing."""
+        self._tasks = tasks
         self._wait_timeout_s = wait_timeout_s
+        self._slots = 0
         self._ready: deque[Lease] = deque()
         self._leased: set[Lease] = set()
-        self._line: deque[_Waiter] = deque()
+        self._waiting = 0
+        """Sandboxes that are waited for."""
+        self._turn = anyio.Lock()
+        """Of those who wait, first come, first served."""
+        self._changed = Condition()
+        self._failure: SandboxError | None = None
+        """Why no sandbox can be started, for as long as none can."""
         self._users = 0
 
     @property
     def idle_sandboxes(self) -> int:
-        """How many sandboxes it has, if nobody uses it; else 0."""
-        is_used = self._users or self._line or not all(lease.released for lease in self._leased)
-        return 0 if is_used else self._slots
+        """How many sandboxes it has, if it is not in use; else 0."""
+        return 0 if self._users or self._waiting or self._in_use() else self._slots
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -152,47 +150,38 @@ class SandboxPool:
         if self.closed:
             raise SandboxError("this pool of sandboxes is closed; use it within `async with open_pool()`")
         started = anyio.current_time()
-        waiter = _Waiter(count)
-        self._line.append(waiter)
-        self._serve_line()
+        self._waiting += count
+        self._grow(self._in_use() + self._waiting)
         try:
             with anyio.move_on_after(self._wait_timeout_s):
-                await waiter.called.wait()
-        except BaseException:
-            self._leave(waiter)
-            raise
-        if waiter.error is not None:
-            raise waiter.error
-        if not waiter.leases:
-            self._leave(waiter)
-            raise SandboxError(
-                f"no sandbox was free within {self._wait_timeout_s:g} s: {len(self._line)} wait for {self.size} sandboxes"
-            )
-        waited_s = anyio.current_time() - started
+                async with self._turn:
+                    await self._changed.wait_for(lambda: self._failure is not None or self._fresh() >= count)
+                    if self._failure is not None:
+                        raise self._failure
+                    leases = [self._ready.popleft() for _ in range(count)]
+                    self._leased.update(leases)
+                    self._note_wait(count, anyio.current_time() - started)
+                    return leases
+        finally:
+            self._waiting -= count
+        raise SandboxError(
+            f"no sandbox was free within {self._wait_timeout_s:g} s: {self._waiting} wait for {self.size} sandboxes"
+        )
+
+    def _fresh(self) -> int:
+        self._ready = deque(lease for lease in self._ready if not lease.released)  # a lost one is released
+        return len(self._ready)
+
+    def _in_use(self) -> int:
+        return sum(not lease.released for lease in self._leased)
+
+    def _note_wait(self, count: int, waited_s: float) -> None:
         self.metrics.taken += count
         self.metrics.wait_s += waited_s
         self.metrics.wait_max_s = max(self.metrics.wait_max_s, waited_s)
-        return waiter.leases
-
-    def _leave(self, waiter: _Waiter) -> None:
-        if waiter in self._line:
-            self._line.remove(waiter)
-        for lease in waiter.leases:
-            lease.release()
-        self._serve_line()
-
-    def _serve_line(self) -> None:
-        self._ready = deque(lease for lease in self._ready if lease.sandbox.lost is None)
-        while self._line and len(self._ready) >= self._line[0].count:
-            waiter = self._line.popleft()
-            waiter.leases = [self._ready.popleft() for _ in range(waiter.count)]
-            self._leased.update(waiter.leases)
-            waiter.called.set()
-        # Sandboxes that are neither leased nor ready are on their way.
-        self._leased = {lease for lease in self._leased if not lease.released}
-        self._grow(len(self._leased) + sum(waiter.count for waiter in self._line))
 
     def _grow(self, slots: int) -> None:
+        """Have so many sandboxes, or as many as the pool may have."""
         while self._slots < min(slots, self.size):
             self._tasks.start_soon(self._keep, self._slots)
             self._slots += 1
@@ -218,6 +207,7 @@ class SandboxPool:
             try:
                 async with start_sandbox(self.backend, self.spec, core=slot) as sandbox:
                     self.metrics.started += 1
+                    self._failure = None
                     if not started:
                         started = True
                         task_status.started()
@@ -229,10 +219,8 @@ class SandboxPool:
                 if slot == 0 and not started:
                     raise
                 if anyio.current_time() - working_at > PATIENCE_S:
-                    while self._line:
-                        waiter = self._line.popleft()
-                        waiter.error = error
-                        waiter.called.set()
+                    self._failure = error
+                    self._changed.notify_all()
                 await anyio.sleep(RETRY_INTERVAL_S)
 
     async def _lease(self, sandbox: Sandbox) -> bool:
@@ -240,8 +228,9 @@ class SandboxPool:
         lease = Lease(sandbox)
         sandbox.on_lost = lease.release
         self._ready.append(lease)
-        self._serve_line()
+        self._changed.notify_all()
         await lease.wait_released()
+        self._leased.discard(lease)
         self.metrics.runs += sandbox.runs
         self.metrics.run_s += sandbox.run_s
         sandbox.runs, sandbox.run_s = 0, 0.0

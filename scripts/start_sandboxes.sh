@@ -31,17 +31,19 @@ if ! docker info > /dev/null 2>&1; then
     docker info > /dev/null || { tail -20 /tmp/agentrl-dockerd.log >&2; exit 1; }
 fi
 
-if ! docker image inspect agentrl/sandbox > /dev/null 2>&1; then
-    base="$cache/sandbox-base.tar"
+inside=python3,python3-numpy,python3-pytest,g++
+made_of="$(echo "$inside" | cat - "$here/sandboxes/images/Dockerfile" | sha256sum | cut -c 1-12)"
+if [ "$(docker image inspect --format '{{index .Config.Labels "agentrl.made_of"}}' agentrl/sandbox 2> /dev/null)" != "$made_of" ]; then
+    base="$cache/sandbox-base-$made_of.tar"
     if [ ! -e "$base" ]; then
-        echo "[3/3] making the base of the sandbox image: about 250 MB, half a minute or more" >&2
+        echo "[3/3] making the base of the sandbox image: about 450 MB, a minute or more" >&2
         root="$(mktemp -d)"
         trap 'rm -rf "$root"' EXIT
-        debootstrap --variant=minbase --include=python3,python3-numpy,python3-pytest bookworm "$root" > /dev/null
+        debootstrap --variant=minbase --include="$inside" bookworm "$root" > /dev/null
         mkdir -p "$cache"
         tar -C "$root" --exclude='./var/cache/apt/archives/*' --exclude='./var/lib/apt/lists/*' -cf "$base.part" .
         mv "$base.part" "$base"
     fi
     docker import "$base" agentrl/sandbox-base > /dev/null
-    DOCKER_BUILDKIT=0 docker build --quiet --build-arg BASE=agentrl/sandbox-base --tag agentrl/sandbox "$here/sandboxes/images" > /dev/null
+    DOCKER_BUILDKIT=0 docker build --quiet --build-arg BASE=agentrl/sandbox-base --label "agentrl.made_of=$made_of" --tag agentrl/sandbox "$here/sandboxes/images" > /dev/null
 fi

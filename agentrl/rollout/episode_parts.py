@@ -61,8 +61,6 @@ async def load_backend(name: str) -> Any:
     sandboxes = await in_thread(_import_sandboxes)
     if name.startswith("python:"):
         return await in_users_thread(_own_backend, sandboxes, name)
-    if name in sandboxes.choose.OWN_NAMES:
-        return name
     return await in_users_thread(sandboxes.choose.plugin_of_name, name)
 
 
