@@ -168,7 +168,7 @@ class Bench:
                 compared = partial(_difference, test.compare, output, test.stdout)
                 said = compared() if short else await in_users_thread(compared)
                 return (Status.WRONG_ANSWER, said) if said else (Status.PASSED, "")
-            return Status.CHECKER_ERROR, "the verdict's deadline was over before the output was compared"
+            return Status.TIME_LIMIT, "the verdict's deadline was over before the output was compared"
         except Exception as error:  # a comparison of the user's
             return Status.CHECKER_ERROR, f"the comparison failed: {type(error).__name__}: {error}"
 
@@ -180,10 +180,11 @@ class Bench:
         if done.ok:
             return Status.PASSED, ""
         said = tail(done.stdout + done.stderr)
+        if done.exit_code is None:  # what it was given may keep a checker busy, or break it
+            return Status.WRONG_ANSWER, f"the checker ended by {done.end_reason} on this output: {said}".rstrip(": ")
         if done.exit_code in (1, 2):
             return Status.WRONG_ANSWER, said or f"the checker ended with exit code {done.exit_code}"
-        why = f"exit code {done.exit_code}" if done.exit_code is not None else str(done.end_reason)
-        return Status.CHECKER_ERROR, f"the checker failed, with {why}: {said}".rstrip(": ")
+        return Status.CHECKER_ERROR, f"the checker failed, with exit code {done.exit_code}: {said}".rstrip(": ")
 
     async def _lay_out(self, checker: Checker, sandbox: Sandbox) -> str | None:
         """Lay a checker out in a sandbox, built; returns what is wrong with it."""
