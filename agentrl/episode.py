@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentrl.record.roots import Root
     from agentrl.record.trajectory import Turn
     from agentrl.sandboxes import Baseline, Language, Limits, Sandbox, Test, Verdict
+    from agentrl.sandboxes.container import Container, ContainerSpec
     from agentrl.sandboxes.pool import Lease
 
 Task = dict[str, Any]
@@ -54,6 +55,10 @@ class EpisodeSandboxes(Protocol):
         held: int,
     ) -> Lease:
         """Return a sandbox, as new, that is the caller's until it is released. The caller holds `held` others."""
+        ...
+
+    def container(self, spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
+        """Return a container that is open as long as the context."""
         ...
 
     async def grade(
@@ -220,18 +225,27 @@ class Episode(Generic[TaskT]):
         state = self._state
         async with state.leasing:
             lease = await self._of_run().acquire(
-                image=image,
-                limits=limits,
-                cpus=cpus,
-                network=network,
-                folders=folders or {},
-                held=len(state.leases),
+                image=image, limits=limits, cpus=cpus, network=network, folders=folders or {}, held=len(state.leases)
             )
             if state.closed:  # meanwhile
                 lease.release()
             state.check_open()
             state.leases.append(lease)
         return lease.sandbox
+
+    def container(self, spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
+        """Return a container for an agent: an image as its author meant it, with a writable root. It is removed at the end of the context.
+
+            async with episode.container(ContainerSpec(image="python:3.12")) as container:
+                done = await container.run(["pip", "--version"])
+
+        A run has `sandbox.leases` of them open at the same time; an episode opens one after another.
+
+        Raises:
+            SandboxError: None could be had within `sandbox.wait_timeout_s`, or none can be started.
+            EpisodeError: The episode has ended, or was made without sandboxes.
+        """
+        return self._of_run().container(spec)
 
     @says_await("verdict = await episode.grade(source, tests)")
     async def grade(

@@ -2,7 +2,7 @@
 
     python benchmarks/real_agents.py [--harnesses claude-code codex opencode gemini mini-swe-agent] [--layers 2] [--group-size 2]
 
-Needs `scripts/install_agents.sh` and bubblewrap. The model is the nano model with its first layers alone and a context of 131,072 tokens,
+Needs `scripts/install_agents.sh` and a Docker engine with the image of `scripts/agents_image.sh`. The model is the nano model with its first layers alone and a context of 131,072 tokens,
 which it was never trained for: it says nothing of sense, and each agent ends as it does with such a model. So that the step has a gradient,
 eight of a task's nine hidden tests pass by chance; the ninth is the task's own. Printed, for each agent: its episodes, tokens of the longest
 prompt, replies, conversations that are trained on, and seconds; then the step: trajectories, tokens, seconds, memory, and the mean
@@ -91,7 +91,7 @@ def train(run_dir: Path, model: Path, tasks: Path, groups: int, options: argpars
         "rollout.hang-timeout-s": 120,
         "engine.max-total-tokens": 2 * CONTEXT,
         "engine.hang-timeout-s": 300,
-        "sandbox.backend": "bubblewrap",
+        "sandbox.image": "agentrl/agents",
         "trainer.optimizer.lr": 1e-3,
         "trainer.minibatches": 1,
         "trainer.step-timeout-s": MAX_RUN_S,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
-from agentrl.errors import ConfigError
+import anyio
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandboxes.container import Container, open_container
+from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
@@ -23,6 +28,31 @@ class RunSandboxes:
     image: str
     runtime: str | None
     limits: Limits
+    containers: anyio.Semaphore
+    """How many containers may be open at the same time."""
+    wait_timeout_s: float
+
+    @asynccontextmanager
+    async def container(self, spec: ContainerSpec) -> AsyncIterator[Container]:
+        """Yield a container. See `Episode.container`.
+
+        Raises:
+            SandboxError: None could be had within `wait_timeout_s`, or none can be started.
+        """
+        try:
+            with anyio.fail_after(self.wait_timeout_s):
+                await self.containers.acquire()
+        except TimeoutError as error:
+            raise SandboxError(
+                f"no container was free within sandbox.wait_timeout_s = {self.wait_timeout_s:g}; raise it, or sandbox.leases"
+            ) from error
+        try:
+            async with open_container(
+                replace(spec, image=spec.image or self.image, runtime=spec.runtime or self.runtime)
+            ) as container:
+                yield container
+        finally:
+            self.containers.release()
 
     async def acquire(
         self,

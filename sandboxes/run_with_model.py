@@ -1,19 +1,26 @@
-"""Run a command in a sandbox without a network that can reach one model, and nothing else: the key stays outside."""
+"""Run a command, in a container or a warm sandbox without a network, that reaches one model and nothing else: the key stays outside.
+
+command ─► http://127.0.0.1 ─► inside/relay.py ─► the pipes of its process ─► here: the key is put in ─► the model's server
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import SandboxLostError
+from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.sandboxes.container import Container, ContainerProcess
+from agentrl.sandboxes.inside import relay
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.sandbox import Sandbox
 
@@ -49,26 +56,28 @@ class CommandResult:
 
 
 async def run_with_model(
-    sandbox: Sandbox,
+    place: Sandbox | Container,
     argv: Sequence[str],
     *,
     base_url: str,
     api_key: str,
     env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
     stdin: bytes = b"",
     timeout_s: float = 600.0,
     max_requests: int = MAX_REQUESTS,
 ) -> CommandResult:
-    """Run a command in a sandbox, and pass its requests on to the model.
+    """Run a command, and pass its requests on to the model.
 
     Of each output stream the last megabyte is kept.
 
     Args:
-        sandbox: The sandbox.
+        place: Where it runs. All that it started there ends with it.
         argv: The command.
         base_url: The address of the model, with or without /v1.
         api_key: The key that its requests get, on their way.
         env: Further variables of the command. `{url}` in a value becomes the address at which it finds the server of `base_url`.
+        cwd: Its folder in a container; None: the container's.
         stdin: Its standard input.
         timeout_s: How long it may take, in seconds.
         max_requests: How many requests it may make. It is stopped at the next one.
@@ -77,31 +86,58 @@ async def run_with_model(
         How it ended.
 
     Raises:
+        SandboxError: The image has no python3 for the relay.
         SandboxLostError: The sandbox is lost.
     """
-    limits = sandbox.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
-    process = await sandbox.start_python(RELAY, timeout_s=timeout_s + REPORT_S, limits=limits)
-    async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None, trust_env=False)) as http:
+    async with (
+        _relay(place, cwd, timeout_s + REPORT_S) as process,
+        await in_thread(lambda: httpx2.AsyncClient(timeout=None, trust_env=False)) as http,
+    ):
         model = _Model(http, httpx2.URL(base_url.removesuffix("/").removesuffix("/v1")), api_key)
         sending, answers = anyio.Lock(), _Answers()
         given = {"argv": list(argv), "env": dict(env or {}), "timeout_s": timeout_s}
         first = {**given, "stdin": base64.b64encode(stdin).decode()}
-        await process.send(json.dumps(first).encode() + b"\n")
-        async with anyio.create_task_group() as requests:
-            finished, asked = CommandResult(None, "", ""), 0
-            while (line := await process.read_line()) is not None:
-                message = _understood(line, model)
-                if isinstance(message, CommandResult):
-                    finished = message
-                    break
-                if message is None:
-                    continue
-                asked += 1
-                if asked > max_requests:
-                    break
-                requests.start_soon(_answer, process, sending, answers, http, *message)
-            requests.cancel_scope.cancel()
+        finished, asked, lost = CommandResult(None, "", ""), 0, None
+        with anyio.move_on_after(timeout_s + REPORT_S):
+            await process.send(json.dumps(first).encode() + b"\n")
+            async with anyio.create_task_group() as requests:
+                try:
+                    while (line := await process.read_line()) is not None:
+                        message = _understood(line, model)
+                        if isinstance(message, CommandResult):
+                            finished = message
+                            break
+                        if message is None:
+                            continue
+                        asked += 1
+                        if asked > max_requests:
+                            break
+                        requests.start_soon(_answer, process, sending, answers, http, *message)
+                except SandboxLostError as error:
+                    lost = error
+                requests.cancel_scope.cancel()
+    if lost is not None:
+        raise lost
     return replace(finished, requests=asked, replies=answers.replies, refusal=answers.refusal)
+
+
+@asynccontextmanager
+async def _relay(
+    place: Sandbox | Container, cwd: str | None, timeout_s: float
+) -> AsyncIterator[Process | ContainerProcess]:
+    if isinstance(place, Sandbox):
+        limits = place.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
+        async with await place.start_python(RELAY, timeout_s=timeout_s, limits=limits) as process:
+            yield process
+        return
+    found = await place.run(["python3", "--version"])
+    if not found.ok:
+        raise SandboxError(
+            f"the image {place.spec.image} has no python3, by which an agent there reaches the model; install one in it, or take the agent 'shell'"
+        )
+    source = f"{await in_thread(Path(relay.__file__).read_text)}\nmain()"
+    async with place.start(["python3", "-c", source], cwd=cwd) as started:
+        yield started
 
 
 @dataclass(frozen=True)
@@ -174,7 +210,7 @@ class _Answers:
 
 
 async def _answer(
-    process: Process,
+    process: Process | ContainerProcess,
     sending: anyio.Lock,
     answers: _Answers,
     http: httpx2.AsyncClient,

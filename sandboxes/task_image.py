@@ -1,207 +1,80 @@
-"""The image of a task that comes as a folder: built from its Dockerfile, and made into one that a sandbox can run.
+"""The image of a task that comes as a folder: built from its Dockerfile by the engine, as its author meant it.
 
-    Dockerfile or image ─► as its author meant it ─► its working folder is taken out of it ─► links in the folder's place
-                                                          └─► the files that every sandbox of the task begins with
-
-A sandbox's root is read-only, and what its programs write is in /sandbox. So each folder that the task's programs may write to
-becomes a link to a place there. Everything else is the image's, for whoever has worked in the sandbox, and for its tests too.
-
-Building goes by the Docker engine, once for each content of the folder and each process; the engine's own cache does the rest.
+Its name is a digest of the folder's content, so that it is built once; the engine's own cache does the rest.
 """
 
 from __future__ import annotations
 
-import io
-import shlex
 import sys
-import tarfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
-from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES, VERIFIERS, WORK, check_writable
-from agentrl.sandboxes.backends.docker_connection import connect, engine_address, sdk_errors
-from agentrl.sandboxes.backends.docker_engine import follow, have_image
-
-if TYPE_CHECKING:
-    import requests
-    from docker import DockerClient
+from agentrl.sandboxes.backends.docker_connection import sdk_errors
+from agentrl.sandboxes.backends.docker_engine import follow
+from agentrl.sandboxes.container_engine import own_client
 
 REPOSITORY = "agentrl/task"
 TOO_SLOW = "it was not built in time; raise environment.build_timeout_sec"
-LINKED = (*VERIFIERS, "/solution")
-"""Places of the task form, which only its verifier and its reference solution find filled."""
-PAGE = 4096
-"""A file of memory takes whole pages."""
 SILENCE_S = 2.0
 """How much longer than its time a build may be silent before it is given up."""
+_locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """What an image is made of."""
+    """A folder with a Dockerfile."""
 
     name: str
     """The task's, for messages."""
-    digest: str
-    """Of everything that the image is made of."""
     context: Path
-    """The folder that it is built from."""
-    withheld: tuple[str, ...]
-    """Names right in that folder which are no part of what it is built from."""
-    image: str | None
-    """An image that exists, in place of a Dockerfile."""
-    workdir: str | None
-    writable: tuple[str, ...]
+    digest: str
+    """Of the folder's content."""
     timeout_s: float
     """How long building may take."""
 
 
-@dataclass(frozen=True)
-class TaskImage:
-    """An image that sandboxes run, and what they begin with."""
-
-    image: str
-    workdir: str
-    writable: tuple[str, ...]
-    """The folders whose files are the agent's, the working folder among them."""
-    env: Mapping[str, str]
-    """The variables that the image sets."""
-    start: bytes
-    """A snapshot for `Sandbox.restore`: the files of the writable folders as the image had them."""
-
-    @cached_property
-    def start_bytes(self) -> int:
-        """The room that they take in a sandbox, whose files are in memory."""
-        with tarfile.open(fileobj=io.BytesIO(self.start)) as files:
-            return sum(-(-one.size // PAGE) * PAGE for one in files)
-
-
-async def task_image(source: ImageSource) -> TaskImage:
-    """Return the image, built if it is missing.
+async def built_image(source: ImageSource) -> str:
+    """Return the name of the image of a folder, built if it is missing.
 
     Raises:
-        SandboxError: It cannot be built within its time, or cannot be run as a sandbox; the message names the task and the remedy.
+        SandboxError: It cannot be built within its time; the message names the task and what the engine said.
     """
 
-    def make() -> TaskImage:
-        with sdk_errors("the Docker engine"):
-            return _once(source)
+    def build() -> str:
+        tag = f"{REPOSITORY}:{source.digest}"
+        with _locks[tag], sdk_errors("the Docker engine"), own_client() as client:
+            if not client.images.list(tag):
+                print(
+                    f"building the image of the task {source.name} from {source.context / 'Dockerfile'}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                _build(client.api, source, tag)
+        return tag
 
     try:
-        return await in_thread(make)
+        return await in_thread(build)
     except SandboxError as error:
         raise SandboxError(f"the image of the task {source.name}: {error}") from error
 
 
-_locks: dict[ImageSource, threading.Lock] = {}
-
-
-def _once(source: ImageSource) -> TaskImage:
-    """Return the image; one of several that ask for it at the same time builds it."""
-    with _locks.setdefault(source, threading.Lock()):
-        return _kept(source)
-
-
-@lru_cache(maxsize=32)
-def _kept(source: ImageSource) -> TaskImage:
-    with closing(connect(engine_address())) as client, ExitStack() as ends:
-
-        def close_at_the_end(response: requests.Response, **_: Any) -> None:
-            ends.callback(response.close)  # the SDK leaves what was not read whole to the garbage collector
-
-        client.api.hooks["response"].append(close_at_the_end)
-        return _made(client, source)
-
-
-def _made(client: DockerClient, source: ImageSource) -> TaskImage:
-    deadline = time.monotonic() + source.timeout_s
-    if source.image is None:
-        base = f"{REPOSITORY}-base:{source.digest}"
-        if not client.images.list(base):
-            _say(f"building the image of the task {source.name} from {source.context / 'Dockerfile'}")
-            with _context(source) as context:
-                _build(client, base, deadline, fileobj=context, custom_context=True)
-    else:
-        base = source.image
-        have_image(client, base, _say)
-    details = client.api.inspect_image(base)
-    config = details["Config"]
-    workdir = source.workdir or config.get("WorkingDir") or "/"
-    writable = tuple(sorted({workdir, *source.writable}))
-    try:
-        check_writable(writable)
-    except ValueError as error:
-        raise SandboxError(str(error)) from None
-    env = dict(line.partition("=")[::2] for line in config.get("Env") or ())
-    start = _files(client, base, writable)
-    image = f"{REPOSITORY}:{source.digest}-{details['Id'].removeprefix('sha256:')[:12]}"
-    if not client.images.list(image):
-        _build(client, image, deadline, fileobj=_dockerfile(base, writable), custom_context=True)
-    return TaskImage(image, workdir, writable, env, start)
-
-
-def _context(source: ImageSource) -> IO[bytes]:
-    """Return the archive that an image is built from: what its folder's .dockerignore leaves, and never the tests or the solution."""
-    from docker.utils import tar
-
-    ignored = source.context / ".dockerignore"
-    lines = ignored.read_text(errors="replace").splitlines() if ignored.is_file() else []
-    patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    # The last word counts, whatever the task's own file takes in again.
-    context: IO[bytes] = tar(str(source.context), exclude=[*patterns, *source.withheld])
-    return context
-
-
-def _dockerfile(base: str, writable: Iterable[str]) -> io.BytesIO:
-    links = [
-        f"rm -rf {quoted} && mkdir -p {shlex.quote(str(Path(folder).parent))} && ln -s {shlex.quote(WORK + folder)} {quoted}"
-        for folder in dict.fromkeys((*LINKED, *writable))
-        for quoted in [shlex.quote(folder)]
-    ]
-    python = "python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'"
-    no_python = (
-        "echo 'it has no python3 of 3.10 or later, which a sandbox needs; install one in its Dockerfile' && false"
-    )
-    text = "\n".join(
-        [
-            f"FROM {base}",
-            "USER root",
-            "WORKDIR /",
-            f"RUN {python} || {{ {no_python}; }}",
-            f"RUN {' && '.join(links)}",
-            "",
-        ]
-    )
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as context:
-        info = tarfile.TarInfo("Dockerfile")
-        info.size = len(text.encode())
-        context.addfile(info, io.BytesIO(text.encode()))
-    packed.seek(0)
-    return packed
-
-
-def _build(client: DockerClient, tag: str, deadline: float, **options: Any) -> None:
-    """Build an image by a deadline; a step that says nothing may take as long again.
-
-    Raises:
-        SandboxError: It cannot be built, or not in time.
-    """
+def _build(engine: Any, source: ImageSource, tag: str) -> None:
     import requests
     import urllib3
 
-    left_s = max(1.0, deadline - time.monotonic())
+    deadline = time.monotonic() + source.timeout_s
     said: list[str] = []
     try:
-        events = client.api.build(tag=tag, rm=True, forcerm=True, decode=True, timeout=left_s + SILENCE_S, **options)
+        events = engine.build(
+            path=str(source.context), tag=tag, rm=True, forcerm=True, decode=True, timeout=source.timeout_s + SILENCE_S
+        )
         follow(_until(deadline, events), said.append)
     except (TimeoutError, urllib3.exceptions.TimeoutError, requests.Timeout, requests.ConnectionError) as error:
         raise SandboxError(f"{TOO_SLOW} ({one_line(error)})") from error
@@ -215,64 +88,3 @@ def _until(deadline: float, events: Iterable[dict[str, Any]]) -> Iterator[dict[s
         if time.monotonic() > deadline:
             raise SandboxError(TOO_SLOW)
         yield event
-
-
-def _files(client: DockerClient, image: str, folders: Iterable[str]) -> bytes:
-    """Return the files of an image's folders, as a snapshot of a sandbox has them.
-
-    Raises:
-        SandboxError: They are too large for one, or too many.
-    """
-    import docker.errors
-
-    result, count = io.BytesIO(), 0
-    container = client.api.create_container(image, command=["true"], entrypoint=[])["Id"]
-    try:
-        with tarfile.open(fileobj=result, mode="w") as packed:
-            for folder in folders:
-                try:
-                    chunks, _ = client.api.get_archive(container, folder)
-                except docker.errors.NotFound:
-                    continue
-                count += _add(packed, folder, _whole(chunks, folder, MAX_PACKED_BYTES - result.tell()))
-    finally:
-        client.api.remove_container(container, force=True, v=True)
-    if count > FILES // 2:
-        raise SandboxError(
-            f"{', '.join(folders)}: {count} files and folders, and a sandbox has room for {FILES}, the agent's and the tests' among them; "
-            f"put what is only read elsewhere, at most {FILES // 2} can be here"
-        )
-    return result.getvalue()
-
-
-def _whole(chunks: Iterable[bytes], folder: str, room: int) -> bytes:
-    data = bytearray()
-    for chunk in chunks:
-        data += chunk
-        if len(data) > room:
-            raise SandboxError(
-                f"{folder} holds more than the {MAX_PACKED_BYTES >> 20} MB that a sandbox's snapshot has room for, with the other writable "
-                "folders; put what is only read elsewhere"
-            )
-    return bytes(data)
-
-
-def _add(packed: tarfile.TarFile, folder: str, archive: bytes) -> int:
-    """Add an archive as the engine makes it, whose first folder is the last part of `folder`, and return how many files it has."""
-    top, count = Path(folder).name, 0
-    with tarfile.open(fileobj=io.BytesIO(archive)) as found:
-        for one in found:
-            below = one.name.removeprefix(top).strip("/")
-            one.name = f"{folder.strip('/')}/{below}".rstrip("/")
-            if one.islnk():
-                one.linkname = f"{folder.strip('/')}/{one.linkname.removeprefix(top).strip('/')}"
-            if one.isdir():
-                one.mode |= 0o700
-            if one.isdir() or one.isreg() or one.issym() or one.islnk():
-                packed.addfile(one, found.extractfile(one) if one.isreg() else None)
-                count += 1
-    return count
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,7 +1,4 @@
-"""A repository that an agent works on: where its files come from, and how they are packed for a sandbox.
-
-folder, files or commit ─► tar ─► the agent's sandbox ─► tar ─► `hidden_tests.py`
-"""
+"""A repository that an agent works on, where it is not in the image already: a folder, files or a commit, as a tar archive."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from shutil import which
 from typing import Annotated
@@ -19,17 +15,21 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.git import NO_GIT, run_git
-from agentrl.machine.sandbox_bounds import FILES, MAX_PACKED_BYTES
 
 
-def _relative(path: str) -> str:
+def relative_path(path: str) -> str:
+    """Return a path that stays below its folder.
+
+    Raises:
+        ValueError: It does not.
+    """
     parts = path.split("/")
     if {"", ".", ".."} & {*parts} or "\0" in path:
         raise ValueError("a path must be relative, below the repository, and without '.' and '..'")
     return path
 
 
-RelativePath = Annotated[str, AfterValidator(_relative)]
+RelativePath = Annotated[str, AfterValidator(relative_path)]
 Files = dict[RelativePath, str]
 """Texts by path."""
 
@@ -62,22 +62,14 @@ class Repository(BaseModel):
         """Return the files as a tar archive.
 
         Raises:
-            ConfigError: They cannot be read, or are too large.
+            ConfigError: They cannot be read.
         """
         if self.files is not None:
-            packed = pack(self.files)
-        elif self.git is not None:
-            packed = _archive(self.git, self.commit)
-        else:
-            assert self.folder is not None
-            packed = _pack_folder(self.folder)
-        if len(packed) > MAX_PACKED_BYTES:
-            raise ConfigError(
-                f"the repository has {len(packed)} bytes packed; at most {MAX_PACKED_BYTES} go into a sandbox"
-            )
-        if (count := len(archive_of(packed).members)) >= FILES:
-            raise ConfigError(f"the repository has {count} files and folders; at most {FILES} go into a sandbox")
-        return packed
+            return pack(self.files)
+        if self.git is not None:
+            return _archive(self.git, self.commit)
+        assert self.folder is not None
+        return _pack_folder(self.folder)
 
 
 def missing_repositories(repositories: Iterable[Repository]) -> list[str]:
@@ -109,98 +101,41 @@ def missing_repositories(repositories: Iterable[Repository]) -> list[str]:
     return missing
 
 
-class Archive:
-    """A tar archive whose members are read once, and copied as they are written."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = memoryview(data)
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            self.members = archive.getmembers()
-
-    def raw(self, one: tarfile.TarInfo) -> memoryview:
-        """Return a member with its headers and its content."""
-        blocks = -(-one.size // tarfile.BLOCKSIZE) if one.isreg() else 0
-        return self.data[one.offset : one.offset_data + blocks * tarfile.BLOCKSIZE]
-
-
-archive_of = lru_cache(maxsize=8)(Archive)
-"""The archive of some bytes: what a task begins with is read once, and not for each of its episodes."""
-
-
-def with_files(start: bytes, files: Mapping[str, str]) -> bytes:
-    """Return the repository with further files, which take the place of those that are there."""
-    result = io.BytesIO(start)
-    with tarfile.open(fileobj=result, mode="a") as packed:
-        add_files(packed, files)
-    return result.getvalue()
-
-
-def with_patch(start: bytes, patch: str) -> bytes:
-    """Return the repository with a patch applied to it, packed anew.
-
-    Raises:
-        ConfigError: The patch does not apply.
-    """
-    with tempfile.TemporaryDirectory(prefix="agentrl-patch-") as folder:
-        with tarfile.open(fileobj=io.BytesIO(start)) as given:
-            # Links may lead anywhere, as a repository's do: nothing is written through them, and nothing is read.
-            given.extractall(folder, filter="tar")
-        if patch.strip():
-            # In no repository, least of all in one that these files make up: its settings may name programs for git to run here.
-            nothing = {"GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-            try:
-                run_git(Path(folder), "apply", "--whitespace=nowarn", "-", stdin=patch, **nothing)
-            except OSError as error:
-                raise ConfigError(f"the patch does not apply: {one_line(error)}") from error
-        return _pack_folder(Path(folder))
-
-
 def pack(files: Mapping[str, str]) -> bytes:
     """Return texts as a tar archive."""
     result = io.BytesIO()
     with tarfile.open(fileobj=result, mode="w") as packed:
-        add_files(packed, files)
+        for path, text in files.items():
+            data = text.encode(errors="surrogateescape")
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(data), 0o755 if text.startswith("#!") else 0o644
+            packed.addfile(info, io.BytesIO(data))
     return result.getvalue()
 
 
-def add_files(packed: tarfile.TarFile, files: Mapping[str, str]) -> None:
-    """Add texts to an archive, by path."""
-    for path, text in files.items():
-        data = text.encode()
-        info = tarfile.TarInfo(path)
-        info.size, info.mode = len(data), 0o755 if text.startswith("#!") else 0o644
-        packed.addfile(info, io.BytesIO(data))
+def pack_folder(folder: Path, name: str = ".") -> bytes:
+    """Return the files of a folder as a tar archive: everybody may read them, they belong to root, and `.git` is left out."""
 
+    def shown(one: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        one.uid = one.gid = 0
+        one.uname = one.gname = ""
+        one.mode |= 0o755 if one.isdir() or one.name.endswith(".sh") else 0o644
+        return None if one.name.removeprefix(f"{name}/") == ".git" else one
 
-def name_of(one: tarfile.TarInfo) -> str:
-    """Return the path of a member, written in one way."""
-    return one.name.removeprefix("./").rstrip("/")
+    result = io.BytesIO()
+    with tarfile.open(fileobj=result, mode="w") as packed:
+        packed.add(folder, arcname=name, filter=shown)
+    return result.getvalue()
 
 
 def _pack_folder(folder: Path) -> bytes:
     if not folder.is_dir():
         raise ConfigError(_no_folder(folder))
-
-    def shown(one: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        one.uid = one.gid = 0
-        one.uname = one.gname = ""
-        return None if name_of(one) == ".git" else one
-
-    result = io.BytesIO()
-    with tarfile.open(fileobj=result, mode="w") as packed:
-        for path in _sorted(folder.iterdir()):
-            packed.add(path, arcname=path.name, filter=shown)
-            if result.tell() > MAX_PACKED_BYTES:
-                break
-    return result.getvalue()
+    return pack_folder(folder)
 
 
 def _no_folder(folder: Path) -> str:
     return f"repository = {str(folder)!r}: there is no such folder in {Path.cwd()}; name one, or use 'files'"
-
-
-def _sorted(paths: Iterable[Path]) -> list[Path]:
-    return sorted(paths, key=lambda path: path.name)
 
 
 def _archive(repository: Path, commit: str) -> bytes:

@@ -1,6 +1,6 @@
 """A terminal task: an agent works in the image of a task folder, and the task's verifier grades what it leaves.
 
-Tasks come from folders in Harbor's or Terminal-Bench's form, `--tasks harbor:DIR` (docs/terminal_tasks.md): each is
+Tasks come from folders in Harbor's form, `--tasks harbor:DIR` (docs/terminal_tasks.md): each is
 {"folder": PATH, "digest": ..., "name": ..., "prompt": the instruction, "agent": "shell"}.
 
 - "agent" is "shell", a model with a shell for a tool, or a harness of `harnesses.py` such as "codex" (`--tasks harbor:DIR@codex`), or a row
@@ -13,7 +13,6 @@ The reward is the verifier's, from 0 to 1. Where it leaves none, or runs out of 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -25,15 +24,11 @@ from agentrl import Episode, Reward
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
 from agentrl.rollout.task_folders import read_unchanged
-from agentrl.sandboxes import Sandbox
-from agentrl.sandboxes.readiness import RUN_NO_IMAGES, missing_images
-from agentrl.workflows.harness import agents_shown, check_installed, files_left, run_agent
-from agentrl.workflows.harnesses import Harness, NamedHarness
-from agentrl.workflows.shell_agent import work_with_a_shell
-from agentrl.workflows.task_verifier import OpenTask, open_task, verify
-
-WITHOUT_TASK_IMAGES = (*RUN_NO_IMAGES, "podman")
-"""Backends that do not run the images of tasks, which a Docker engine builds."""
+from agentrl.sandboxes.container import Container
+from agentrl.sandboxes.readiness import missing_images
+from agentrl.workflows.agent_work import AgentLimits, agents_shown, let_agent_work
+from agentrl.workflows.harnesses import NamedHarness
+from agentrl.workflows.task_verifier import attempt, open_task
 
 
 class TerminalTask(BaseModel):
@@ -53,11 +48,6 @@ class TerminalTask(BaseModel):
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
         """Return what the tasks need and cannot have here: their folders as they were, a Docker engine, images that they name."""
-        if config.sandbox.backend in WITHOUT_TASK_IMAGES:
-            return [
-                f"`sandbox.backend` = {config.sandbox.backend!r} runs no images that a Docker engine builds, and each of the {len(tasks)} task "
-                f"folders has one, such as {tasks[0].folder}; use docker"
-            ]
         faults, images = await in_thread(_faults_and_images, tasks)
         return [*faults, *await missing_images(images)]
 
@@ -73,7 +63,7 @@ def _faults_and_images(tasks: Sequence[TerminalTask]) -> tuple[list[str], dict[s
             faults.append(str(error))
             continue
         named = found.settings.environment.docker_image
-        if named is not None and not found.has_dockerfile:
+        if named is not None and not (found.context / "Dockerfile").is_file():
             images.setdefault(named, found.name)
     return faults, images
 
@@ -83,55 +73,21 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
 
     Raises:
         EpisodeError: The verifier gave something that is no reward.
-        SandboxError: The image cannot be built, or a sandbox is lost.
+        SandboxError: An image cannot be built, or no container can be had.
+        SandboxLostError: A container ended.
+        WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
-    given = episode.task
-    task = await open_task(given.folder, given.digest)
-    sandbox = await episode.sandbox(
-        image=task.image.image,
-        limits=task.limits.of_sandbox(),
-        cpus=task.limits.cpus,
-        network=given.network,
-        folders=await agents_shown(given.agent),
-    )
-    await sandbox.restore(task.image.start)
-    if given.agent is None:
-        timed_out = await work_with_a_shell(
-            episode,
-            sandbox,
-            prompt=given.prompt,
-            folder=task.image.workdir,
-            env=task.environment({}),
-            timeout_s=task.limits.timeout_s,
-            max_turns=given.max_turns,
-        )
-    else:
-        timed_out = await _work_with_a_harness(episode, sandbox, task, given.agent)
-    end = await files_left(sandbox)
-    # Nothing of the agent goes on while it is graded.
-    await sandbox.reset()
-    tester = await episode.sandbox(
-        image=task.image.image, limits=task.verifier_limits, cpus=task.limits.cpus, network=given.network
-    )
-    result = await verify(task, tester, end)
-    metrics = {
-        "timed_out": float(timed_out),
-        "files_lost": float(end is None),
+    given, metrics = episode.task, {}
+    task = await open_task(given.folder, given.digest, network=given.network)
+    limits = AgentLimits(timeout_s=task.folder.settings.agent.timeout_sec, max_turns=given.max_turns)
+
+    async def work(container: Container) -> None:
+        metrics.update(await let_agent_work(episode, container, given.agent, prompt=given.prompt, limits=limits))
+
+    result = await attempt(task, episode.container, work, await agents_shown(given.agent))
+    metrics |= {
+        "files_lost": float(result.files_lost),
         "no_reward": float(not result.gave_reward),
         "verifier_timed_out": float(result.timed_out),
     }
     return Reward(result.reward, metrics)
-
-
-async def _work_with_a_harness(
-    episode: Episode[TerminalTask], sandbox: Sandbox, task: OpenTask, harness: Harness
-) -> bool:
-    """Run the agent's program in the task's folder; whether its time ran out."""
-    await check_installed(sandbox, harness)
-    environment = {**task.environment({}), **harness.environment}
-    del environment["HOME"]  # `run_agent` gives it one
-    here = harness.model_copy(
-        update={"environment": environment, "command": f"cd {shlex.quote(task.image.workdir)} && {harness.command}"}
-    )
-    done = await run_agent(episode, sandbox, here, prompt=episode.task.prompt, limits=task.limits)
-    return done.exit_code is None

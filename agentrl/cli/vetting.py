@@ -78,8 +78,7 @@ async def run_vetting(
     from agentrl.sandboxes import Limits, SandboxSpec, open_pool
     from agentrl.sandboxes.grading.vet import each_task, vet_task
     from agentrl.sandboxes.pool import default_size
-    from agentrl.workflows.vet_repository import is_repository_task, vet_repository_tasks
-    from agentrl.workflows.vet_terminal import vet_terminal_tasks
+    from agentrl.workflows.vet_agent_tasks import is_repository_task, vet_agent_tasks
 
     sandbox = config.sandbox
     at_once = sandbox.graders or default_size()
@@ -90,21 +89,12 @@ async def run_vetting(
         raise ConfigError(
             f"the tasks are of several kinds ({', '.join(sorted(kinds))}); vet those of each kind by themselves"
         )
-    if kinds == {TERMINAL}:
-        if sandbox.backend not in ("auto", "docker"):
-            raise ConfigError(
-                f"sandbox.backend = {sandbox.backend!r} runs no images, which terminal tasks have; use docker"
-            )
+    if kinds & {TERMINAL, REPOSITORY}:
         with _progress(len(tasks)) as on_report:
-            return await vet_terminal_tasks(
-                tasks, runtime=sandbox.runtime, at_once=at_once, runs=runs, on_report=on_report
+            return await vet_agent_tasks(
+                tasks, image=sandbox.image, runtime=sandbox.runtime, at_once=at_once, runs=runs, on_report=on_report
             )
     backend = await load_backend(sandbox.backend)
-    if kinds == {REPOSITORY}:
-        with _progress(len(tasks)) as on_report:
-            return await vet_repository_tasks(
-                tasks, backend=backend, spec=spec, at_once=at_once, runs=runs, on_report=on_report
-            )
     async with open_pool(spec, backend=backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s) as pool:
         image = f", image {spec.image}" if pool.backend.name == "docker" else ""
         print(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
 WORK = "/sandbox"
 """The folder of the user's files, and where programs run."""
@@ -24,11 +26,6 @@ IMAGE_NAME = re.compile(
     re.VERBOSE | re.ASCII,
 )
 """A name of an image, as Docker has them."""
-VERIFIERS = ("/tests", "/logs")
-"""Where a terminal task's verifier finds its tests, and writes its reward."""
-_OWN = ("/tmp", "/dev", "/proc", "/sys", WORK)  # noqa: S108
-"""Folders that a sandbox has of its own, with all that is below."""
-_SYSTEM = ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc")
 
 
 def check_image_name(name: str) -> str:
@@ -44,29 +41,22 @@ def check_image_name(name: str) -> str:
     return name
 
 
-def check_writable(folders: Iterable[str]) -> None:
-    """Check that an image's folders can be the agent's to write to.
-
-    Raises:
-        ValueError: One cannot; the message says why, and what to do.
-    """
-    folders = sorted({*folders})
-    for folder in folders:
-        if folder in _SYSTEM or any(f"{folder}/".startswith(f"{own}/") for own in _OWN):
-            raise ValueError(
-                f"{folder} cannot be the agent's to write to: a sandbox has its own there; set environment.workdir, or WORKDIR in the "
-                "Dockerfile, to a folder such as /app"
-            )
-        if any(other != folder and folder.startswith(f"{other}/") for other in folders):
-            raise ValueError(
-                f"{folder} is below another folder of metadata.agentrl.writable, or of the WORKDIR; leave it out"
-            )
-        if any(f"{folder}/".startswith(f"{place}/") for place in VERIFIERS):
-            raise ValueError(
-                f"{folder} is where the verifier finds its tests, or its reward; work in another folder, such as /app"
-            )
-
-
 def memory_of_this_machine_mb() -> int:
     """Return how much memory this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+@cache
+def _context_of_the_user() -> str:
+    folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
+    try:
+        return str(json.loads(Path(folder, "config.json").read_text())["currentContext"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "default"
+
+
+def engine_is_here() -> bool:
+    """Return whether the Docker engine that would run containers is on this machine, as far as the environment says."""
+    if address := os.environ.get("DOCKER_HOST"):
+        return address.startswith("unix:")
+    return (os.environ.get("DOCKER_CONTEXT") or _context_of_the_user()) == "default"

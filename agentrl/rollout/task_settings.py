@@ -1,4 +1,4 @@
-"""What a task folder says in `task.toml`, checked: numbers that a sandbox can have, folders that it can give, nothing that it has not.
+"""What a task folder says in `task.toml`, checked: numbers that a container can have, and nothing that it has not.
 
 A limit is the most that programs may use. Cores beyond those of the machine are no fault, memory beyond it is: a program that takes it
 takes the machine with it.
@@ -6,14 +6,10 @@ takes the machine with it.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -22,7 +18,7 @@ from agentrl.machine.sandbox_bounds import (
     LONGEST_S,
     MEMORY_MB,
     check_image_name,
-    check_writable,
+    engine_is_here,
     memory_of_this_machine_mb,
 )
 
@@ -51,39 +47,14 @@ def _of_this_machine(megabytes: int) -> int:
     return megabytes
 
 
-@cache
-def _context_of_the_user() -> str:
-    folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
-    try:
-        return str(json.loads(Path(folder, "config.json").read_text())["currentContext"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "default"
-
-
-def engine_is_here() -> bool:
-    """Return whether the Docker engine that would run sandboxes is on this machine, as far as the environment says."""
-    if address := os.environ.get("DOCKER_HOST"):
-        return address.startswith("unix:")
-    return (os.environ.get("DOCKER_CONTEXT") or _context_of_the_user()) == "default"
-
-
 Disk = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
 Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(ge=MEMORY_MB[0], le=MEMORY_MB[1])]
 Memory = Annotated[Megabytes, AfterValidator(_of_this_machine)]
 Cpus = Annotated[float, Field(ge=CPUS[0], le=CPUS[1])]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
 ImageName = Annotated[str, AfterValidator(check_image_name)]
-
-
-def _absolute(path: str) -> str:
-    if not path.startswith("/") or path.startswith("//") or os.path.normpath(path) != path or not path.isprintable():
-        raise ValueError(
-            f"{path!r} must be an absolute path without '.', '..', '//', a final '/' and control characters"
-        )
-    return path
-
-
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+AbsolutePath = Annotated[str, Field(pattern="^/")]
+User = Annotated[str | None, BeforeValidator(lambda given: str(given) if isinstance(given, int) else given)]
 
 
 class Environment(_Section):
@@ -97,8 +68,6 @@ class Environment(_Section):
     memory_mb: Memory = 2048
     storage_mb: Disk = 10240
     env: dict[str, str] = Field(default_factory=dict)
-    service_env: dict[str, str] = Field(default_factory=dict)
-    """No field of `task.toml`: the variables that a compose file gives its service, filled in. Those of `env` go before them."""
     os: str = "linux"
     allow_internet: bool | None = None
     """Harbor's; a task's `network` decides here."""
@@ -127,7 +96,7 @@ class Environment(_Section):
         }
         if missing := [name for name, is_wanted in wanted.items() if is_wanted]:
             raise ValueError(
-                f"{', '.join(missing)} cannot be had in a sandbox, which runs the image alone, on Linux; leave the task out"
+                f"{', '.join(missing)} cannot be had in a container, which runs the image alone, on Linux; leave the task out"
             )
         return self
 
@@ -136,22 +105,22 @@ class Phase(_Section):
     """`[agent]`; `[verifier]` has the same fields."""
 
     timeout_sec: Seconds = 600.0
-    env: dict[str, str] = Field(default_factory=dict)
+    user: User = None
+    """None: the image's."""
 
 
 class Verifier(Phase):
     """`[verifier]`."""
 
-    environment: Any = None
+    env: dict[str, str] = Field(default_factory=dict)
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: Environment | None = None
+    """Of a separate verifier."""
 
-    @model_validator(mode="after")
-    def _in_the_same_image(self) -> Verifier:
-        if self.environment is not None:
-            raise ValueError(
-                "an image of the verifier's own ([verifier.environment]) is not built; it runs in a new sandbox of the task's image, "
-                "so put what it needs there"
-            )
-        return self
+    @property
+    def is_separate(self) -> bool:
+        """Whether the tests run in an image that the agent has never been in, with the declared artifacts alone."""
+        return self.environment_mode == "separate" or (self.environment_mode is None and self.environment is not None)
 
 
 class Solution(_Section):
@@ -160,21 +129,8 @@ class Solution(_Section):
     env: dict[str, str] = Field(default_factory=dict)
 
 
-class SandboxSettings(_Section):
-    """`[metadata.agentrl]`: what Harbor's form has no field for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    writable: tuple[AbsolutePath, ...] = ()
-    """Folders that the agent may write to, beside the working folder. Their files are what the verifier sees of its work."""
-    keep: tuple[str, ...] = ()
-    """Names of files that steer tests (`agentrl.workflows.hidden_tests.STEERING`) and are the agent's to write in this task."""
-
-
-class Metadata(_Section):
-    """`[metadata]`, of which agentrl's table alone counts."""
-
-    agentrl: SandboxSettings = SandboxSettings()
+def _source(given: Any) -> Any:
+    return given.get("source") if isinstance(given, Mapping) else given
 
 
 class TaskSettings(_Section):
@@ -184,7 +140,8 @@ class TaskSettings(_Section):
     agent: Phase = Phase()
     verifier: Verifier = Verifier()
     solution: Solution = Solution()
-    metadata: Metadata = Metadata()
+    artifacts: list[Annotated[AbsolutePath, BeforeValidator(_source)]] = Field(default_factory=list)
+    """Paths that a separate verifier is given."""
     steps: list[Any] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -192,20 +149,3 @@ class TaskSettings(_Section):
         if self.steps:
             raise ValueError("a task of several steps ([[steps]]) is not run; make each step a task of its own")
         return self
-
-    @property
-    def disk_mb(self) -> int:
-        """How much the agent may write. Files are in memory."""
-        return min(self.environment.storage_mb, self.environment.memory_mb)
-
-    def check_folders(self, workdir: str | None) -> None:
-        """Check the folders that the agent may write to.
-
-        Args:
-            workdir: The folder that the image's programs start in, as far as it is known.
-
-        Raises:
-            ValueError: One cannot be its own; the message says which, and what to do.
-        """
-        known = self.environment.workdir or workdir
-        check_writable([*self.metadata.agentrl.writable, *([known] if known else [])])

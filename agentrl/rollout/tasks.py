@@ -4,7 +4,7 @@
     tasks.parquet                   a row a task
     hf:openai/gsm8k:main@train      a Hugging Face dataset: name or directory, then, as needed, configuration and split
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
-    harbor:terminal_tasks@codex     a folder of Harbor's or Terminal-Bench's task folders, or one; the agent, as needed
+    harbor:terminal_tasks@codex     a folder of Harbor's task folders, or one; the agent, as needed
     swe:rows.jsonl@codex            rows in SWE-bench's form, from any of the sources above; the agent, as needed
     verifiers:gsm8k@eval?{"a": 1}   a verifiers environment or its folder, then, as needed, train or eval, and arguments
 

@@ -105,7 +105,7 @@ STARTS = [
         "real_agents.py",
         f"--harnesses {AGENT} --layers 1 --group-size 2 --timeout-s 120 --keep {{scratch}}/run",
         rf"{AGENT} +2 +[1-9][\d,]* +[1-9].*\n\{{'sequences': \d",
-        "agent bubblewrap",
+        "agent docker",
         writes="run/store.sqlite",
     ),
     Start(

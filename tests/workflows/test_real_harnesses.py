@@ -1,6 +1,6 @@
-"""Claude Code, Codex and OpenCode, unmodified, mend a repository in a sandbox that reaches the model alone, and are trained on.
+"""Claude Code, Codex and OpenCode, unmodified, mend a repository in a container that reaches the model alone, and are trained on.
 
-`scripts/install_agents.sh` installs them, `scripts/agents_image.sh` makes the image for Docker.
+`scripts/install_agents.sh` installs them, `scripts/agents_image.sh` makes the image.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def version_of(package: str) -> str:
 
 
 async def episodes(
-    engine: Engine, chat_format: ChatFormat, task: dict[str, Any], decides: Sequence[Any], **sandbox: Any
+    engine: Engine, chat_format: ChatFormat, task: dict[str, Any], decides: Sequence[Any]
 ) -> list[Outcome]:
     """An episode for each policy."""
-    config = RunConfig.model_validate({"sandbox": {"leases": 2, **sandbox}})
+    config = RunConfig.model_validate({"sandbox": {"leases": 2, "image": IMAGE}})
     name = task["harness"] if isinstance(task["harness"], str) else "claude-code"
     client, package = CLIENTS[name]
     recorder = Recorder(client, await in_thread(version_of, package))
@@ -193,11 +193,12 @@ TASK = {
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex", "opencode", "gemini", "mini-swe-agent"])
-async def test_a_real_agent_mends_a_repository(name: str, nano_format: ChatFormat, bubblewrap: BackendName) -> None:
+async def test_a_real_agent_mends_a_repository(name: str, nano_format: ChatFormat, docker: BackendName) -> None:
     check_installed(HARNESSES[name].program)
+    await in_thread(check_image)
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
     engine = Engine(chat_format, solve, has_grammar=True)
-    (solved,) = await episodes(engine, chat_format, {**TASK, "harness": name}, (solve,), backend=bubblewrap)
+    (solved,) = await episodes(engine, chat_format, {**TASK, "harness": name}, (solve,))
     assert (solved.error, solved.reward, solved.metrics["answered"]) == (None, 1.0, 1.0)
     check_token_by_token(solved.record, engine.calls)
     roots = [turn for turn in solved.record.turns if turn.parent is None and not turn.left_out]
@@ -205,16 +206,17 @@ async def test_a_real_agent_mends_a_repository(name: str, nano_format: ChatForma
 
 
 async def test_the_nano_model_is_trained_on_episodes_of_claude_code(
-    nano_format: ChatFormat, bubblewrap: BackendName, tmp_path: Path
+    nano_format: ChatFormat, docker: BackendName, tmp_path: Path
 ) -> None:
     """With one tool and a short prompt of the task's own, as a row of its own: what its long one has would take minutes to train on."""
     check_installed("claude")
+    await in_thread(check_image)
     row = HARNESSES["claude-code"]
     short = row.model_copy(update={"command": f"{row.command} --tools Bash --system-prompt 'You mend code.'"})
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
     engine = Engine(chat_format, solve, has_grammar=True)
     task = {**TASK, "harness": short.model_dump()}
-    outcomes = await episodes(engine, chat_format, task, (solve, give_up), backend=bubblewrap)
+    outcomes = await episodes(engine, chat_format, task, (solve, give_up))
     assert [(outcome.error, outcome.reward) for outcome in outcomes] == [(None, 1.0), (None, 0.0)]
     for outcome in outcomes:
         check_token_by_token(outcome.record, engine.calls)
@@ -222,15 +224,3 @@ async def test_the_nano_model_is_trained_on_episodes_of_claude_code(
     sampled = sum(len(turn.output_ids) for outcome in outcomes for turn in outcome.record.turns if not turn.left_out)
     assert (metrics["sequences"], metrics["trained_tokens"]) == (2, sampled)
     assert metrics["grad_norm"] > 0
-
-
-async def test_a_real_agent_mends_a_repository_in_docker(nano_format: ChatFormat, docker: BackendName) -> None:
-    check_installed("claude")
-    await in_thread(check_image)
-    chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
-    engine = Engine(chat_format, solve, has_grammar=True)
-    for name in ("claude-code", "codex"):
-        (solved,) = await episodes(
-            engine, chat_format, {**TASK, "harness": name}, (solve,), backend=docker, image=IMAGE
-        )
-        assert (solved.error, solved.reward) == (None, 1.0)
