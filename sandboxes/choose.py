@@ -65,8 +65,9 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
 
 
 def plugin_of_name(name: str) -> str | Backend:
-    """Return the backend of the installed package that has one of this name (an entry point in the group `agentrl.sandboxes`); the name itself
-    where it is one of agentrl's.
+    """Return the backend of the installed package that has one of this name; the name itself where it is one of agentrl's.
+
+    A package names it by an entry point in the group `agentrl.sandboxes`.
 
     Raises:
         ConfigError: There is none of this name, or more than one, or it cannot be imported or made.

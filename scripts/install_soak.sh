@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that the soak needs beside the package with its extras: SGLang for a CPU, sandboxes, other people's clients and agents, an object store,
-# Podman, ssh servers and strace. On a Debian machine, as root. What is there already is left as it is.
+# and strace. On a Debian machine, as root. What is there already is left as it is.
 #
 #     scripts/install_soak.sh
 set -euo pipefail
@@ -9,9 +9,6 @@ here="$(cd "$(dirname "$0")" && pwd)"
 "$here/install_sglang_cpu.sh"
 "$here/start_sandboxes.sh"
 packages=()
-[ -x /usr/sbin/sshd ] || packages+=(openssh-server openssh-client openssl) # for engines elsewhere
-command -v ip > /dev/null || packages+=(iproute2) # for the bridge of a second engine
-command -v podman > /dev/null || packages+=(podman uidmap slirp4netns runc) # for rootless Podman; runc, as crun refuses both versions of control groups at once
 command -v strace > /dev/null || packages+=(strace) # for tests of what a power cut does
 if [ ${#packages[@]} -gt 0 ]; then
     echo "Installing ${packages[*]}" >&2

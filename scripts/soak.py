@@ -18,7 +18,7 @@ TEST_LIMIT_S = 40 * 60
 PARTS = {
     "sandboxes": (
         "tests/sandboxes",
-        "Docker, Podman, ssh and TLS engines; hostile programs and tests",
+        "Docker engines; hostile programs and tests",
     ),
     "engine": ("tests/engine", "SGLang in all modes, servers killed at random, broadcast, adapters"),
     "proxy": ("tests/proxy", "other clients, agents' command lines, fuzzers, images"),

@@ -38,7 +38,6 @@ collect_ignore = ["workflows/terminal_tasks"]
 OF_DOCKER = (
     "cli/test_doctor",
     "sandboxes/backends/test_docker_engine",
-    "sandboxes/backends/test_remote_engine",
     "sandboxes/test_docs",
 )
 """Files whose tests use a Docker engine, beside those that have one as a parameter."""
