@@ -47,7 +47,7 @@ POLL_S = 0.02
 SURVIVED_S = 0.5
 MAX_FILE_BYTES = 64 * MB
 STDOUT = 1
-KILLED = 137
+KILLED, NOT_STARTED = 137, 126
 _KILL = """for _ in 1 2 3 4 5; do
     found=$(grep -ls "$0" /proc/[0-9]*/environ) || exit 0
     for file in $found; do id=${file#/proc/}; kill -9 "${id%/environ}"; done
@@ -350,7 +350,7 @@ class ContainerProcess:
         while found["Running"]:  # the engine tells of no end
             await anyio.sleep(POLL_S)
             found = await self._inspect()
-        if found["ExitCode"] in (None, KILLED):
+        if found["ExitCode"] in (None, KILLED, NOT_STARTED):
             await self._check_survived()
         return -1 if found["ExitCode"] is None else int(found["ExitCode"])
 

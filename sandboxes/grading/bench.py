@@ -12,9 +12,9 @@ import anyio
 
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
+from agentrl.sandboxes.grading.code_run import CodeRun, grade_call, grade_test_code, used
 from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.grading.statuses import status_of, tail
-from agentrl.sandboxes.grading.test_code import CodeRun, grade_call, grade_test_code, used
 from agentrl.sandboxes.grading.tests import (
     PYTHON,
     CallTest,

@@ -83,7 +83,10 @@ def test_figures_come_last_and_tasks_on_request() -> None:
 class Closed(io.StringIO):
     """A stream with no reader any more."""
 
+    tried = ""
+
     def write(self, text: str) -> int:
+        Closed.tried += text
         raise BrokenPipeError
 
 
@@ -92,3 +95,5 @@ def test_a_printed_view_goes_on_where_its_output_is_closed(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdout", Closed())
     PrintedEvaluation().say("4 of 8 episodes")
     PrintedView(RunConfig()).say("step 1")
+    assert "4 of 8 episodes" in Closed.tried
+    assert "step 1" in Closed.tried

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from agentrl.sandboxes.inside.test_report import Report
+from agentrl.sandboxes.inside.report import Report
 
 FILE = "test_solution"
 """The test file, without its ending; it lies in the working directory."""

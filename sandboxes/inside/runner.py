@@ -17,12 +17,12 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from agentrl.sandboxes.inside.frameworks import import_framework, run_pytest, run_unittest
 from agentrl.sandboxes.inside.guard import Guard
 from agentrl.sandboxes.inside.program_calls import find, functions
 from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
+from agentrl.sandboxes.inside.report import TESTS, Report, line_of, print_error
 from agentrl.sandboxes.inside.standard_streams import private_streams
-from agentrl.sandboxes.inside.test_frameworks import import_framework, run_pytest, run_unittest
-from agentrl.sandboxes.inside.test_report import TESTS, Report, line_of, print_error
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from agentrl.sandboxes.process import LongLineError
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
 
-RUNNER = "from agentrl.sandboxes.inside.test_runner import main; main()"
+RUNNER = "from agentrl.sandboxes.inside.runner import main; main()"
 TEST_FILE = "test_solution.py"
 START_S = 10.0
 """Beside the time of its tests, so long may a process of test code take to start on a busy machine."""
@@ -131,7 +131,7 @@ async def grade_test_code(run: CodeRun) -> list[TestResult]:
 
 
 def _job(run: CodeRun) -> dict[str, Any]:
-    """Return what the test runner is to do, see `inside/test_runner.py`."""
+    """Return what the test runner is to do, see `inside/runner.py`."""
     test = run.test
     job = {
         "nonce": secrets.token_hex(),
