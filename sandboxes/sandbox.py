@@ -141,9 +141,11 @@ class Sandbox:
         """Start a command and go on. Without `stdin`, its input is what is sent to it."""
         return await self._start(_command(argv), stdin, timeout_s, env, cwd, limits)
 
-    async def start_python(self, code: str, *, timeout_s: float | None = None, limits: Limits | None = None) -> Process:
-        """Start Python `code` in a warm process. It may import from `agentrl.sandboxes.inside`."""
-        return await self._start({"code": code}, None, timeout_s, None, "", limits)
+    async def start_python(
+        self, code: str, *, timeout_s: float | None = None, limits: Limits | None = None, framework: str | None = None
+    ) -> Process:
+        """Start Python `code` in a warm process, which has imported `framework`. It may import from `agentrl.sandboxes.inside`."""
+        return await self._start({"code": code, "framework": framework}, None, timeout_s, None, "", limits)
 
     async def _start(
         self,

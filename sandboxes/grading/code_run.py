@@ -171,7 +171,7 @@ async def _run_inside(run: CodeRun, job: dict[str, Any]) -> list[TestResult]:
         timeout_s=min(START_S + run.limits.timeout_s * tests, run.left_s),
         cpu_s=None if isinstance(run.test, TestFile) else (run.limits.cpu_s or run.limits.timeout_s) + START_S,
     )
-    async with await run.boxes[-1].start_python(RUNNER, limits=limits) as process:
+    async with await run.boxes[-1].start_python(RUNNER, limits=limits, framework=job["kind"]) as process:
         await process.send(json.dumps(job).encode() + b"\n")
         done = await process.wait()
     for line in done.stdout.splitlines(keepends=True):
@@ -190,7 +190,7 @@ async def _run_apart(run: CodeRun, job: dict[str, Any]) -> list[TestResult]:
     limits = replace(run.limits, cpu_s=None) if isinstance(run.test, TestFile) else run.limits
     async with (
         ProgramProcess(run.boxes[0], run.source, run.module, limits, run.deadline) as program,
-        await box.start_python(RUNNER, limits=test_limits) as tests,
+        await box.start_python(RUNNER, limits=test_limits, framework=job["kind"]) as tests,
     ):
         await tests.send(json.dumps(job).encode() + b"\n")
         await tests.send(await program.ask_for(None))

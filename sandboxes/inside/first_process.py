@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
+from agentrl.sandboxes.inside.frameworks import import_framework
 from agentrl.sandboxes.inside.inbox import Inbox, Payload, frame, split_head
 from agentrl.sandboxes.inside.processes import (
     count_memory_kills,
@@ -194,6 +195,11 @@ class FirstProcess:
             for path, length in files:
                 write(path, 0o644, data[:length])
                 data = data[length:]
+        if request.get(
+            "framework"
+        ):  # once, for all programs that are forked from now on: pytest takes longer than most tests
+            import_framework(request["framework"], [])
+            gc.freeze()
         child_stdin, stdin = make_stdin(interactive=request["interactive"], data=data)
         (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
         memory_kills = count_memory_kills()

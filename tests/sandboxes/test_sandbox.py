@@ -46,6 +46,14 @@ async def test_a_command_runs_to_its_end(sandbox: Sandbox) -> None:
     assert not done.ok
 
 
+async def test_a_framework_is_imported_once_and_for_all_who_are_forked_from_then_on(sandbox: Sandbox) -> None:
+    seen = "import sys; print('_pytest.python' in sys.modules)"
+    for framework, imported in ((None, b"False\n"), ("pytest", b"True\n"), (None, b"True\n")):
+        async with await sandbox.start_python(seen, framework=framework) as process:
+            assert (await process.wait()).stdout == imported
+        await sandbox.reset()
+
+
 async def test_a_run_of_python_is_like_the_interpreter_s(sandbox: Sandbox) -> None:
     """Forked from a warm interpreter or started afresh: the same output, the same exit code."""
     program = """
