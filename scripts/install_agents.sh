@@ -15,6 +15,7 @@ packages=(
     @google/genai@3.3.0
     @openai/codex@0.169.0
     ai@6.0.326
+    node@22.23.3 # for those in a container of an older Debian: Gemini CLI wants 20
     openai@6.49.0
     opencode-ai@1.18.33
     zod@4.6.7
