@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from agentrl.sandboxes.grading.parsed import parsed
-from agentrl.sandboxes.grading.tests import AssertTest, CallTest, IOTest, Test, TestFile
+from agentrl.sandboxes.grading.tests import AssertTest, CallTest, Test, TestFile
 
 
 class Wanted(StrEnum):
@@ -37,19 +37,6 @@ def names_of_program(tests: Sequence[Test]) -> dict[str, Wanted]:
         elif isinstance(test, AssertTest | TestFile):
             found.update(_of_code(test))
     return dict(sorted(found.items()))
-
-
-def named_in(tests: Sequence[Test]) -> set[str]:
-    """Return every name and attribute that the code of `tests` mentions."""
-    words: set[str] = set()
-    for test in tests:
-        tree = None if isinstance(test, IOTest | CallTest) else parsed(test.code)
-        for node in () if tree is None else ast.walk(tree):
-            if isinstance(node, ast.Name):
-                words.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                words.add(node.attr)
-    return words
 
 
 def _of_code(test: AssertTest | TestFile) -> dict[str, Wanted]:
