@@ -109,7 +109,7 @@ UNREADABLE: dict[str, tuple[Any, str, str]] = {
     "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a list"),
     "what cannot be graded": ({"tests": call("f", (1, 2)), "language": "cpp", "solution": ""}, "unsupported", "a CallTest calls Python functions"),
     "a reference that is no Python": ({"tests": call("f", (1, 2)), "solution": "def f(:"}, "reference_fails", "SyntaxError"),
-    "a reference without an encoding": ({"tests": call("f", (1, 2)), "solution": "'\udc80'"}, "reference_fails", "has no encoding"),
+    "a reference without an encoding": ({"tests": call("f", (1, 2)), "solution": "'\udc80'"}, "reference_fails", "surrogates not allowed"),
 }  # fmt: skip
 
 
