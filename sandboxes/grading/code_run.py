@@ -139,7 +139,7 @@ def _job(run: CodeRun) -> dict[str, Any]:
         "kind": test.framework if isinstance(test, TestFile) else "assert",
         "name": test.name,
         "module": run.module,
-        "names": [*names_of_program([test])],
+        "names": sorted({*names_of_program(test).values()}),
         "imports": sorted(_imports(run)),
         "timeout_s": run.limits.timeout_s,
         "fail_fast": run.fail_fast,
