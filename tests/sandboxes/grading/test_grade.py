@@ -387,6 +387,13 @@ def test_known(): assert VERSION == "2.0"
     assert statuses(await grade(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
 
 
+async def test_what_is_called_like_a_test_and_is_none_need_not_run(pool: SandboxPool) -> None:
+    fixture = "import pytest\nfrom solution import f\n@pytest.fixture\ndef test_data(): return 1\ndef test_f(test_data): assert f(test_data) == 1"
+    function = "import unittest\nfrom solution import f\ndef test_values(): return [1]\nclass T(unittest.TestCase):\n def test_f(self): self.assertEqual(f(test_values()), [1])"
+    tests = [TestFile(code=fixture), TestFile(framework="unittest", code=function)]
+    assert statuses(await grade("def f(x): return x", tests, pool=pool)) == ["passed", "passed"]
+
+
 async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> None:
     shell = Language(
         file="main.sh", build=("sh", "-c", "sh -n main.sh && cp main.sh built"), run=("sh", "built"), build_timeout_s=5
