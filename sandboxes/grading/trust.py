@@ -38,8 +38,9 @@ MODULES = _words("""__future__ pytest unittest math cmath random itertools funct
     copy operator statistics numpy hashlib heapq bisect textwrap time enum""")
 """What code may import and still run apart. Others look into objects, files or processes."""
 LOOKS = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile isinstance
-    issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip""")
-"""Names by which code looks into an object, or asks for more than plain data."""
+    issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
+    SystemExit KeyboardInterrupt""")
+"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it."""
 FIXTURES = _words("""tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn
     mocker""")
 PLAIN_CLASSES: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)

@@ -387,6 +387,11 @@ def test_known(): assert VERSION == "2.0"
     assert statuses(await grade(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
 
 
+async def test_a_program_may_import_mock(pool: SandboxPool) -> None:
+    test = TestFile(code="from solution import f\ndef test_f(): assert f(1) == 1", trust="inside")
+    assert (await grade("import unittest.mock\ndef f(x): return x", [test], pool=pool)).passed
+
+
 async def test_what_is_called_like_a_test_and_is_none_need_not_run(pool: SandboxPool) -> None:
     fixture = "import pytest\nfrom solution import f\n@pytest.fixture\ndef test_data(): return 1\ndef test_f(test_data): assert f(test_data) == 1"
     function = "import unittest\nfrom solution import f\ndef test_values(): return [1]\nclass T(unittest.TestCase):\n def test_f(self): self.assertEqual(f(test_values()), [1])"

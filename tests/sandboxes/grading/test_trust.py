@@ -50,6 +50,7 @@ INSIDE: dict[str, tuple[str, Test]] = {
     "a context manager": ("call or enter", AssertTest(code="with f(1): pass")),
     "a decorator": ("more of the program's f", AssertTest(code="@f\ndef g(): pass\nassert f(g) == 1")),
     "a generator": ("next", AssertTest(code="assert next(f(1)) == 1")),
+    "an exit": ("SystemExit", AssertTest(code="try: f(1)\nexcept SystemExit: pass")),
     "identity": ("know an object again", AssertTest(code="x = []\nassert f(x) is x")),
     "a file": ("attribute read", AssertTest(code="f('a')\nassert open('a').read() == ''")),
     "code beside": ("helper.py", TestFile(code=F, files={"helper.py": ""})),
