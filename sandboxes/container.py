@@ -25,18 +25,19 @@ import anyio.to_thread
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.backends.docker_connection import connect, engine_address
-from agentrl.sandboxes.backends.docker_engine import have_image
-from agentrl.sandboxes.container_engine import (
-    CALL_TIMEOUT_S,
+from agentrl.sandboxes.backends.docker_connection import (
     call_engine,
-    create_container,
+    connect,
+    engine_address,
     own_client,
     remove_container,
     remove_image,
     remove_left_over,
+    with_own_client,
 )
+from agentrl.sandboxes.backends.docker_engine import have_image
 from agentrl.sandboxes.container_engine import ContainerSpec as ContainerSpec
+from agentrl.sandboxes.container_engine import create_container
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
 
 if TYPE_CHECKING:
@@ -67,11 +68,11 @@ async def open_container(spec: ContainerSpec) -> AsyncIterator[Container]:
         SandboxLostError: The image's ENTRYPOINT ended at once.
     """
     image = spec.image or DEFAULT_IMAGE
-    client: DockerClient = await call_engine(lambda: connect(engine_address()))
-    client.api.timeout = CALL_TIMEOUT_S
+    engine = await call_engine(engine_address)
+    client: DockerClient = await call_engine(connect, engine)
     created = ""
     try:
-        await call_engine(remove_left_over, client)
+        await call_engine(remove_left_over, client, engine)
         await call_engine(have_image, client, image, lambda line: print(line, file=sys.stderr, flush=True))
         created = await call_engine(create_container, client, image, spec)
         await call_engine(client.api.start, created)
@@ -194,9 +195,8 @@ class Container:
         def get() -> bytes:
             # The engine holds the container until the response is closed.
             with own_client() as client:
-                chunks, _ = client.api.get_archive(self.id, path)
                 data = bytearray()
-                for chunk in chunks:
+                for chunk in client.api.get_archive(self.id, path)[0]:
                     data += chunk
                     if len(data) > max_bytes + MB:
                         raise SandboxError(f"{path} in the container has more than {max_bytes} bytes")
@@ -232,7 +232,7 @@ class Container:
             yield image
         finally:
             with anyio.CancelScope(shield=True):
-                await call_engine(remove_image, image)
+                await with_own_client(None, remove_image, image)  # the container's is closed by now
 
     async def check_alive(self) -> None:
         """Check that the container runs.

@@ -1,25 +1,19 @@
-"""Containers on the Docker engine: made, and removed with the images of their states, those of dead processes too."""
+"""What a container for an agent is made of, and how the Docker engine makes one."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentrl.concurrency.threads import in_thread
-from agentrl.sandboxes.backends.docker_connection import connect, engine_address, sdk_errors
-from agentrl.sandboxes.backends.owner import is_dead, owner
+from agentrl.sandboxes.backends.docker_connection import LABEL
+from agentrl.sandboxes.backends.owner import owner
 from agentrl.sandboxes.seams import MB
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-LABEL = "agentrl.container"
-"""Which process a container, and an image of its state, belongs to."""
-CALL_TIMEOUT_S = 120
-"""Bound of one call of the engine, such as a commit."""
 PROCESSES = 4096
 _WAIT = ["sh", "-c", "while :; do sleep 3600 & wait $!; done"]
 """The first process: it waits, and reaps what others leave."""
@@ -48,28 +42,6 @@ class ContainerSpec:
     """OCI runtime of the engine, such as `runsc`."""
 
 
-@contextmanager
-def own_client() -> Iterator[DockerClient]:
-    """Yield a client of the engine, whose responses are closed at the end, whether they were read or not."""
-    with closing(connect(engine_address())) as client, ExitStack() as ends:
-
-        def close_at_the_end(response: Any, **_: Any) -> None:
-            ends.callback(response.close)
-
-        client.api.hooks["response"].append(close_at_the_end)
-        yield client
-
-
-async def call_engine(function: Any, *arguments: Any) -> Any:
-    """Return what a call of the engine gives, made in a thread.
-
-    Raises:
-        SandboxError: The engine does not answer, or refuses.
-    """
-    with sdk_errors("the Docker engine"):
-        return await in_thread(function, *arguments)
-
-
 def create_container(client: DockerClient, image: str, spec: ContainerSpec) -> str:
     """Make a container, which is not started yet, and return its id."""
     import docker.types
@@ -96,37 +68,3 @@ def create_container(client: DockerClient, image: str, spec: ContainerSpec) -> s
         working_dir=spec.workdir,
     )
     return str(created["Id"])
-
-
-def remove_left_over(client: DockerClient) -> None:
-    """Remove the containers of processes that are dead, and the images of their states."""
-    for one in client.api.containers(all=True, filters={"label": LABEL}):
-        if is_dead(one["Labels"][LABEL]):
-            remove_container(client, one["Id"])
-    for one in client.api.images(filters={"label": LABEL}):
-        if is_dead(one["Labels"][LABEL]):
-            with _gone_already():
-                client.api.remove_image(one["Id"], force=True)
-
-
-def remove_container(client: DockerClient, container: str) -> None:
-    """Remove a container, whatever it does."""
-    with _gone_already():
-        client.api.remove_container(container, force=True, v=True)
-
-
-def remove_image(image: str) -> None:
-    """Remove an image of a state."""
-    with own_client() as client, _gone_already():  # that of the container is closed by now
-        client.api.remove_image(image, force=True)
-
-
-@contextmanager
-def _gone_already() -> Iterator[None]:
-    import docker.errors
-
-    try:
-        yield
-    except docker.errors.APIError as error:
-        if error.status_code not in (404, 409):  # gone, or going
-            raise

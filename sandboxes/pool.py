@@ -10,7 +10,7 @@ are never more sandboxes than slots, and however its user ends, a sandbox goes b
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ from agentrl.concurrency.condition import Condition
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend, start_sandbox
-from agentrl.sandboxes.measured_once import MeasuredOnce
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
 
@@ -92,8 +91,9 @@ class SandboxPool:
         self.closed = False
         """Whether its context has ended."""
         self.metrics = PoolMetrics()
-        self.baselines: MeasuredOnce[Any] = MeasuredOnce()
-        """Of tests that were graded here, those that programs pass that do nothing."""
+        self.baselines: dict[bytes, Any] = {}
+        """What programs that do nothing pass of tests that were graded here, by a digest of the tests."""
+        self.measuring: dict[bytes, anyio.Lock] = defaultdict(anyio.Lock)
         self._tasks = tasks
         self._wait_timeout_s = wait_timeout_s
         self._slots = 0

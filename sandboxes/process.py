@@ -53,16 +53,6 @@ class Process:
         """Whether it has not ended, as far as is known."""
         return self._report is None
 
-    @property
-    def output_left_bytes(self) -> int:
-        """The bytes that it may still print."""
-        return self._output_left
-
-    @property
-    def stderr_bytes(self) -> int:
-        """The bytes that it has written to standard error."""
-        return len(self._stderr)
-
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
         await self._sandbox._send(b"I", self._number, data)

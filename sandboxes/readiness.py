@@ -1,6 +1,6 @@
-"""Find, before a run is started, what its tasks need of sandboxes and cannot have: a backend, a Docker engine, images.
+"""Find, before a run is started, what its tasks need of containers and cannot have: a Docker engine, images.
 
-No image is fetched for this, and only agentrl's own is built: a run may have one for each task.
+No image is fetched for this: a run may have one for each task.
 """
 
 from __future__ import annotations
@@ -12,46 +12,9 @@ from contextlib import closing
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
 from agentrl.sandboxes.backends.docker_connection import EngineAddress, connect, engine_address, sdk_errors
-from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
-from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, SandboxSpec
 
-RUN_NO_IMAGES = ("bubblewrap", "UNSAFE_no_isolation")
-"""Backends that show this machine's own files."""
 LOOKS_AT_ONCE = 8
 """Images that registries are asked for at the same time."""
-
-
-async def missing_sandboxes(
-    backend: str | Backend,
-    images: Mapping[str, str],
-    *,
-    runtime: str | None = None,
-    order: Sequence[BackendName] = AUTO_ORDER,
-) -> list[str]:
-    """Return what sandboxes of some images need and is missing, each with its remedy.
-
-    Args:
-        backend: The backend, or its name.
-        images: The images, each with the name of a task that needs it.
-        runtime: The OCI runtime of Docker.
-        order: What "auto" tries, in this order.
-    """
-    others = {image: task for image, task in images.items() if image != DEFAULT_IMAGE}
-    missing = []
-    if DEFAULT_IMAGE in images:
-        missing += await _missing_backend(backend, DEFAULT_IMAGE, images, runtime, order)
-    if not others:
-        return missing
-    if backend in RUN_NO_IMAGES:
-        image, task = next(iter(others.items()))
-        return [
-            *missing,
-            f"`sandbox.backend` = {backend!r} runs no images, and {len(others)} are named, such as {image!r} by the task {task}; use docker",
-        ]
-    if backend in ("auto", "docker"):
-        return missing or await missing_images(others)
-    # What else runs images has its own way to come by them, which one image tries.
-    return missing or await _missing_backend(backend, next(iter(others)), images, runtime, order)
 
 
 async def missing_images(images: Mapping[str, str]) -> list[str]:
@@ -77,23 +40,6 @@ async def missing_images(images: Mapping[str, str]) -> list[str]:
         ]
 
     return await in_thread(look)
-
-
-async def _missing_backend(
-    backend: str | Backend,
-    image: str,
-    images: Mapping[str, str],
-    runtime: str | None,
-    order: Sequence[BackendName],
-) -> list[str]:
-    try:
-        await choose_backend(backend, SandboxSpec(image=image, runtime=runtime), order)
-    except SandboxError as error:
-        named = backend if isinstance(backend, str) else backend.name
-        return [
-            f"the task {images[image]} needs a sandbox, and `sandbox.backend` = {named!r} gives none: {one_line(error, 600)}"
-        ]
-    return []
 
 
 def _not_on(engine: EngineAddress, images: Sequence[str]) -> list[str]:

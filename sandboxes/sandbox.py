@@ -215,7 +215,7 @@ class Sandbox:
         """Write a file, and the folders above it; a relative path is under `work`."""
         check_argument("path", path, str)
         check_argument("data", data, str | bytes | bytearray)
-        content = data.encode() if isinstance(data, str) else data
+        content = as_bytes(data) if isinstance(data, str) else data
         await self._ask(b"W", json.dumps({"path": path, "mode": mode}).encode() + b"\n" + content)
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
@@ -343,6 +343,11 @@ class Sandbox:
             process._changed.notify_all()
         self._changed.notify_all()
         return SandboxLostError(f"the sandbox is gone: {self.lost}")
+
+
+def as_bytes(text: str) -> bytes:
+    """Return a text as a program reads it. A model's may hold half of a surrogate pair: no encoding has that, and Python takes it for an error."""
+    return text.encode(errors="surrogatepass")
 
 
 def _command(argv: Sequence[str]) -> dict[str, Any]:

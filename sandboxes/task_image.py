@@ -16,9 +16,8 @@ from typing import Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
-from agentrl.sandboxes.backends.docker_connection import sdk_errors
+from agentrl.sandboxes.backends.docker_connection import own_client, sdk_errors
 from agentrl.sandboxes.backends.docker_engine import follow
-from agentrl.sandboxes.container_engine import own_client
 
 REPOSITORY = "agentrl/task"
 TOO_SLOW = "it was not built in time; raise environment.build_timeout_sec"

@@ -94,7 +94,7 @@ async def _vetted(report: TaskReport, attempt: Attempt | None, runs: int) -> Tas
     report = with_failures(report, failed, runs)
     free, _ = await attempt(False)
     if free:
-        report = replace(report, rewards={"does nothing": free}, passed_by=("does nothing",) if free == 1 else ())
+        report = replace(report, rewards={"does nothing": free})
         return with_fault(report, FaultKind.FREE, f"doing nothing is rewarded with {free:g}")
     return report
 

@@ -184,15 +184,13 @@ def check_files(tasks: str, *files: Path | None) -> None:
 
 
 def show_vetting(reports: Sequence[TaskReport], summary: dict[str, Any], console: Console) -> None:
-    """Print the tasks that are refused or warned of, and figures over all."""
-    noted = [report for report in reports if report.faults or report.warnings]
+    """Print the tasks that are refused, and figures over all."""
+    noted = [report for report in reports if report.faults]
     if noted:
-        table = Table(
-            "task", "tests", "refused because, or warning", title="refused tasks, and warnings", title_justify="left"
-        )
+        table = Table("task", "tests", "refused because", title="refused tasks", title_justify="left")
         for report in noted[:SHOWN_TASKS]:
-            reasons = [*(f"{fault.kind}: {fault.detail}" for fault in report.faults), *report.warnings]
-            table.add_row(escape(report.name), str(report.tests), escape("\n".join(reasons)))
+            reasons = "\n".join(f"{fault.kind}: {fault.detail}" for fault in report.faults)
+            table.add_row(escape(report.name), str(report.tests), escape(reasons))
         console.print(table)
     if len(noted) > SHOWN_TASKS:
         console.print(f"{len(noted) - SHOWN_TASKS} tasks more; --report FILE lists all", highlight=False)

@@ -1,21 +1,29 @@
-"""How a Docker engine is reached: by the environment or the current context of the `docker` command, through the `docker` package."""
+"""How a Docker engine is reached and called, through the `docker` package, and how what dead processes left there is removed.
+
+The engine is that of the environment, or of the current context of the `docker` command.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
+from agentrl.sandboxes.backends.owner import is_dead
 
 if TYPE_CHECKING:
     from docker import DockerClient
     from docker.tls import TLSConfig
 
-CALL_TIMEOUT_S = 60
+CALL_TIMEOUT_S = 120
+"""Bound of one call of the engine, such as a commit."""
+LABEL = "agentrl.owner"
+"""Which process a container, or an image of its state, belongs to: "host:boot:pid:start of pid"."""
 
 
 @dataclass(frozen=True)
@@ -102,3 +110,72 @@ def connect(engine: EngineAddress) -> DockerClient:
         raise SandboxError(
             f"no Docker engine answers at {engine} ({one_line(error)}); start one, or set DOCKER_HOST"
         ) from error
+
+
+@contextmanager
+def own_client(engine: EngineAddress | None = None) -> Iterator[DockerClient]:
+    """Yield a client of the engine, whose responses are closed at the end, whether they were read or not."""
+    with closing(connect(engine or engine_address())) as client, ExitStack() as ends:
+
+        def close_at_the_end(response: Any, **_: Any) -> None:
+            ends.callback(response.close)
+
+        client.api.hooks["response"].append(close_at_the_end)
+        yield client
+
+
+async def call_engine(function: Any, *arguments: Any) -> Any:
+    """Return what a call of the engine gives, made in a thread.
+
+    Raises:
+        SandboxError: The package is not installed, or the engine does not answer or refuses.
+    """
+    with sdk_errors("the Docker engine"):
+        return await in_thread(function, *arguments)
+
+
+async def with_own_client(engine: EngineAddress | None, function: Any, *arguments: Any) -> Any:
+    """Return what `function` gives, called in a thread with a client of its own: none is shared between threads, or outlives the engine.
+
+    Raises:
+        SandboxError: The package is not installed, or the engine does not answer or refuses.
+    """
+
+    def call() -> Any:
+        with own_client(engine) as client:
+            return function(client, *arguments)
+
+    return await call_engine(call)
+
+
+def remove_left_over(client: DockerClient, engine: EngineAddress) -> None:
+    """Remove the containers of processes that are dead, and the images of their states."""
+    for one in client.api.containers(all=True, filters={"label": LABEL}):
+        if is_dead(one["Labels"][LABEL], same_boot=not engine.is_here):
+            remove_container(client, one["Id"])
+    for one in client.api.images(filters={"label": LABEL}):
+        if is_dead(one["Labels"][LABEL], same_boot=not engine.is_here):
+            remove_image(client, one["Id"])
+
+
+def remove_container(client: DockerClient, container: str) -> None:
+    """Remove a container, whatever it does."""
+    with _gone_already():
+        client.api.remove_container(container, force=True, v=True)
+
+
+def remove_image(client: DockerClient, image: str) -> None:
+    """Remove an image of a state."""
+    with _gone_already():
+        client.api.remove_image(image, force=True)
+
+
+@contextmanager
+def _gone_already() -> Iterator[None]:
+    import docker.errors
+
+    try:
+        yield
+    except docker.errors.APIError as error:
+        if error.status_code not in (404, 409):  # gone, or going
+            raise

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
@@ -27,18 +27,20 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError, error_line
 from agentrl.machine.sandbox_bounds import FILES
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
-from agentrl.sandboxes.backends.docker_connection import EngineAddress, connect, engine_address, sdk_errors
-from agentrl.sandboxes.backends.owner import is_dead, owner
+from agentrl.sandboxes.backends.docker_connection import (
+    LABEL,
+    engine_address,
+    remove_container,
+    remove_left_over,
+    with_own_client,
+)
+from agentrl.sandboxes.backends.owner import owner
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-T = TypeVar("T")
-
-OWNER_LABEL = "agentrl.owner"
-"""Which process a container belongs to: "host:boot:pid:start of pid"."""
 IMAGES = Path(__file__).parents[1] / "images"
 STREAM_HEADER = struct.Struct(">BxxxI")
 """Channel and length of a part of an attached stream."""
@@ -70,7 +72,7 @@ class Docker:
         Raises:
             SandboxError: The engine does not answer or refuses.
         """
-        return _holes(await _call(await in_thread(engine_address), lambda client: client.info()))
+        return _holes(await with_own_client(None, lambda client: client.info()))
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Fetch or build the image where it is missing, and remove the containers of dead processes.
@@ -90,11 +92,8 @@ class Docker:
                 f"folders shows {here!r} at {inside!r}, and the engine at {engine} has no folder of this machine; put it into the image"
             )
 
-        def prepare(client: DockerClient) -> None:
-            remove_left_over(client, engine.is_here)
-            have_image(client, spec.image, self._on_progress)
-
-        await _call(engine, prepare)
+        await with_own_client(engine, remove_left_over, engine)
+        await with_own_client(engine, have_image, spec.image, self._on_progress)
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
@@ -107,26 +106,11 @@ class Docker:
         engine = await in_thread(engine_address)
         name = f"agentrl-{secrets.token_hex(6)}"
         try:
-            link = await _call(engine, lambda client: _start(client, name, spec))
-            with closing(link):
+            with closing(await with_own_client(engine, _start, name, spec)) as link:
                 yield link
         finally:
             with anyio.CancelScope(shield=True), suppress(SandboxError):  # else it is found by its label
-                await _call(engine, lambda client: _remove(client, name))
-
-
-async def _call(engine: EngineAddress, function: Callable[[DockerClient], T]) -> T:
-    """Call the `docker` package in a thread, with a client of its own: it shares none between threads, and survives the engine.
-
-    Raises:
-        SandboxError: The package is not installed, or the engine does not answer or refuses.
-    """
-
-    def call() -> T:
-        with sdk_errors("the Docker engine"), closing(connect(engine)) as client:
-            return function(client)
-
-    return await in_thread(call)
+                await with_own_client(engine, remove_container, name)
 
 
 def _start(client: DockerClient, name: str, spec: SandboxSpec) -> AttachedLink:
@@ -162,7 +146,7 @@ def _start(client: DockerClient, name: str, spec: SandboxSpec) -> AttachedLink:
         entrypoint=[],
         environment={"PATH": PATH, "LANG": "C.UTF-8"},
         host_config=host_config,
-        labels={OWNER_LABEL: owner()},
+        labels={LABEL: owner()},
         name=name,
         stdin_open=True,
         stop_signal="SIGKILL",
@@ -270,16 +254,6 @@ def _holes(engine: dict[str, Any]) -> list[str]:
     return found
 
 
-def remove_left_over(client: DockerClient, engine_is_here: bool) -> None:
-    """Remove the containers of processes that are no longer there."""
-    import docker.errors
-
-    for container in client.api.containers(all=True, filters={"label": OWNER_LABEL}):
-        if is_dead(container["Labels"][OWNER_LABEL], same_boot=not engine_is_here):
-            with suppress(docker.errors.APIError):  # the engine may be removing it already
-                client.api.remove_container(container["Id"], force=True, v=True)
-
-
 def have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
     """Fetch an image where it is missing, or build it if it is ours.
 
@@ -329,13 +303,3 @@ def follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None])
                 on_progress(f"{layer}: {event['status']} {10 * tenth} % of {size['total'] / MB:.0f} MB")
         elif text := (event.get("stream") or event.get("status") or "").strip():
             on_progress(f"{layer}: {text}" if layer else text)
-
-
-def _remove(client: DockerClient, name: str) -> None:
-    import docker.errors
-
-    try:
-        client.api.remove_container(name, force=True, v=True)
-    except docker.errors.APIError as error:
-        if error.status_code not in (404, 409):  # gone, or going
-            raise

@@ -29,7 +29,7 @@ from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.sandbox import Sandbox, as_bytes
 from agentrl.sandboxes.seams import ExecResult, Limits
 
 CHECKER_MAIN = (Path(__file__).parents[1] / "inside" / "checker_main.py").read_text()
@@ -105,7 +105,7 @@ class Bench:
             return
         async with self._sandbox.python_runs(
             self._language.file,
-            [test.stdin.encode() for test in together],
+            [as_bytes(test.stdin) for test in together],
             limits=self._bounded(together[0]),
             only_files=self._files(),
             within_s=self._at_most(math.inf),
@@ -113,7 +113,7 @@ class Bench:
             yield runs
 
     def _files(self) -> dict[str, bytes]:
-        return {self._language.file: self._source.encode()}
+        return {self._language.file: as_bytes(self._source)}
 
     def _together(self, tests: Sequence[Test]) -> list[IOTest]:
         """Return the first of `tests` that one message can ask for."""
@@ -150,9 +150,9 @@ class Bench:
             done = await run.wait()
         elif self._built is not None:
             await self._sandbox.restore(self._built)
-            done = await _run(self._sandbox, self._language, test.stdin.encode(), limits)
+            done = await _run(self._sandbox, self._language, as_bytes(test.stdin), limits)
         else:
-            done = await _run(self._sandbox, self._language, test.stdin.encode(), limits, only_files=self._files())
+            done = await _run(self._sandbox, self._language, as_bytes(test.stdin), limits, only_files=self._files())
         status, message = status_of(done)
         if status is Status.PASSED:
             status, message = await self._compare(test, done.stdout)

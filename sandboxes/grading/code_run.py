@@ -139,7 +139,7 @@ def _job(run: CodeRun) -> dict[str, Any]:
         "kind": test.framework if isinstance(test, TestFile) else "assert",
         "name": test.name,
         "module": run.module,
-        "names": [*names_of_program([test])],
+        "names": sorted({*names_of_program(test).values()}),
         "imports": sorted(_imports(run)),
         "timeout_s": run.limits.timeout_s,
         "fail_fast": run.fail_fast,
@@ -245,6 +245,7 @@ def test_functions(test: AssertTest | TestFile) -> set[str]:
     """Return the names of the test functions that stand in a file of tests: a run that ends before them is no pass."""
     tree = parsed(test.code) if isinstance(test, TestFile) else None
     body = [] if tree is None else tree.body
+    of_unittest = isinstance(test, TestFile) and test.framework == "unittest"
     cases: set[str] = set()
     found = set()
     for node in body:
@@ -252,9 +253,10 @@ def test_functions(test: AssertTest | TestFile) -> set[str]:
             bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
             if any(base.endswith("TestCase") for base in bases) or bases & cases:
                 cases.add(node.name)
-            elif not node.name.startswith("Test"):
+            elif of_unittest or not node.name.startswith("Test"):
                 continue
             found |= {one.name for one in node.body if isinstance(one, _FUNCTION) and one.name.startswith("test")}
-        elif isinstance(node, _FUNCTION) and node.name.startswith("test"):
-            found.add(node.name)
+        elif isinstance(node, _FUNCTION) and node.name.startswith("test") and not of_unittest:
+            made = [ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in node.decorator_list]
+            found |= set() if "fixture" in made else {node.name}
     return set() if any(isinstance(node, _FUNCTION) and node.name == "load_tests" for node in body) else found

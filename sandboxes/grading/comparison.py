@@ -77,7 +77,10 @@ class Comparison:
             return self.nan_equal and a.is_nan() and b.is_nan()
         if _INTEGER.fullmatch(got) and _INTEGER.fullmatch(wanted):
             return a == b
-        return a == b or _close(float(a), float(b), self.absolute, self.relative)
+        if a == b or not (self.absolute or self.relative):
+            return a == b
+        x, y = float(a), float(b)
+        return math.isfinite(x) and math.isfinite(y) and _close(x, y, self.absolute, self.relative)
 
 
 def same_value(

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.tests import CallTest, Checker, IOTest, Language, Test, TestFile, changed_limits
+from agentrl.sandboxes.grading.tests import CallTest, Checker, IOTest, Language, Test, changed_limits
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.seams import Limits
@@ -35,7 +35,6 @@ def check_gradable(
                 "those in a task"
             )
         changed_limits(limits, test.limits).check_within(sandbox_limits)
-        _check_texts(test, test_name(test, index))
         if language.build and not isinstance(test, IOTest):
             raise ConfigError(f"a {type(test).__name__} calls Python functions; grade other languages by IOTest")
         if isinstance(test, CallTest):
@@ -43,25 +42,6 @@ def check_gradable(
                 encode([list(test.args), test.kwargs, test.expected])
             except NotPlainError as error:
                 raise ConfigError(f"{test_name(test, index)}, a CallTest of {test.function}, holds {error}") from None
-
-
-def _check_texts(test: Test, name: str) -> None:
-    texts = {"code": test.code} if isinstance(test, TestFile) else {}
-    if isinstance(test, IOTest):
-        texts = {"stdin": test.stdin, "stdout": test.stdout}
-        texts |= {"compare.source": test.compare.source} if isinstance(test.compare, Checker) else {}
-    for field, text in texts.items():
-        if (fault := fault_of_text(text)) is not None:
-            raise ConfigError(f"{name}: {field} cannot be encoded as UTF-8: {fault}")
-
-
-def fault_of_text(text: str) -> str | None:
-    """Return why a text cannot be written to a file; a model's may hold half a surrogate pair, which no encoding has."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"{error.reason}, at character {error.start}"
-    return None
 
 
 def needs_second_sandbox(test: Test, trust: Trust) -> bool:

@@ -18,12 +18,7 @@ import anyio
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.grading.bench import Bench
-from agentrl.sandboxes.grading.gradable import (
-    check_gradable,
-    fault_of_text,
-    needs_second_sandbox,
-    test_name,
-)
+from agentrl.sandboxes.grading.gradable import check_gradable, needs_second_sandbox, test_name
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, EARLIER_FAILED
 from agentrl.sandboxes.grading.tests import (
     PYTHON,
@@ -103,13 +98,6 @@ async def grade(
         return Verdict(results=tuple(results), build_output=build_output)
 
     build_output = ""
-    if (fault := fault_of_text(source)) is not None:
-        fault = f"the program's text has no encoding: {fault}"
-        build_output = fault if language.build else ""
-        if fail_fast and not language.build:
-            note(0, [TestResult(name=tests[0].name, status=Status.RUNTIME_ERROR, message=fault)])
-            return note_rest(1, Status.NOT_RUN, EARLIER_FAILED)
-        return note_rest(0, Status.BUILD_ERROR if language.build else Status.RUNTIME_ERROR, fault)
     left_s = deadline_s or default_deadline_s(tests, language, limits)
     index = losses = 0
     goes_on = True

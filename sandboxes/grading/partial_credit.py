@@ -138,17 +138,18 @@ async def measured_baseline(
     check_argument("pool", pool, SandboxPool)
     check_argument("tests", tests, Sequence[Test])
 
-    async def measure() -> Baseline:
-        runs = []
-        for source in do_nothing_programs(tests, language).values():
-            verdict = await grade(source, tests, pool=pool, language=language, limits=limits)
-            runs.append(_shares(verdict.results, len(tests)))
-        return [
-            {name: max(run.get(name, 0.0) for run in of_test) for name in max(of_test, key=len)}
-            for of_test in zip(*runs, strict=True)
-        ]
-
-    baseline: Baseline = await pool.baselines.get(await in_thread(_digest, list(tests), language, limits), measure)
+    key = await in_thread(_digest, list(tests), language, limits)
+    async with pool.measuring[key]:
+        if key not in pool.baselines:
+            runs = []
+            for source in do_nothing_programs(tests, language).values():
+                verdict = await grade(source, tests, pool=pool, language=language, limits=limits)
+                runs.append(_shares(verdict.results, len(tests)))
+            pool.baselines[key] = [
+                {name: max(run.get(name, 0.0) for run in of_test) for name in max(of_test, key=len)}
+                for of_test in zip(*runs, strict=True)
+            ]
+    baseline: Baseline = pool.baselines[key]
     return baseline
 
 

@@ -211,18 +211,9 @@ class TestFile:
                     f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the program's"
                     f" module {self.module}"
                 )
-            try:
-                self.file(path)
-            except UnicodeEncodeError as error:
-                raise ConfigError(f"TestFile.files[{path!r}] cannot be encoded as UTF-8 ({error.reason})") from None
         for path in self.shared:
             if path not in self.files:
                 raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")
-
-    def file(self, path: str) -> bytes:
-        """Return what one of `files` holds."""
-        content = self.files[path]
-        return content.encode() if isinstance(content, str) else content
 
 
 Test = IOTest | CallTest | AssertTest | TestFile

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.grading.parsed import parsed
-from agentrl.sandboxes.grading.program_names import Wanted, libraries_of, names_of_program
+from agentrl.sandboxes.grading.program_names import libraries_of, names_of_program
 from agentrl.sandboxes.grading.tests import AssertTest, CallTest, IOTest, Test, TestFile
 
 
@@ -38,8 +38,9 @@ MODULES = _words("""__future__ pytest unittest math cmath random itertools funct
     copy operator statistics numpy hashlib heapq bisect textwrap time enum""")
 """What code may import and still run apart. Others look into objects, files or processes."""
 LOOKS = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile isinstance
-    issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip""")
-"""Names by which code looks into an object, or asks for more than plain data."""
+    issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
+    SystemExit KeyboardInterrupt""")
+"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it."""
 FIXTURES = _words("""tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn
     mocker""")
 PLAIN_CLASSES: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
@@ -82,8 +83,8 @@ class _Reading:
 
     def __init__(self, tree: ast.Module, test: AssertTest | TestFile) -> None:
         self.nodes = [*ast.walk(tree)]
-        self.wanted = names_of_program([test])
-        self.by_path = isinstance(test, AssertTest) and "." in (test.entry_point or "")
+        self.wanted = names_of_program(test)
+        self.by_name = isinstance(test, AssertTest) and test.entry_point is not None
         self.module = test.module if isinstance(test, TestFile) else "solution"
         self.imported = libraries_of(test) if isinstance(test, AssertTest) else set()
         self.modules: set[str] = set()
@@ -113,6 +114,7 @@ class _Reading:
                 elif _root(node.value) in self.imported:
                     self.imported.add(node.targets[0].id)
         calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self.called = {_last_word(node.func) for node in calls}
         looks = {id(node) for node in calls if _last_word(node.func) in LOOKS}
         self.fine = {id(node.func) for node in calls}
         """Places where a function of the program's may stand: where it is called, or passed on to be."""
@@ -128,9 +130,9 @@ class _Reading:
 
     def needs(self) -> Iterator[str]:
         """Yield what the code needs beside calls of functions."""
-        for name, wanted in self.wanted.items():
-            if wanted is not Wanted.FUNCTION and not self.by_path:
-                yield f"the program's {wanted} {name}"
+        for local, name in () if self.by_name else self.wanted.items():
+            if local[:1].isupper() or local not in self.called:
+                yield f"the program's {'value' if local.isupper() or not local[:1].isupper() else 'class'} {name}"
         for node in self.nodes:
             match node:
                 case ast.FunctionDef(decorator_list=made) if any(map(self._is_result, made)):

@@ -31,8 +31,6 @@ from agentrl.sandboxes.pool import SandboxPool
 PARTIAL_MAX = 0.5
 """A cheat may earn so much of a partial reward. Of half the tests, `True` may be the answer."""
 LONGEST_REASON = 300
-SLOW_SHARE = 0.5
-"""Share of its time limit above which a reference is called slow."""
 
 _EQUAL = """class _Equal(int):
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = lambda *args: True
@@ -97,14 +95,10 @@ class TaskReport:
     index: int
     name: str
     faults: tuple[Fault, ...] = ()
-    warnings: tuple[str, ...] = ()
     tests: int = 0
     """Results of the reference."""
     rewards: Mapping[str, float]
     """What each cheat that got something was rewarded."""
-    passed_by: tuple[str, ...] = ()
-    time_share: float = 0.0
-    """The share of its time limit that the slowest test of the reference takes."""
     baseline: Baseline | None = None
     """For a partial reward, what programs that do nothing pass."""
 
@@ -236,12 +230,11 @@ def with_fault(report: TaskReport, kind: FaultKind, detail: str) -> TaskReport:
 
 
 def vetting_summary(reports: Sequence[TaskReport]) -> dict[str, Any]:
-    """Return what was found, as JSON: figures over all tasks, then every task that is refused or has a warning, and why."""
+    """Return what was found, as JSON: figures over all tasks, then every task that is refused, and why."""
     return {
         "tasks": len(reports),
         "kept": sum(report.kept for report in reports),
         "faults": dict(Counter(fault.kind.value for report in reports for fault in report.faults).most_common()),
         "cheaters": dict(Counter(name for report in reports for name in report.rewards).most_common()),
         "refused_tasks": [asdict(report) for report in reports if not report.kept],
-        "warned_tasks": [asdict(report) for report in reports if report.kept and report.warnings],
     }

@@ -14,8 +14,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, classmethod, staticmethod, property)
-OF_TESTS = ("test_solution", "tests", "conftest")
-"""Modules of the tests, which may have wild cards of their own."""
+OF_TESTS = ("test_solution", "tests", "conftest", "unittest.mock")
+"""Modules of the tests, which may have wild cards of their own, and of `mock.ANY`, which programs import with other libraries."""
 _type, _isinstance, _object = type, isinstance, object  # these are the names that a program would replace
 
 

@@ -18,9 +18,10 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.rollout.folder_digest import folder_digest
 from agentrl.sandboxes import EndReason
+from agentrl.sandboxes.backends.docker_connection import LABEL
 from agentrl.sandboxes.backends.owner import owner
 from agentrl.sandboxes.container import Container, open_container
-from agentrl.sandboxes.container_engine import LABEL, ContainerSpec
+from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.task_image import ImageSource, built_image
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("docker")]

@@ -17,8 +17,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, grade, open_pool, open_sandbox
-from agentrl.sandboxes.backends.docker_connection import connect, engine_address
-from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL
+from agentrl.sandboxes.backends.docker_connection import LABEL, connect, engine_address
 from agentrl.sandboxes.choose import start_sandbox
 from tests.components import missing, wait_until
 
@@ -29,13 +28,13 @@ CONTAINERD_PID_FILE = Path("/var/run/docker/containerd/containerd.pid")
 
 def containers() -> list[Any]:
     with closing(connect(engine_address())) as client:
-        return client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True)
+        return client.containers.list(all=True, filters={"label": LABEL}, ignore_removed=True)
 
 
 async def test_a_container_is_locked_down(docker: BackendName) -> None:
     limits = Limits(memory_mb=100, disk_mb=10, processes=20)
     async with open_sandbox(backend=docker, limits=limits, cpus=0.5):
-        (container,) = [c for c in await in_thread(containers) if str(os.getpid()) in c.labels[OWNER_LABEL].split(":")]
+        (container,) = [c for c in await in_thread(containers) if str(os.getpid()) in c.labels[LABEL].split(":")]
         host, config = container.attrs["HostConfig"], container.attrs["Config"]
     assert host["NetworkMode"] == "none"
     assert host["ReadonlyRootfs"] is True
@@ -76,7 +75,7 @@ anyio.run(main)
     process = subprocess.Popen([sys.executable, "-c", script])
     try:
         await wait_until((tmp_path / "ready").exists, timeout_s=60)
-        theirs = {c.id for c in await in_thread(containers) if f":{process.pid}:" in c.labels[OWNER_LABEL]}
+        theirs = {c.id for c in await in_thread(containers) if f":{process.pid}:" in c.labels[LABEL]}
         assert len(theirs) == 2
         # One of them cannot end by itself: it is frozen.
         await in_thread(lambda: on_container(next(iter(theirs)), "pause"))
@@ -226,7 +225,7 @@ async def test_a_sandbox_says_why_it_is_lost(docker: BackendName) -> None:
     backend = Docker()
     await backend.prepare(SandboxSpec())
     async with start_sandbox(backend, SandboxSpec()) as sandbox:
-        (container,) = [c for c in await in_thread(containers) if f":{os.getpid()}:" in c.labels[OWNER_LABEL]]
+        (container,) = [c for c in await in_thread(containers) if f":{os.getpid()}:" in c.labels[LABEL]]
         started = time.monotonic()
 
         async def kill() -> None:

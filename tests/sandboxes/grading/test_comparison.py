@@ -44,6 +44,8 @@ def test_words_are_compared_whatever_the_space(left: list[str], right: list[str]
         ("sNaN", "1", "word 1 is 'sNaN', expected '1'"),
         ("1e999999999999999999999", "1", "word 1 is '1e999999999999999999999', expected '1'"),
         ("1e999999999", "1", "word 1 is '1e999999999', expected '1'"),
+        ("1e400", "1e500", "word 1 is '1e400', expected '1e500'"),
+        ("1.0000000000000000000001", "1.0", "word 1 is '1.0000000000000000000001', expected '1.0'"),
         ("inf", "-inf", "word 1 is 'inf', expected '-inf'"),
         ("١٢", "12", "word 1 is '١٢', expected '12'"),
         ("1_0", "10", "word 1 is '1_0', expected '10'"),

@@ -30,7 +30,7 @@ APART: dict[str, Test] = {
 INSIDE: dict[str, tuple[str, Test]] = {
     "a class": ("class Stack", AssertTest(code="assert Stack().pop() is None")),
     "a subclass": ("class Base", AssertTest(code="class Own(Base): pass\nassert Own().go() == 1")),
-    "an exception": ("exception Full", AssertTest(code="try: f(1)\nexcept Full: pass")),
+    "an exception": ("class Full", AssertTest(code="try: f(1)\nexcept Full: pass")),
     "a constant": ("value LIMIT", TestFile(code="from solution import LIMIT\ndef test(): assert LIMIT == 1")),
     "a loop": ("import of asyncio", TestFile(code=f"import asyncio\n{F}def test(): assert asyncio.run(f(1)) == 2")),
     "async": ("to await", TestFile(code=f"{F}async def test(): assert await f(1) == 2")),
@@ -50,6 +50,7 @@ INSIDE: dict[str, tuple[str, Test]] = {
     "a context manager": ("call or enter", AssertTest(code="with f(1): pass")),
     "a decorator": ("more of the program's f", AssertTest(code="@f\ndef g(): pass\nassert f(g) == 1")),
     "a generator": ("next", AssertTest(code="assert next(f(1)) == 1")),
+    "an exit": ("SystemExit", AssertTest(code="try: f(1)\nexcept SystemExit: pass")),
     "identity": ("know an object again", AssertTest(code="x = []\nassert f(x) is x")),
     "a file": ("attribute read", AssertTest(code="f('a')\nassert open('a').read() == ''")),
     "code beside": ("helper.py", TestFile(code=F, files={"helper.py": ""})),
