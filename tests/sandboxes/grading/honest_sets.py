@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +53,3 @@ def stdin_task(problem: dict[str, Any], language: str) -> dict[str, Any]:
         "tests": tests,
         "solution": problem[language],
     }
-
-
-def main() -> None:
-    """Write the sets as task files, for `agentrl vet`: `python -m tests.sandboxes.grading.honest_sets DIR`."""
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    problems = [stdin_task(problem, language) for problem in stdin_problems() for language in ("python", "cpp")]
-    for name, tasks in (("exercises", [*pytest_exercises().values()]), ("stdin", problems)):
-        path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
-        print(f"{path}: {len(tasks)} tasks")
-
-
-if __name__ == "__main__":
-    main()

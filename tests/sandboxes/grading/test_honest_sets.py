@@ -64,15 +64,9 @@ async def not_rewarded(tasks: Iterable[Mapping[str, Any]], backend: BackendName)
 @pytest.mark.soak
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
-async def test_exercises_with_classes_and_exceptions(bubblewrap: BackendName) -> None:
-    assert await not_rewarded(pytest_exercises().values(), bubblewrap) == set()
-
-
-@pytest.mark.soak
-@pytest.mark.anyio
-@pytest.mark.timeout(600)
-async def test_exercises_in_the_form_of_unittest(bubblewrap: BackendName) -> None:
-    assert await not_rewarded(unittest_exercises().values(), bubblewrap) == set()
+@pytest.mark.parametrize("exercises", [pytest_exercises, unittest_exercises])
+async def test_exercises_in_both_forms(bubblewrap: BackendName, exercises: Any) -> None:
+    assert await not_rewarded(exercises().values(), bubblewrap) == set()
 
 
 @pytest.mark.soak
