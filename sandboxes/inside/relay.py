@@ -46,6 +46,8 @@ class _Door(BaseHTTPRequestHandler):
         pass
 
     def _pass_on(self) -> None:
+        if not self.path.startswith("/"):
+            return self.send_error(400, "a request names a path that begins with /")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         with _lock:
@@ -67,7 +69,7 @@ class _Door(BaseHTTPRequestHandler):
             if part["last"]:
                 if self.command != "HEAD":
                     self.wfile.write(b"0\r\n\r\n")
-                return
+                return None
             part = replies.get()
 
     do_GET = do_HEAD = do_POST = _pass_on

@@ -105,15 +105,15 @@ UNITTEST = "import unittest, calc\nclass T(unittest.TestCase):\n    def test_a(s
 @pytest.mark.parametrize(
     ("does", "changes", "reward"),
     [
-        ("true", {}, 0.0),
+        pytest.param("true", {}, 0.0, marks=pytest.mark.soak),
         ("true", {"partial": True, "tests": {"files": {"test_calc.py": HIDDEN}, "must_pass": ["test_calc.py::test_small", "test_calc.py::test_zero"]}}, 0.5),
         (MEND, {"tests": {"patch": PATCHED, "must_pass": ["tests/test_more.py::test_more"]}}, 1.0),
-        ("true", {"tests": {"patch": PATCHED}}, 0.0),
-        (MEND, {"tests": {"files": {"check.sh": "python3 -c 'import calc; assert calc.add(1, 1) == 2'"}, "command": ["sh", "check.sh"]}}, 1.0),
+        pytest.param("true", {"tests": {"patch": PATCHED}}, 0.0, marks=pytest.mark.soak),
+        pytest.param(MEND, {"tests": {"files": {"check.sh": "python3 -c 'import calc; assert calc.add(1, 1) == 2'"}, "command": ["sh", "check.sh"]}}, 1.0, marks=pytest.mark.soak),
         (MEND, {"tests": {"files": {"t.py": UNITTEST}, "command": ["python3", "-m", "unittest", "-v", "t"], "must_pass": ["test_a (t.T.test_a)", "test_b (t.T.test_b)"]}}, 1.0),
-        (MEND, {"tests": {"files": {"test_calc.py": HIDDEN}, "must_pass": ["test_calc.py::test_small", "test_calc.py::test_smal"]}}, 0.0),
-        ("printf 'def test_small(): pass' > test_calc.py", {}, 0.0),
-        ("rm -rf /workspace/*", {}, 0.0),
+        pytest.param(MEND, {"tests": {"files": {"test_calc.py": HIDDEN}, "must_pass": ["test_calc.py::test_small", "test_calc.py::test_smal"]}}, 0.0, marks=pytest.mark.soak),
+        pytest.param("printf 'def test_small(): pass' > test_calc.py", {}, 0.0, marks=pytest.mark.soak),
+        pytest.param("rm -rf /workspace/*", {}, 0.0, marks=pytest.mark.soak),
         ("rm -rf /bin /usr /lib", {}, 0.0),
     ],
 )  # fmt: skip
@@ -127,12 +127,14 @@ async def test_what_an_agent_did_before_its_time_was_over_counts() -> None:
     assert (done.error, done.reward, done.metrics["timed_out"]) == (None, 1.0, 1.0)
 
 
+@pytest.mark.soak
 async def test_an_agent_that_asks_without_end_is_stopped() -> None:
     row = {**SHELL, "command": 'while true; do python3 -c "$ASK"; done'}
     done = await outcome_of("go on", task(harness=row, limits={"timeout_s": 60, "memory_mb": 512, "calls": 3}))
     assert (done.error, done.metrics["calls_used_up"], done.metrics["timed_out"]) == (None, 1.0, 0.0)
 
 
+@pytest.mark.soak
 async def test_what_is_written_into_the_pipe_of_the_relay_ends_no_episode() -> None:
     done = await outcome_of(f"{MEND}; for i in 1 2 3; do echo '{{}}' > /proc/$PPID/fd/1; done; true", task())
     assert (done.error, done.reward) == (None, 1.0)
@@ -144,10 +146,11 @@ async def test_a_path_of_a_request_names_no_other_server() -> None:
         path = f"@127.0.0.1:{other.getsockname()[1]}/"
         asks = (
             "python3 - <<'END'\nimport http.client, os\nurl = os.environ['OPENAI_BASE_URL'].split('/')[2]\n"
-            f"there = http.client.HTTPConnection(url)\nthere.putrequest('GET', '{path}')\nthere.endheaders()\nprint(there.getresponse().status)\nEND\n"
+            f"there = http.client.HTTPConnection(url)\nthere.putrequest('GET', '{path}')\nthere.endheaders()\nassert there.getresponse().status == 400\nEND\n"
+            f'test $? = 0 && {MEND}; python3 -c "$ASK"'
         )
         done = await outcome_of(asks, task())
-        assert done.error is None
+        assert (done.error, done.reward) == (None, 1.0)
         with pytest.raises(BlockingIOError):
             other.accept()
 
@@ -162,7 +165,7 @@ async def test_an_agent_reaches_the_model_and_nothing_else() -> None:
     [
         ({"harness": {"program": "sh", "command": "echo no key >&2; exit 3"}}, "ended with exit code 3 and never asked the model; .*no key"),
         ({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "needs the program 'no-such', .*: get it"),
-        ({"tests": {"files": {"a.sh": ""}, "command": ["no-such"]}}, "hidden tests cannot be run in .*no program 'no-such'"),
+        pytest.param({"tests": {"files": {"a.sh": ""}, "command": ["no-such"]}}, "hidden tests cannot be run in .*no program 'no-such'", marks=pytest.mark.soak),
         ({"tests": {"patch": PATCHED.replace("/dev/null", "a/tests/test_more.py").replace("-0,0", "-7,3")}}, "a patch does not apply to /workspace"),
     ],
 )  # fmt: skip
@@ -172,12 +175,14 @@ async def test_what_is_not_the_policys_fault_fails_the_episode(changes: dict[str
     assert re.search(told, done.error or "")
 
 
+@pytest.mark.soak
 async def test_an_agent_whose_every_request_is_refused_is_an_error_that_quotes_the_model() -> None:
     async with runner(lambda _: Refusal(400, "the prompt is too long")) as opened:
         done = await opened.run(task(), 0)
     assert "which refused what it asked (/v1/chat/completions: 400: " in (done.error or "")
 
 
+@pytest.mark.soak
 async def test_an_image_without_python_is_named() -> None:
     gone = "mv /usr/bin/python3 /usr/bin/python4; ln -sf /nowhere /usr/bin/python3"
     async with open_container(ContainerSpec()) as container:

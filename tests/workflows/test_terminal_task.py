@@ -95,13 +95,13 @@ async def test_an_agent_installs_a_package_and_the_tests_find_it_and_none_of_its
     ("does", "reward", "metric"),
     [
         ("echo 3 > /srv/data/count.txt", 0.5, None),
-        ("true", 0.0, None),
+        pytest.param("true", 0.0, None, marks=pytest.mark.soak),
         (
             "echo 1 > /logs/verifier/reward.txt; echo '{\"reward\": 1}' > /logs/verifier/reward.json; mkdir /tests",
             0.0,
             None,
         ),
-        ("rm -rf /bin /usr /lib; true", 0.0, "files_lost"),
+        pytest.param("rm -rf /bin /usr /lib; true", 0.0, "files_lost", marks=pytest.mark.soak),
         ("rm /usr/bin/python3*", 0.0, "no_reward"),
     ],
 )
