@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 import anyio
 from typing_extensions import TypeVar
 
-from agentrl.concurrency.forgotten_await import says_await
 from agentrl.errors import EpisodeError
 from agentrl.reporting.failure_text import shown
 from agentrl.reward import MAX_REWARD, add_metrics, checked_number
@@ -196,7 +195,6 @@ class Episode(Generic[TaskT]):
         self._state.envs.append(made)
         return made
 
-    @says_await("sandbox = await episode.sandbox()")
     async def sandbox(
         self,
         *,
@@ -247,7 +245,6 @@ class Episode(Generic[TaskT]):
         """
         return self._of_run().container(spec)
 
-    @says_await("verdict = await episode.grade(source, tests)")
     async def grade(
         self,
         source: str,
@@ -339,7 +336,6 @@ class Episode(Generic[TaskT]):
         Raises:
             EpisodeError: The name is no word.
         """
-        name = str.__str__(name)  # of a subclass, the plain text: it becomes part of the record
         if not name.replace("-", "_").isidentifier():
             raise EpisodeError(f"the role name {name!r} is no word of letters, digits, - and _")
         if self._session is None:

@@ -40,13 +40,11 @@ class Reward:
     def of(cls, returned: object) -> Reward:
         """Return the reward in what `run` returned: a `Reward`, a number, or a bool.
 
-        It is a new one, checked: what was returned may be of a class that checks nothing, or changed since it was made.
-
         Raises:
             BadRewardError: It is anything else.
         """
         if isinstance(returned, Reward):
-            return cls(returned.value, returned.metrics)
+            return cls(returned.value, returned.metrics)  # its metrics may have been changed since it was made
         if is_number(returned):
             return cls(returned)  # type: ignore[arg-type]
         missing = ""
@@ -82,11 +80,10 @@ def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[st
     Raises:
         BadRewardError: As `Reward` does.
     """
-    for given, value in metrics.items():
-        name = str.__str__(given) if isinstance(given, str) else ""  # of a subclass, the plain text
-        if not 0 < len(name) <= MAX_METRIC_NAME_CHARS or storable(name) != name:
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_METRIC_NAME_CHARS or storable(name) != name:
             raise BadRewardError(
-                f"{shown(given)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
+                f"{shown(name)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
             )
         number = checked_number(f"the metric {name!r}", value, MAX_METRIC)
         if name in kept or name == METRICS_LEFT_OUT or len(kept) < MAX_METRICS:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import anyio.abc
 from anyio.abc import ByteStream, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from agentrl.concurrency.forks import kept_from_forks
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import AgentRLError, error_line, one_line
 from agentrl.machine.privacy import open_private
@@ -130,14 +128,6 @@ def kill_process(process: anyio.abc.Process) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-def _input_kept_from_forks(process: anyio.abc.Process) -> AbstractContextManager[None]:
-    """Keep the descriptor of a child's standard input out of forks; it is closed where the child has ended already."""
-    # anyio has no name for it, asyncio has.
-    writer: asyncio.StreamWriter = process.stdin._stream  # type: ignore[union-attr]
-    pipe = writer.get_extra_info("pipe")
-    return nullcontext() if pipe is None or pipe.closed else kept_from_forks(pipe.fileno())
-
-
 @asynccontextmanager
 async def child_process(
     name: str,
@@ -178,7 +168,6 @@ async def child_process(
             except OSError as failure:
                 raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
         stack.push_async_callback(_end, process)
-        stack.enter_context(_input_kept_from_forks(process))
         yield ChildProcess(name, process, log, error, ours)
 
 

@@ -20,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
@@ -183,7 +182,7 @@ _EVALUATION = '{"evaluation": '
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Hold the directory for the length of the context. No process that is forked meanwhile does.
+    """Hold the directory for the length of the context.
 
     Raises:
         ConfigError: Another evaluation holds it.
@@ -194,8 +193,7 @@ def _held(path: Path) -> Iterator[None]:
             if is_held(lock):
                 raise ConfigError(f"another evaluation goes on in `out` {path}; wait for it, or name another directory")
             time.sleep(RETRY_EVERY_S)
-        with kept_from_forks(lock):
-            yield
+        yield
     finally:
         os.close(lock)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
@@ -44,7 +43,6 @@ from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, list_task
 from agentrl.rollout.workflow import Workflow
 
 
-@says_await("result = await agentrl.evaluate(...)")
 async def evaluate(
     config: RunConfig,
     *,
@@ -118,7 +116,7 @@ async def evaluate(
         runner = await stack.enter_async_context(opened)
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
-        stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
+        stack.enter_context(watch_loop())
         health = Health(recent=deque())
         alarms = AlarmWatch(
             lambda: episode_alarms(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)"),

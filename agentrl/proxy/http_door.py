@@ -17,7 +17,6 @@ import anyio
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.proxy.api_error import ApiError
@@ -104,8 +103,7 @@ async def open_proxy(
             server = await loop.create_server(lambda: _Connection(connections), host, port, backlog=1024)
             listening = server.sockets[0]
             proxy.url = _url(host, listening.getsockname()[1])
-            with kept_from_forks(listening.fileno()):
-                yield proxy
+            yield proxy
         finally:
             if server is not None:
                 server.close()

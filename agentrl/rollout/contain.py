@@ -22,7 +22,6 @@ from typing import Generic, TypeVar
 import anyio
 
 from agentrl.concurrency.event_loop import leave_behind
-from agentrl.concurrency.users_signals import begin_users_call
 from agentrl.reporting.code_place import place_of_task
 from agentrl.reporting.logger import logger
 
@@ -77,7 +76,6 @@ async def contained(
     errors: list[BaseException] = []
 
     async def run() -> None:
-        begin_users_call()
         # Everything, and inside the task: the event loop ends with a task that ends with SystemExit or KeyboardInterrupt.
         try:
             values.append(await call())

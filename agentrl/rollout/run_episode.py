@@ -22,7 +22,7 @@ from agentrl.machine.proxy_variables import is_loopback
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.code_place import place_of_function
-from agentrl.reporting.failure_text import describe, kind_of
+from agentrl.reporting.failure_text import describe
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.episode_parts import open_environments
@@ -35,8 +35,6 @@ IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""
 CANCEL_TIMEOUT_S = 10.0
 """How long a workflow may take to end once it is cancelled, where the configuration does not say."""
-TEXT_TIMEOUT_S = 10.0
-"""How long the text of a failure may take, which a workflow's own exception may make."""
 T = TypeVar("T")
 
 
@@ -142,21 +140,10 @@ class EpisodeRunner:
                 closed = await self._contained(state.close, self.cancel_timeout_s)
         record = session.record if session else None
         chosen = await self._choose_roots(session, made)
-
-        async def assess() -> Outcome:
-            try:
-                return await self._assess(ended, closed, chosen, state, record)
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:
-                return Outcome(status="failed", error=await _described(error))
-
-        # What a workflow left may be of classes of its own, whose every operation may do anything: only `assess` looks at it.
         with anyio.CancelScope(shield=True):
-            assessed = await self._contained(assess, math.inf)
+            outcome = await in_thread(self._outcome, ended, closed, chosen, state, record)
         return replace(
-            assessed.value
-            or Outcome(status="failed", error="what the workflow left could not be looked at to the end"),
+            outcome,
             record=record or TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
@@ -189,8 +176,7 @@ class EpisodeRunner:
         async def choose() -> RootChoices:
             if session is None:
                 return RootChoices()
-            # A workflow may have done anything to its episode.
-            own = next((vars(episode).get("trajectories") for episode in made), None)
+            own = next((episode.trajectories for episode in made), None)
             trajectories: object = self.trajectories if own is None else own
             if not callable(trajectories):
                 return await in_thread(choose_roots, session.record, session.turn_texts, trajectories)
@@ -204,7 +190,7 @@ class EpisodeRunner:
             chosen.value.apply(session.record, session.role_rewards)
         return chosen
 
-    async def _assess(
+    def _outcome(
         self,
         ended: Ended[Reward],
         closed: Ended[None],
@@ -212,15 +198,15 @@ class EpisodeRunner:
         state: EpisodeState,
         record: TokenRecord | None,
     ) -> Outcome:
-        """Return what came of an episode that has ended, in plain numbers and texts. What it raises is the episode's failure."""
+        """Return what came of an episode that has ended, in plain numbers and texts."""
         failure = self._failure(ended, closed) or chosen.error
         if failure is None and record is not None and not record.turns:
             failure = NoModelCallError("run(episode) returned without calling the model")
-        metrics = add_metrics({}, state.metrics)
         if failure is not None or ended.value is None:
-            error = await _described(failure or EpisodeError("it has no end"))
-            return Outcome(status="failed", metrics=metrics, error=error)
-        return Outcome(status="finished", reward=ended.value.value, metrics=add_metrics(metrics, ended.value.metrics))
+            error = describe(failure or EpisodeError("it has no end"))
+            return Outcome(status="failed", metrics=dict(state.metrics), error=error)
+        metrics = add_metrics(dict(state.metrics), ended.value.metrics)
+        return Outcome(status="finished", reward=ended.value.value, metrics=metrics)
 
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
         """Return what an episode failed with, if its workflow or its closing did."""
@@ -251,13 +237,6 @@ class _SharedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         return await self._http.send(request, stream=True)
-
-
-async def _described(failure: BaseException) -> str:
-    """Return a failure's text: its own methods make it, and its traceback is read from files."""
-    with anyio.move_on_after(TEXT_TIMEOUT_S):
-        return await in_users_thread(describe, failure)
-    return f"{kind_of(failure)}: its text took longer than {TEXT_TIMEOUT_S:g} s"
 
 
 def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:

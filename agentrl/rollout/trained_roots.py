@@ -80,7 +80,7 @@ def _choice(root: Root, trajectories: object) -> bool | str:
     if isinstance(choice, bool):
         return choice
     if isinstance(choice, str) and choice.replace("-", "_").isidentifier():
-        return str.__str__(choice)
+        return choice
     if inspect.iscoroutine(choice):
         choice.close()
     raise EpisodeError(

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
 from agentrl.evaluation.directory import check_holds_no_evaluation
@@ -85,11 +84,10 @@ def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.s
     prepare_run_dir(run_dir)
     lock = lock_run(run_dir)
     try:
-        with kept_from_forks(lock):
-            _check_content(run_dir, resume=resume, begins_with=begins_with)
-            if resume:
-                _check_model(config)
-            yield lock
+        _check_content(run_dir, resume=resume, begins_with=begins_with)
+        if resume:
+            _check_model(config)
+        yield lock
     finally:
         os.close(lock)
 

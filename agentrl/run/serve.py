@@ -28,7 +28,6 @@ from typing import Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig, check_is_config
 from agentrl.engine.adapter_folders import adapter_folders
@@ -59,7 +58,6 @@ KEPT_ENDED_SESSIONS = 10_000
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
-@says_await("await agentrl.serve(...)")
 async def serve(
     config: RunConfig, admin_key: str | None = None, announce: Callable[[str, str], None] | None = None
 ) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import anyio
 
 from agentrl.concurrency.event_loop import first_signal
-from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, on_cluster
@@ -73,7 +72,6 @@ from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, 
 from agentrl.run.view import BEFORE, PrintedView, RunView
 
 
-@says_await("run = await agentrl.train(...)")
 async def train(
     config: RunConfig,
     *,
@@ -250,7 +248,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
             await engine.update_weights(weights.path, weights.version)
 
         stack.enter_context(settled())
-        watchdog = stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
+        watchdog = stack.enter_context(watch_loop())
         steps = await in_thread(read_metrics, run_dir)
         controller = _controller(start, store, rollout.runner, weights.version, steps)
         _announce(view, controller, config)

@@ -13,7 +13,7 @@ import anyio
 import gymnasium
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-from agentrl.concurrency.loop_watchdog import LoopBlocked, watch_loop
+from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.envs import AsyncToolEnv, GymEnv
 from agentrl.envs.async_env import CLOSE_TIMEOUT_S
@@ -25,8 +25,6 @@ from agentrl.testing.problems import Problems
 from agentrl.testing.scripted_model import as_message
 
 BLOCKED_AFTER_S = 0.2
-INTERRUPTED_AFTER_S = 5.0
-"""When what blocks the event loop is interrupted."""
 ROUNDS = 4
 """How often an environment is made and closed to see what it leaves."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -74,7 +72,7 @@ async def check_env(
         raise UsageError("tasks is empty, so nothing would be checked; give a few of your tasks, or leave it out")
     problems = Problems(f"the environment {env if isinstance(env, str) else getattr(env, '__name__', env)}")
     async with open_environments() as make_env:
-        with watch_loop(BLOCKED_AFTER_S, min(step_timeout_s, INTERRUPTED_AFTER_S)) as watchdog:
+        with watch_loop(BLOCKED_AFTER_S) as watchdog:
             for task in tasks:
                 subject = _Checked(lambda: make_env(env, **kwargs), task, seed, max_steps, step_timeout_s, problems)
                 await subject.check()
@@ -158,8 +156,6 @@ class _Checked:
         try:
             with anyio.fail_after(self.step_timeout_s):
                 await env.reset(seed=self.seed, options=self.task)
-        except LoopBlocked:
-            return None
         except Exception as error:
             if isinstance(error, TimeoutError):
                 remedy = "bound every wait in on_reset, or raise step_timeout_s"
@@ -179,8 +175,6 @@ class _Checked:
             try:
                 with anyio.fail_after(self.step_timeout_s):
                     reward = await env.step(message)
-            except LoopBlocked:  # the watchdog has noted where
-                return None
             except BadRewardError as error:
                 add(
                     f"the message {_shown(message)} earned no reward: {one_line(error, 300)}",
@@ -281,8 +275,6 @@ class _Checked:
             before = anyio.current_time()
             try:
                 await env.close()
-            except LoopBlocked:
-                return
             except Exception as error:
                 self.problems.add(
                     f"closing it raised {_named(error)}",

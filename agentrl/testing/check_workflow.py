@@ -25,7 +25,7 @@ from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.rollout.workflow import check_workflow as check_is_workflow
-from agentrl.testing.check_env import BLOCKED_AFTER_S, INTERRUPTED_AFTER_S
+from agentrl.testing.check_env import BLOCKED_AFTER_S
 from agentrl.testing.exercise import exercise
 from agentrl.testing.problems import Problems
 from agentrl.testing.scripted_model import Reply, Request, ScriptedModel
@@ -107,7 +107,7 @@ async def check_workflow(
             ):
                 yield opened
 
-        with watch_loop(BLOCKED_AFTER_S, min(timeout_s, INTERRUPTED_AFTER_S)) as watchdog:
+        with watch_loop(BLOCKED_AFTER_S) as watchdog:
             async with runner(run, timeout_s=timeout_s) as episodes:
                 for task in checked:
                     await _check_task(episodes, watched, task, seed, problems)

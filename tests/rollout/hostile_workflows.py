@@ -28,43 +28,8 @@ class NoTextError(Exception):
     __repr__ = __str__
 
 
-class UncheckedReward(Reward):
-    def __post_init__(self) -> None:
-        pass
-
-
-class NoClassError(Exception):
-    """An exception that answers every question with another."""
-
-    __class__ = __traceback__ = __cause__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
-
-
-class CancelsAsText(type):
-    def __getattribute__(cls, name: str) -> Any:
-        raise ZeroDivisionError
-
-
-class CancelsAsTextError(Exception, metaclass=CancelsAsText):
-    def __str__(self) -> str:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        raise KeyboardInterrupt
-
-
-class ExitsAsTextError(Exception):
-    def __str__(self) -> str:
-        raise KeyboardInterrupt
-
-    __repr__ = __str__
-
-
 async def raises_cancelled(episode: Episode) -> Any:
     raise asyncio.CancelledError
-
-
-async def raises_cancelled_with_half_a_character(episode: Episode) -> Any:
-    raise asyncio.CancelledError(SURROGATE)
 
 
 async def cancels_its_task(episode: Episode) -> Any:
@@ -128,33 +93,8 @@ async def exits(episode: Episode) -> Any:
     sys.exit("from the workflow")
 
 
-async def interrupts() -> None:
-    await asyncio.sleep(0)
-    raise KeyboardInterrupt("from a child")
-
-
-async def has_a_child_that_interrupts(episode: Episode) -> Any:
-    await asyncio.create_task(interrupts())
-
-
-async def has_a_task_group_that_interrupts(episode: Episode) -> Any:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(interrupts())
-        group.create_task(asyncio.sleep(30))
-
-
-async def has_an_anyio_group_that_interrupts(episode: Episode) -> Any:
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupts)
-        group.start_soon(anyio.sleep, 30)
-
-
 async def raises_stop_iteration(episode: Episode) -> Any:
     raise StopIteration("from the workflow")
-
-
-async def raises_stop_async_iteration(episode: Episode) -> Any:
-    raise StopAsyncIteration("from the workflow")
 
 
 async def says_half_a_character(episode: Episode) -> Any:
@@ -165,18 +105,8 @@ async def has_no_text(episode: Episode) -> Any:
     raise NoTextError
 
 
-async def exits_as_text(episode: Episode) -> Any:
-    raise ExitsAsTextError
-
-
 async def says_100_megabytes(episode: Episode) -> Any:
     raise ValueError("x" * 100_000_000)
-
-
-async def raises_a_ring_of_causes(episode: Episode) -> Any:
-    one, other = ValueError("one"), ValueError("other")
-    one.__cause__, other.__cause__ = other, one
-    raise one
 
 
 async def raises_20_000_at_once(episode: Episode) -> Any:
@@ -210,10 +140,6 @@ async def earns_half_a_character(episode: Episode) -> Any:
     return SURROGATE
 
 
-async def earns_what_has_no_text(episode: Episode) -> Any:
-    return NoTextError()
-
-
 async def credits_a_call_too_much(episode: Episode) -> Any:
     reply = await call(episode)
     episode.reward(reply.id, -1e155)
@@ -239,50 +165,10 @@ async def returns_a_metric_without_a_name(episode: Episode) -> Any:
     return Reward(1.0, {3: 1.0})  # type: ignore[dict-item]
 
 
-async def earns_an_unchecked_nan(episode: Episode) -> Any:
-    return UncheckedReward(float("nan"))
-
-
-async def earns_an_unchecked_text(episode: Episode) -> Any:
-    return UncheckedReward("abc")  # type: ignore[arg-type]
-
-
-async def earns_a_reward_changed_to_nan(episode: Episode) -> Any:
-    reward = Reward(1.0)
-    object.__setattr__(reward, "value", float("nan"))
-    return reward
-
-
 async def earns_a_reward_with_a_changed_metric(episode: Episode) -> Any:
     reward = Reward(1.0)
     reward.metrics["a"] = object()  # type: ignore[index]
     return reward
-
-
-async def earns_a_reward_whose_metrics_raise(episode: Episode) -> Any:
-    class Metrics(dict[str, float]):
-        def items(self) -> Any:
-            raise KeyboardInterrupt("from the metrics")
-
-    return UncheckedReward(1.0, Metrics())
-
-
-async def raises_what_has_no_class(episode: Episode) -> Any:
-    raise NoClassError
-
-
-async def cancels_as_text(episode: Episode) -> Any:
-    raise CancelsAsTextError
-
-
-async def empties_its_episode(episode: Episode) -> Any:
-    vars(episode).clear()
-    episode.log(a=1.0)
-
-
-async def logs_past_the_checks(episode: Episode) -> Any:
-    episode._state.metrics["bad"] = object()  # type: ignore[assignment]
-    return 1.0
 
 
 async def writes_into_the_metrics(episode: Episode) -> Any:
@@ -293,22 +179,16 @@ async def asks_for_another_episode(episode: Episode) -> Any:
     episode.reward(SURROGATE, 1.0)
 
 
-async def stops_the_loop(episode: Episode) -> Any:
-    asyncio.get_running_loop().stop()
-    await asyncio.sleep(30)
-
-
 async def cannot_close(episode: Episode) -> Any:
     async def close() -> None:
         raise Panic("while closing")
 
-    episode.env("agentrl/Calculator-v0").close = close  # type: ignore[method-assign]
+    episode.env("agentrl/Calculator-v0").close = close
     return 1.0
 
 
 FAILURES: list[tuple[Workflow, str]] = [
     (raises_cancelled, "the workflow cancelled itself"),
-    (raises_cancelled_with_half_a_character, r"half a character: \ud83d"),
     (cancels_its_task, "the workflow cancelled itself"),
     (is_cancelled_by_a_callback, "the workflow cancelled itself"),
     (leaks_a_cancelled_scope, "the workflow cancelled itself"),
@@ -319,16 +199,10 @@ FAILURES: list[tuple[Workflow, str]] = [
     (raises_generator_exit, "GeneratorExit: from the workflow"),
     (raises_keyboard_interrupt, "KeyboardInterrupt: from the workflow"),
     (exits, "SystemExit: from the workflow"),
-    (has_a_child_that_interrupts, "KeyboardInterrupt: from a child"),
-    (has_a_task_group_that_interrupts, "KeyboardInterrupt: from a child"),
-    (has_an_anyio_group_that_interrupts, "KeyboardInterrupt: from a child"),
     (raises_stop_iteration, "StopIteration: from the workflow"),
-    (raises_stop_async_iteration, "StopAsyncIteration: from the workflow"),
     (says_half_a_character, r"ValueError: half a character: \ud83d"),
     (has_no_text, "NoTextError: <an exception whose str raises RuntimeError>"),
-    (exits_as_text, "ExitsAsTextError: <an exception whose str raises KeyboardInterrupt>"),
     (says_100_megabytes, "characters left out"),
-    (raises_a_ring_of_causes, "ValueError: one"),
     (raises_20_000_at_once, "of 20000 are left out"),
     (recurses, "RecursionError: maximum recursion depth exceeded"),
     (earns_too_much, "the reward is 1e+154; it must be a finite number from -1e+06 to 1e+06"),
@@ -336,24 +210,14 @@ FAILURES: list[tuple[Workflow, str]] = [
     (earns_something_complex, "of type complex64; return a number or a Reward"),
     (earns_a_vector, "of type Tensor; return a number or a Reward"),
     (earns_half_a_character, "of type str; return a number or a Reward"),
-    (earns_what_has_no_text, "<a NoTextError whose repr raises RuntimeError>"),
     (credits_a_call_too_much, "is -1e+155; it must be a finite number"),
     (logs_nan, "the metric 'bad' is nan"),
     (logs_a_huge_number, "the metric 'bad' is <a int whose repr raises ValueError>"),
     (logs_half_a_character, r"'half a character: \ud83d' is no name of a metric"),
     (logs_a_name_of_a_megabyte, "is no name of a metric"),
     (returns_a_metric_without_a_name, "3 is no name of a metric"),
-    (earns_an_unchecked_nan, "the reward is nan"),
-    (earns_an_unchecked_text, "the reward is 'abc'"),
-    (earns_a_reward_changed_to_nan, "the reward is nan"),
     (earns_a_reward_with_a_changed_metric, "the metric 'a' is <object object"),
-    (earns_a_reward_whose_metrics_raise, "KeyboardInterrupt: from the metrics"),
-    (raises_what_has_no_class, "ZeroDivisionError: division by zero"),
-    (cancels_as_text, "CancelsAsTextError: <an exception whose str raises RuntimeError>"),
-    (empties_its_episode, "has no attribute '_state'"),
-    (logs_past_the_checks, "the metric 'bad' is <object object"),
     (writes_into_the_metrics, "does not support item assignment"),
     (asks_for_another_episode, "no model call of this episode has the id"),
-    (stops_the_loop, "EpisodeError: stop() is refused: the event loop is that of all episodes"),
     (cannot_close, "Panic: while closing"),
 ]

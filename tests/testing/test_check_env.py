@@ -298,19 +298,12 @@ class OpensThreeTimes(Sound):
         return super().on_reset(task)
 
 
-class WaitsForItself(Sound):
-    async def on_answer(self, content: str) -> float:  # type: ignore[override]
-        while True:
-            pass
-
-
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
         (ClosesBadly, "closing it raised RuntimeError: already closed"),
         (NeverCloses, "closing it took longer than 0.3 s"),
         (OpensThreeTimes, r"reset raised OSError: too many connections where \d others had been made"),
-        pytest.param(WaitsForItself, "blocks the event loop", marks=pytest.mark.soak),
     ],
 )
 async def test_what_happens_at_the_end_or_never_ends_is_named(

@@ -187,32 +187,6 @@ async def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         await check_workflow(tmp_path / "nothing.py", [QUESTION])
 
 
-BLOCKS = """
-import anyio, openai
-from agentrl.errors import CheckFailedError
-from agentrl.testing import check_workflow
-
-async def run(episode):
-    client = openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0)
-    client.chat.completions.create(model=episode.model, messages=[{"role": "user", "content": "2 + 3 ="}])
-    return 1.0
-
-try:
-    anyio.run(lambda: check_workflow(run, [{}], timeout_s=1))
-except CheckFailedError as error:
-    print(error)
-"""
-
-
-@pytest.mark.soak
-async def test_a_client_that_blocks_the_event_loop_is_ended_and_named(tmp_path: Path) -> None:
-    """In a process of its own, where nothing else refuses blocking calls."""
-    (tmp_path / "script.py").write_text(BLOCKS)
-    with anyio.fail_after(60):
-        done = await anyio.run_process([sys.executable, "script.py"], cwd=tmp_path, check=False)
-    assert "script.py:8 in run blocks the event loop" in done.stdout.decode(), done.stderr.decode()
-
-
 async def test_what_is_no_workflow_or_has_no_task_is_refused() -> None:
     def plain(episode: Episode[Any]) -> float:
         return 1.0
