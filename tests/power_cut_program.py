@@ -18,13 +18,15 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
+from agentrl.machine.disk import sync
+from agentrl.machine.whole import write_whole
 from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.run_directory import appending, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
-from agentrl.run.run_store import begin_store, note_lines, write_noted
+from agentrl.run.run_store import begin_store
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from tests.recorded_run import TrainerOfRun
@@ -58,19 +60,19 @@ class InProcess:
     async def load(self, checkpoint: Path | None) -> Weights:
         return self._weights(self._process.load(None if checkpoint is None else str(checkpoint)))
 
-    async def step(self, groups: list[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
+    async def step(self, groups: list[int], after: int) -> tuple[Weights, TrainedStep, dict[str, float]]:
         reply = self._process.step_on(groups, after)
         return self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
-    async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
-        self._process.save(str(directory), step, chain, since)
+    async def save(self, directory: Path, step: int) -> None:
+        self._process.save(str(directory), step)
         self._process.saved()  # what happens meanwhile would come in another order each time
 
     async def saved(self) -> None:
         self._process.saved()
 
     def _weights(self, reply: dict[str, Any]) -> Weights:
-        return Weights(reply["version"], Path(reply["weights"]), reply["chain"])
+        return Weights(reply["version"], Path(reply["weights"]))
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -110,7 +112,7 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
     if not resume:
         write_config(settings)
     with begin_store(run_dir, TASKS, config_text(settings), resume=resume) as store:
-        write_noted(store, run_dir / "config.json", config_text(settings))
+        write_whole(run_dir / "config.json", config_text(settings))
         mark(created=True)
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
         trainer = TrainerSupervisor(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
@@ -126,7 +128,7 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
                     batches.append([trainer.weights.version, batch])
                     log.write(json.dumps({"step": trainer.weights.version, **metrics}) + "\n")
                     log.flush()
-                note_lines(store, run_dir / "metrics.jsonl")
+                sync(run_dir / "metrics.jsonl")
                 await trainer.checkpoint()
                 step, directory = (
                     trainer.weights.version,

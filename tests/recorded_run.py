@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import random
 import tempfile
@@ -39,6 +40,11 @@ SETTINGS: dict[str, Any] = {
     "checkpoint": {"every": 2},
     "tokens_per_pack": 64,
 }
+
+
+def weights_digest(directory: Path) -> str:
+    """What tells published weights from others, to the bit."""
+    return hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
 
 
 def batch(step: int) -> list[int]:
@@ -91,7 +97,7 @@ class TrainerOfRun(TrainerProcess):
         super().__init__(read_config(run_dir), weights_dir)
         self._store_file = run_dir / "store.sqlite"
 
-    def step_on(self, groups: list[int], after: str | None = None) -> dict[str, Any]:
+    def step_on(self, groups: list[int], after: int | None = None) -> dict[str, Any]:
         """Train on some groups of the run."""
         with tempfile.TemporaryDirectory() as folder:
             return self.step(groups, str(write_batch(self._store_file, groups, Path(folder))), after)

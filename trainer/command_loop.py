@@ -4,11 +4,11 @@ It reads one JSON command a line from standard input and answers each with one l
 standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.rollout.batch_file`), and
 weights are published into WEIGHTS_DIR: of the run's directory it needs nothing, which may be on another machine.
 
-    {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH, "chain": HEX}
-    {"op": "step", "groups": [ids], "episodes": PATH, "after": HEX}
-                                                   -> {"version": 1, "weights": PATH, "chain": HEX, "trained": {...}, "metrics": {...},
+    {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
+    {"op": "step", "groups": [ids], "episodes": PATH, "after": 0}
+                                                   -> {"version": 1, "weights": PATH, "trained": {...}, "metrics": {...},
                                                        "saving": false}
-    {"op": "save", "directory": PATH, "step": 1, "chain": HEX, "since": HEX}
+    {"op": "save", "directory": PATH, "step": 1}
                                                    -> {}, while it is written
     {"op": "saved"}                                -> {}, when it is
     {"op": "join_weight_group", "address": ..., ...} -> {}
@@ -16,8 +16,8 @@ weights are published into WEIGHTS_DIR: of the run's directory it needs nothing,
     {"op": "send_bucket", "index": 0}              -> {}
     any of them, failed                            -> {"error": TEXT, "lost": false, "disk": false}
 
-A step is all or nothing. The process keeps the chain of what it has trained (`agentrl.rollout.training_history`), `after` and `chain` say what the
-run takes it to be, and where that is not so nothing is done. After an error in the middle of a step no command but the end of
+A step is all or nothing. `after` and `step` say at which step the run takes the process to be, and where it is at another nothing is
+done. After an error in the middle of a step no command but the end of
 the process is obeyed. `lost` says that only a new process, from a checkpoint, goes on; `disk`, that it was the disk that refused.
 """
 
@@ -44,7 +44,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, TrainerStateError, one_line
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import FinishedEpisode
-from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
+from agentrl.rollout.training_history import trained_step
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
 from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
 from agentrl.trainer.packing import TrainingSequence
@@ -93,22 +93,13 @@ class TrainerProcess:
         self._policies = Policies(Path(self._config.model.path), self._config.trainer, self._ranks)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
-        self._began = ""
-        """The chain of what was loaded."""
-        self._history: list[TrainedStep] = []
-        """The steps since then."""
         self._broken: str | None = None
         """What happened in the middle of a step, or of loading."""
 
     @property
     def consistent(self) -> bool:
-        """Whether the policy is that of the history, and no step has failed in its middle."""
+        """Whether no step has failed in its middle."""
         return self._broken is None
-
-    @property
-    def chain(self) -> str:
-        """The chain of all that the policy has been trained on."""
-        return self._history[-1].chain if self._history else self._began
 
     @contextmanager
     def _changing_policy(self) -> Iterator[None]:
@@ -119,18 +110,16 @@ class TrainerProcess:
             self._broken = f"{type(error).__name__}: {error}"
             raise
 
-    def _check(self, chain: str | None = None) -> None:
-        """Check that no step has failed in its middle and, where one is given, of this `chain`.
+    def _check(self, step: int | None = None) -> None:
+        """Check that no step has failed in its middle and, where one is given, that the policy is at this `step`.
 
         Raises:
             TrainerStateError: It is not.
         """
         if self._broken is not None:
             raise TrainerStateError(f"a step had failed in its middle ({self._broken})")
-        if chain is not None and chain != self.chain:
-            raise TrainerStateError(
-                f"the trainer has finished step {self._policies.version}, which the run did not learn of"
-            )
+        if step is not None and step != self._policies.version:
+            raise TrainerStateError(f"the trainer is at step {self._policies.version}, and the run at step {step}")
 
     def load(self, checkpoint: str | None) -> dict[str, Any]:
         """Go on from a checkpoint, or from the model as it is, and publish its weights.
@@ -147,26 +136,23 @@ class TrainerProcess:
         self._check()
         with self._changing_policy():
             if checkpoint is not None:
-                self._began = self._policies.load(Path(checkpoint)).chain
-            else:
-                self._began = first_chain(self._policies.model_digest())
-            self._history = []
+                self._policies.load(Path(checkpoint))
             self._adopt_published()
             return self._publish()
 
-    def step(self, groups: list[int], episodes: str, after: str | None = None) -> dict[str, Any]:
+    def step(self, groups: list[int], episodes: str, after: int | None = None) -> dict[str, Any]:
         """Train on some groups and publish the new weights.
 
         Args:
             groups: Their ids.
             episodes: The file that holds their episodes.
-            after: The chain that the policy must have; None for any.
+            after: The step that the policy must be at; None for any.
 
         Returns:
             The answer, with the step's metrics and what it was over.
 
         Raises:
-            TrainerStateError: A step has failed in its middle, or the policy is of another chain. Nothing was done.
+            TrainerStateError: A step has failed in its middle, or the policy is at another step. Nothing was done.
             StoreError: The file cannot be read. Nothing was done.
         """
         started = time.perf_counter()
@@ -203,43 +189,32 @@ class TrainerProcess:
             result = together(results)
             metrics |= step_metrics(result, sequences, config) | metrics_by_role(results, sequences, batch, config)
             trained = trained_step(
-                self.chain,
                 self._policies.version,
                 tuple((group, group_sizes[group]) for group in sorted(groups)),
                 [[origins[i] for i in part] for part in result.minibatches],
                 result.optimizer_steps,
-                self._policies.digest(),
             )
-            self._history.append(trained)
             reply = self._publish()
         metrics["train_s"] = time.perf_counter() - started
         saving = self._writing is not None and not self._writing.done()
         return {**reply, "trained": trained.to_json(), "metrics": metrics, "saving": saving}
 
-    def save(self, directory: str, step: int, chain: str, since: str) -> dict[str, Any]:
+    def save(self, directory: str, step: int) -> dict[str, Any]:
         """Begin to write a checkpoint, once the one before is written.
 
         Args:
             directory: Where it is to be.
             step: The policy's step.
-            chain: The policy's chain.
-            since: The chain after which the manifest's steps begin.
 
         Returns:
             The answer.
 
         Raises:
-            TrainerStateError: The policy is not that of `step` and `chain`.
+            TrainerStateError: The policy is not that of `step`.
         """
-        self._check(chain)
-        chains = [self._began, *(trained.chain for trained in self._history)]
-        if step != self._policies.version or since not in chains:
-            raise TrainerStateError(
-                f"the trainer is at step {self._policies.version}, and was to save step {step} since {since}"
-            )
+        self._check(step)
         self.saved()
-        history = self._history[chains.index(since) :]
-        write = self._policies.snapshot(Path(directory), Path(self._config.model.path), since=since, history=history)
+        write = self._policies.snapshot(Path(directory), Path(self._config.model.path))
         self._writing = self._writer.submit(write)
         return {}
 
@@ -297,7 +272,7 @@ class TrainerProcess:
                 old = self._published.pop(version)
                 if self._ranks.rank == 0:
                     shutil.rmtree(old, ignore_errors=True)
-        return {"version": current, "weights": str(path), "chain": self.chain}
+        return {"version": current, "weights": str(path)}
 
 
 def _origins(

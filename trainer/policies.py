@@ -18,14 +18,12 @@ from pathlib import Path
 import torch
 
 from agentrl.config import TrainerConfig
-from agentrl.engine.adapter import is_adapter_parameter, sharing_weights
+from agentrl.engine.adapter import sharing_weights
 from agentrl.engine.adapter_folders import ROLES
 from agentrl.errors import ConfigError
 from agentrl.rollout.manifest import Manifest
-from agentrl.rollout.training_history import TrainedStep
 from agentrl.trainer.algorithms.losses import LossStats, Mismatch, mismatch
-from agentrl.trainer.model.checkpoint import States, digest_of, read_checkpoint, snapshot_checkpoint, write_weights
-from agentrl.trainer.model.digest import digest
+from agentrl.trainer.model.checkpoint import States, read_checkpoint, snapshot_checkpoint, write_weights
 from agentrl.trainer.model.packed_model import load_model
 from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.packing import TrainingSequence
@@ -143,29 +141,12 @@ class Policies:
         write_weights({role: policy.model for role, policy in self.by_role.items()}, target, self.ranks)
         return target
 
-    def digest(self) -> str:
-        """Return the digest of all that training changes (`agentrl.trainer.model.digest`)."""
-        return digest_of(self.states, self.ranks)
-
-    def model_digest(self) -> str:
-        """Return the digest of the model and its adapters, trained or not."""
-        first, *others = self.by_role.items()
-        named = [(name, p) for name, p in first[1].model.named_parameters()]
-        for role, policy in others:
-            adapter = ((n, p) for n, p in policy.model.named_parameters() if is_adapter_parameter(n))
-            named += [(f"{ROLES}.{role}.{name}", parameter) for name, parameter in adapter]
-        return digest(named, self.ranks)
-
-    def snapshot(
-        self, directory: Path, model_path: Path, *, since: str = "", history: Sequence[TrainedStep] = ()
-    ) -> Callable[[], None]:
+    def snapshot(self, directory: Path, model_path: Path) -> Callable[[], None]:
         """Copy the policies as they are now, for a checkpoint.
 
         Args:
             directory: Where the checkpoint is to be.
             model_path: The model that training started from: what lies beside its weights is copied too.
-            since: The chain of the checkpoint from which `history` leads to this one.
-            history: The steps since then.
 
         Returns:
             What writes the checkpoint when it is called, in any thread, while training goes on.
@@ -175,8 +156,6 @@ class Policies:
             self.states,
             model_path=model_path,
             step=self.version,
-            since=since,
-            history=history,
             ranks=self.ranks,
         )
 

@@ -29,7 +29,6 @@ from agentrl.trainer.algorithms.token_advantages import whitened, with_distillat
 from agentrl.trainer.minibatches import Minibatch, PreparedPack, deal_minibatches
 from agentrl.trainer.model.checkpoint import (
     PolicyState,
-    digest_of,
     optimizer_steps,
     read_checkpoint,
     read_published,
@@ -38,7 +37,6 @@ from agentrl.trainer.model.checkpoint import (
     write_weights,
 )
 from agentrl.trainer.model.critic import Critic
-from agentrl.trainer.model.digest import digest
 from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
 from agentrl.trainer.model.lora import adapter_off, add_adapter
 from agentrl.trainer.model.packed_model import PackedModel, TokenLogprobs, load_model
@@ -339,14 +337,6 @@ class Policy:
         write_weights({"": self.model}, target, self.ranks)
         return target
 
-    def digest(self) -> str:
-        """Return the digest of all that training changes (`agentrl.trainer.model.digest`)."""
-        return digest_of({"": self.state}, self.ranks)
-
-    def model_digest(self) -> str:
-        """Return the digest of the model alone, trained or not."""
-        return digest(self.model.named_parameters(), self.ranks)
-
     def save(self, directory: Path, model_path: Path) -> None:
         """Write a checkpoint (`agentrl.trainer.model.checkpoint`), with the tokenizer and whatever else is beside the model."""
         snapshot_checkpoint(
@@ -354,8 +344,6 @@ class Policy:
             {"": self.state},
             model_path=model_path,
             step=self.version,
-            since="",
-            history=(),
             ranks=self.ranks,
         )()
 

@@ -19,7 +19,6 @@ from agentrl.config import RunConfig
 from agentrl.rollout.health import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
-from agentrl.run.retrain import Retrained
 from agentrl.run.view import RunView, reward_text, step_line
 
 REFRESH_PER_S = 4
@@ -118,7 +117,7 @@ def _spark(values: list[float]) -> str:
     return "".join(SPARKS[round((value - low) * scale)] for value in values)
 
 
-def show_audit(found: Audit, retrained: Retrained | None = None, console: Console | None = None) -> None:
+def show_audit(found: Audit, console: Console | None = None) -> None:
     """Print what became of everything in a run, and what is wrong."""
     console = console or Console()
     checkpoint = "none" if found.last_checkpoint is None else f"of step {found.last_checkpoint}"
@@ -141,8 +140,6 @@ def show_audit(found: Audit, retrained: Retrained | None = None, console: Consol
         console.print(f"WRONG: {in_options(violation)}", highlight=False, markup=False)
     if not found.violations:
         console.print("nothing is lost, nothing is doubled", highlight=False)
-    if retrained is not None:
-        console.print(retrained.text(), highlight=False, markup=False)
 
 
 def show_replay(found: Replay, console: Console | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What happens to the groups and episodes of a run, each as a value that is written within a transaction, with its entry in the ledger.
+"""What happens to the groups and episodes of a run, each as a value that is written within a transaction.
 
     OpenGroup ─► EndedEpisode, as many as the group has ─► CloseGroup
 
@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from agentrl.rollout import calls, ledger
+from agentrl.rollout import calls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import Key, StoredCall, pack
 
@@ -42,9 +42,7 @@ class OpenGroup:
 
     def write(self, db: sqlite3.Connection, restart: int) -> int:
         """Write it. Returns the group's id."""
-        group = (self.group_id, self.epoch, self.task, self.version, self.digest)
-        if db.execute(_OPEN, group).rowcount:
-            ledger.append(db, "open", *group)
+        db.execute(_OPEN, (self.group_id, self.epoch, self.task, self.version, self.digest))
         return self.group_id
 
 
@@ -62,8 +60,6 @@ class EndedEpisode:
     def prepared(self) -> EndedEpisode:
         """Return the same with what takes time done."""
         record = pack(self.outcome.record, self.kept)
-        for call in record.calls:
-            call.digest(self.group_id, self.episode_index)
         return replace(self, outcome=replace(self.outcome, record=record))
 
     def write(self, db: sqlite3.Connection, restart: int) -> int:
@@ -79,8 +75,6 @@ class EndedEpisode:
         number = db.execute(_END, values).lastrowid
         assert number is not None
         calls.end(db, self.group_id, self.episode_index, number, record.calls)
-        (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (number,))
-        ledger.append(db, "episode", number, calls.episode_digest(db, stored))
         return number
 
 
@@ -100,7 +94,6 @@ class CloseGroup:
         """Write it. Returns the group's id."""
         state = "ready" if self.rejected is None else "rejected"
         db.execute(_CLOSE, (state, self.rejected, self.group_id))
-        ledger.append(db, "close", self.group_id, state, self.rejected)
         return self.group_id
 
 

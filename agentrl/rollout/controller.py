@@ -13,7 +13,6 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import anyio
@@ -101,9 +100,6 @@ class Controller:
 
     def __post_init__(self) -> None:
         self._slots = anyio.Semaphore(self.config.max_concurrent, fast_acquire=True)
-        self._drawn = self.tasks if isinstance(self.tasks, DrawnTasks) else None
-        self._ledger_order = nullcontext() if self._drawn is None else anyio.Lock()
-        """Held from what changes the order's state to its commit, or the other way round: the ledger then has them in the same order."""
 
     async def run(self) -> None:
         """Start groups whenever the gate allows.
@@ -143,13 +139,12 @@ class Controller:
 
     async def _start_group(self, groups: TaskGroup, group: PendingGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
-        async with self._ledger_order:
-            version = self.gate.version
-            found = await in_users_thread(self.tasks.task_of_group, group.id)
-            if found is None:
-                return False
-            if not resumed:
-                await self._writer.change(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
+        version = self.gate.version
+        found = await in_users_thread(self.tasks.task_of_group, group.id)
+        if found is None:
+            return False
+        if not resumed:
+            await self._writer.change(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:
@@ -177,11 +172,10 @@ class Controller:
 
     async def _close(self, group: PendingGroup, rejected: str | None) -> None:
         """Commit a group's end, and count it in the reward figure, which takes groups in the order of their start and so waits for each."""
-        async with self._ledger_order:
-            await self._writer.change(CloseGroup(group.id, rejected))
-            if self._drawn is not None:
-                self._drawn.group_ended(group.id, mean_reward(group.rewards))
+        await self._writer.change(CloseGroup(group.id, rejected))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
+        if isinstance(self.tasks, DrawnTasks):
+            self.tasks.group_ended(group.id, mean_reward(rewards))
         self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
 
     async def next_batch(self) -> Batch | None:

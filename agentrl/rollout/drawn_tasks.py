@@ -1,12 +1,11 @@
 """Tasks that are drawn: by what came of the groups before, or from several sources.
 
+The task of a group is drawn when it starts, by the seed, the group's number and what had ended until then:
+
                 draw                           open_group
-    order ──────────────────► task of a group ────────────► store's ledger ──► restore: the same state, and so the same draws
+    order ──────────────────► task of a group ────────────► store: groups ──► restore: the groups keep their tasks, the order goes on
       ▲                                                          ▲
       └──── ended: mean reward of the group ◄── close_group ─────┘
-
-The task of a group is a function of the seed, the group's number and what the ledger held before it. The controller draws and commits
-one after another, so a run that was killed and goes on draws what it would have drawn.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 
 from agentrl.episode import Task
 from agentrl.rollout.sampling_order import Metrics, SamplingOrder, first_indices, source_of
-from agentrl.rollout.task_history import GroupEnded, TaskEvent
+from agentrl.rollout.task_history import GivenTask
 from agentrl.rollout.tasks import GroupTask, fingerprint
 
 
@@ -58,26 +57,13 @@ class DrawnTasks:
         """Note the mean reward of a group; None: none of its episodes finished."""
         self._ended(self._drawn[group_id][1], mean)
 
-    def restore(self, events: Iterable[TaskEvent]) -> list[int]:
-        """Take up the state that follows from what a run has done.
-
-        Args:
-            events: What was drawn and what has ended, in the order of the ledger.
-
-        Returns:
-            The groups that would be given another task now than they were, if any: those of another version of agentrl. What they
-            were given counts.
-        """
-        others = []
-        for event in events:
-            if isinstance(event, GroupEnded):
-                self._ended(event.index, event.mean)
-                continue
-            if self._draw() != event.index:
-                others.append(event.group_id)
-            self._note(event.index)
+    def restore(self, groups: Iterable[GivenTask]) -> None:
+        """Go on after the groups that a run has, which keep the tasks that they were given."""
+        for group in groups:
+            self._note(group.index)
+            if group.ended:
+                self._ended(group.index, group.mean)
         self._recent, self._recent_means = [], []
-        return others
 
     def take_metrics(self) -> Metrics:
         """Return the figures of the state, and of what was drawn since they were taken last."""

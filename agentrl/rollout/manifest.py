@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, `checkpoint.json`: what was trained to make it, and size and SHA-256 of every file in it."""
+"""The manifest of a checkpoint, `checkpoint.json`: its step, and size and SHA-256 of every file in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pydantic import AfterValidator, TypeAdapter
 
 from agentrl.errors import CheckpointError, one_line
 from agentrl.machine.evidence import regular, stored_json
-from agentrl.rollout.training_history import TrainedStep
 
 MANIFEST = "checkpoint.json"
 READERS = 4
@@ -29,44 +28,12 @@ class FileSum:
 
 
 @dataclass(frozen=True)
-class StateOnDisk:
-    """What the tensors of a checkpoint say, whatever its manifest does."""
-
-    digest: str
-    """The digest of the state: trained weights, and what the optimizer remembers."""
-    optimizer_counts: frozenset[int]
-    """How many steps the optimizer itself says that it took, over all parameters; empty before its first."""
-
-
-@dataclass(frozen=True)
 class Manifest:
     """The manifest of a checkpoint: what it says about itself."""
 
     step: int
     optimizer_steps: int
     """Since the run began."""
-    digest: str
-    """The digest of the state: trained weights, and what the optimizer remembers."""
-    chain: str = ""
-    """The chain of all steps up to this one; none for a checkpoint of supervised training, whose batches follow from the step."""
-    since: str = ""
-    """The chain that `history` goes on from: that of the checkpoint before."""
-    history: tuple[TrainedStep, ...] = ()
-    """The steps since then."""
-
-    def check(self) -> None:
-        """Check that the history leads from `since` to `chain`, and ends with `step`.
-
-        Raises:
-            CheckpointError: It does not.
-        """
-        chain = self.since
-        for number, trained in enumerate(self.history):
-            if trained.step != self.step - len(self.history) + 1 + number or not trained.follows(chain):
-                raise CheckpointError(f"the history of step {trained.step} does not follow from the step before")
-            chain = trained.chain
-        if chain != self.chain:
-            raise CheckpointError(f"the history of the checkpoint of step {self.step} does not lead to its chain")
 
 
 def _beneath(name: str) -> str:
@@ -86,8 +53,8 @@ _MANIFEST = TypeAdapter(Manifest)
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of all files that `directory` holds now."""
-    content: dict[str, Any] = vars(manifest) | {"history": [trained.to_json() for trained in manifest.history]}
-    content["files"] = {name: vars(file) for name, file in _sums(directory, _names(directory)).items()}
+    files = {name: vars(file) for name, file in _sums(directory, _names(directory)).items()}
+    content: dict[str, Any] = vars(manifest) | {"files": files}
     (directory / MANIFEST).write_text(json.dumps(content | {"sha256": _own_sum(content)}) + "\n")
 
 
@@ -151,7 +118,6 @@ def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
             f"{path} is damaged, or not of this agentrl: {one_line(error)}. A checkpoint of another version can be "
             f"the `model.path` of a new run: {directory}"
         ) from error
-    manifest.check()
     return manifest, files
 
 

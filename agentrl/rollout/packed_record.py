@@ -15,7 +15,6 @@ from functools import cached_property
 from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.rollout.ledger import row_digest
 from agentrl.rollout.stored_form import (
     CallContent,
     choice_of,
@@ -32,15 +31,14 @@ SAID = 8
 
 
 class StoredCall:
-    """A reply as a row of the table `calls` holds it. It is encoded, and its digest computed, once, and when somebody asks."""
+    """A reply as a row of the table `calls` holds it. It is encoded once, when its content is asked for."""
 
-    __slots__ = ("_choice", "_content", "_digest", "key")
+    __slots__ = ("_choice", "_content", "key")
 
     def __init__(self, key: Key, content: CallContent | None, choice: RecordedChoice | None = None) -> None:
         self.key = key
         self._content = content
         self._choice = choice
-        self._digest: tuple[int, int, bytes] | None = None
 
     @classmethod
     def of(cls, choice: RecordedChoice) -> StoredCall:
@@ -86,13 +84,6 @@ class StoredCall:
     def choice(self) -> RecordedChoice | None:
         """Return the reply, decoded; None: it cannot be read."""
         return choice_of(self.content)
-
-    def digest(self, group_id: int, episode_index: int) -> bytes:
-        """Return the digest of the row that it is of this episode."""
-        if self._digest is None or self._digest[:2] != (group_id, episode_index):
-            digest = bytes.fromhex(row_digest([group_id, episode_index, *self.content]))
-            self._digest = (group_id, episode_index, digest)
-        return self._digest[2]
 
 
 class PackedRecord(TokenRecord):

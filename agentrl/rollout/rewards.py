@@ -115,28 +115,19 @@ SELECT AVG(mean), COUNT(*) FROM (
 """
 
 
-def update_checkpoint_rewards(db: sqlite3.Connection) -> list[tuple[int, float | None, int]]:
+def update_checkpoint_rewards(db: sqlite3.Connection) -> None:
     """Compute the mean reward of the kept checkpoints anew, but for the newest, whose policy has sampled too little yet.
 
     The mean reward of a checkpoint is that of the groups that started under the versions after the checkpoint before it, up to
     its own. Of these, only groups before the first that still runs count, so that short episodes have no advantage.
-
-    Returns:
-        (step, mean reward, groups) of those of which it has changed.
     """
     kept = db.execute(
-        "SELECT step, reward_mean, reward_groups, COALESCE((SELECT MAX(step) FROM checkpoints o WHERE o.step < c.step), -1) FROM checkpoints c"
+        "SELECT step, COALESCE((SELECT MAX(step) FROM checkpoints o WHERE o.step < c.step), -1) FROM checkpoints c"
         " WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)"
     ).fetchall()
-    changed = []
-    for step, *current, before in kept:
-        reward_mean, groups = db.execute(_REWARD_OF_VERSIONS, {"before": before, "step": step}).fetchone()
-        if [reward_mean, groups] != current:
-            db.execute(
-                "UPDATE checkpoints SET reward_mean = ?, reward_groups = ? WHERE step = ?", (reward_mean, groups, step)
-            )
-            changed.append((step, reward_mean, groups))
-    return changed
+    for step, before in kept:
+        figure = db.execute(_REWARD_OF_VERSIONS, {"before": before, "step": step}).fetchone()
+        db.execute("UPDATE checkpoints SET reward_mean = ?, reward_groups = ? WHERE step = ?", (*figure, step))
 
 
 def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:

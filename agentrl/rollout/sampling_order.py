@@ -1,6 +1,6 @@
 """How the next task is drawn: one protocol, and the order that only mixes sources.
 
-drawn(index)        a group got this task           ┐ the state is a fold over these, in the order of the run's ledger
+drawn(index)        a group got this task           ┐ the state is a fold over these
 ended(index, mean)  a group of this task has ended  ┘
 draw(rng)           pure: follows from the state and from numbers of `rng`, and changes nothing
 """

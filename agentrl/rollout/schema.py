@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentrl.rollout import batches, calls, ledger
+from agentrl.rollout import batches, calls
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 _RUN = """
 CREATE TABLE groups (
@@ -43,4 +43,4 @@ CREATE TABLE restarts (restart INTEGER PRIMARY KEY, started_at REAL NOT NULL, co
 CREATE TABLE run_values (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
-SCHEMA = _RUN + calls.SCHEMA + batches.SCHEMA + ledger.SCHEMA
+SCHEMA = _RUN + calls.SCHEMA + batches.SCHEMA

@@ -6,9 +6,7 @@
 
 An episode is committed before it counts as finished. A batch is entered in the transaction that records the checkpoint
 which contains it: after a crash, groups that only lost steps had used are unused again, and none is trained on twice.
-That transaction is durable: a power cut takes later ones at most, never a part of one. What happens to groups, episodes,
-checkpoints, restarts and files is added to the ledger in the same transaction (`agentrl.rollout.ledger`); calls are covered by one
-figure (`agentrl.rollout.calls`). `agentrl.run.audit` proves all that from these tables.
+That transaction is durable: a power cut takes later ones at most, never a part of one. `agentrl.run.audit` proves that from these tables.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import TypeVar
 
 from agentrl.errors import StoreError
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.rollout import batches, calls, ledger
+from agentrl.rollout import batches, calls
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.changes import Change, CloseGroup, EndedEpisode, OpenGroup
 from agentrl.rollout.database import (
@@ -36,7 +34,6 @@ from agentrl.rollout.database import (
     reporting,
     transaction,
 )
-from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import update_checkpoint_rewards
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
@@ -50,6 +47,7 @@ from agentrl.rollout.stored_episodes import (
     totals,
 )
 from agentrl.rollout.stored_form import choice_of, record_fault, record_of
+from agentrl.rollout.training_history import TrainedStep
 
 T = TypeVar("T")
 
@@ -122,10 +120,8 @@ class Store:
         with self._writing(durable=True) as db:
             db.execute("INSERT OR IGNORE INTO run_values VALUES ('tasks', ?)", (tasks,))
             self.restart += 1
-            started_at = time.time()
-            db.execute("INSERT INTO restarts VALUES (?, ?, ?)", (self.restart, started_at, config))
+            db.execute("INSERT INTO restarts VALUES (?, ?, ?)", (self.restart, time.time(), config))
             db.execute("DELETE FROM begun_checkpoints")
-            ledger.append(db, "restart", self.restart, started_at, config, tasks)
 
     def configuration(self, restart: int) -> str:
         """Return the configuration of a restart, as JSON.
@@ -153,16 +149,6 @@ class Store:
                 "`data.sources`, `data.eval_share`, `seed` and `rollout.group_size` must stay as they were. Restore them, or start a new run."
             )
 
-    def note_writing(self, path: Path, size: int, digest: str) -> None:
-        """Note, durably, what a file of the run directory is about to hold: it may hold that from now on."""
-        with self._writing(durable=True) as db:
-            ledger.append(db, "writing", self._relative(path), size, digest)
-
-    def note_file(self, path: Path, size: int, digest: str) -> None:
-        """Note what a file of the run directory holds on the disk, or its first `size` bytes if it grows: it holds that from now on."""
-        with self._writing() as db:
-            ledger.append(db, "file", self._relative(path), size, digest)
-
     def open_group(self, group_id: int, epoch: int, task: int, version: int = 0, digest: str = "") -> None:
         """Note that a task was handed out, and under which policy version its group starts. `digest` tells the task from others."""
         self.write([], [OpenGroup(group_id, epoch, task, version, digest)])
@@ -185,8 +171,6 @@ class Store:
         Returns:
             What `write` of each change returns.
         """
-        for call in kept:
-            call.call.digest(call.group_id, call.episode_index)
         prepared = [change.prepared() for change in changes]
         with self._writing() as db:
             calls.log(db, kept)
@@ -217,10 +201,8 @@ class Store:
         with self._writing() as db:
             for episode, reason in faults.items():
                 db.execute("UPDATE episodes SET status = 'failed', error = ? WHERE id = ?", (reason, episode))
-                row = db.execute("SELECT * FROM episodes WHERE id = ?", (episode,)).fetchone()
                 (group,) = db.execute("SELECT group_id FROM episodes WHERE id = ?", (episode,)).fetchone()
                 db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
-                ledger.append(db, "set aside", episode, calls.episode_digest(db, row), group)
         return list(faults.values())
 
     def _fault(self, episode: int, vocabulary: int | None) -> str | None:
@@ -273,26 +255,15 @@ class Store:
         with self._writing(durable=True) as db:
             db.execute("INSERT OR IGNORE INTO begun_checkpoints VALUES (?)", (self._relative(path),))
 
-    def commit_checkpoint(self, path: Path, manifest: Manifest, groups: Sequence[Sequence[int]]) -> None:
-        """Record a checkpoint, in the run directory, together with every batch trained since the one before, from its manifest.
+    def commit_checkpoint(self, path: Path, step: int, trained: Sequence[TrainedStep]) -> None:
+        """Record a checkpoint, in the run directory, together with every batch `trained` since the one before.
 
-        `groups`: the group ids that each of these batches was meant to have. Raises StoreError if a group is in a batch already, or
-        the manifest does not go on from what is recorded.
+        Raises StoreError if a group is in a batch already, or the steps do not go on from what is recorded.
         """
         with self._writing(durable=True) as db:
             where = self._relative(path)
-            new = batches.commit(db, self.restart, where, manifest, [list(ids) for ids in groups])
+            batches.commit(db, self.restart, where, step, trained)
             db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
-            if not new:
-                return
-            query = "SELECT step, restart, path, reward_mean, made_at FROM checkpoints WHERE step = ?"
-            row = db.execute(query, (manifest.step,)).fetchone()
-            ledger.append(db, "checkpoint", *row, [[trained.step, trained.group_ids] for trained in manifest.history])
-
-    def note_first_chain(self, chain: str) -> None:
-        """Note the digest chain that the run begins with. Raises StoreError when it began with another model."""
-        with self._writing() as db:
-            batches.note_first_chain(db, chain)
 
     def batches(self, after: int = 0) -> list[StoredBatch]:
         """Return the batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
@@ -303,21 +274,17 @@ class Store:
         """Note that a checkpoint cannot be loaded. It is not kept any more."""
         with self._writing(durable=True) as db:
             db.execute("UPDATE checkpoints SET damaged = ?, kept = 0 WHERE step = ?", (reason, step))
-            ledger.append(db, "damaged", step, reason)
 
     def forget_checkpoints(self, keep: int) -> list[Path]:
         """Mark all but the newest `keep` checkpoints, and the best, as deleted, durably; returns the directories to delete."""
         with self._writing(durable=True) as db:
-            for changed in update_checkpoint_rewards(db):
-                ledger.append(db, "reward", *changed)
+            update_checkpoint_rewards(db)
             rows = db.execute(
                 "SELECT step, path, reward_mean FROM checkpoints WHERE kept ORDER BY step DESC"
             ).fetchall()
             best = max((row for row in rows if row[2] is not None), key=lambda row: row[2], default=None)
             old = [row for row in rows[keep:] if row is not best]
             db.executemany("UPDATE checkpoints SET kept = 0 WHERE step = ?", [(step,) for step, _, _ in old])
-            if old:
-                ledger.append(db, "forget", [step for step, _, _ in old])
         return [self._path.parent / path for _, path, _ in old]
 
     def kept_checkpoints(self) -> list[Path]:

@@ -1,16 +1,7 @@
-"""The history of a policy's training as a chain of digests: the evidence of which data is in its weights, and how often.
-
-    chain_0 = H(digest of the model that the run began with)
-    chain_n = H(chain_{n−1}, n, sequences of each group, minibatches, optimizer steps, digest of the state after step n)
-
-H is SHA-256 of the values as JSON. The state is every trained weight and all that the optimizer remembers
-(`agentrl.trainer.model.digest`), so two trainers with one chain hold the same numbers, and came to them over the same data.
-"""
+"""A training step as the run's history has it: over which sequences of which groups, in which minibatches."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -36,20 +27,11 @@ class TrainedStep:
     """Which sequences each was made of. Every sequence of the batch is in one, also one that has nothing to teach."""
     optimizer_steps: Count
     """Steps that the optimizer took; it takes none for a gradient that is not finite."""
-    digest: str
-    """The digest of the state after the step."""
-    chain: str
 
     @property
     def group_ids(self) -> list[int]:
         """The groups of its batch."""
         return [group for group, _ in self.groups]
-
-    def follows(self, before: str) -> bool:
-        """Whether the step's own values and the chain `before` it give its chain."""
-        return self.chain == _chained(
-            before, self.step, self.groups, self.minibatches, self.optimizer_steps, self.digest
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as JSON."""
@@ -68,32 +50,18 @@ class TrainedStep:
 _READER = TypeAdapter(TrainedStep)
 
 
-def first_chain(model_digest: str) -> str:
-    """chain_0 of a run."""
-    return _hash(["model", model_digest])
-
-
 def trained_step(
-    before: str,
-    step: int,
-    groups: GroupSizes,
-    minibatches: Iterable[Iterable[tuple[int, int]]],
-    optimizer_steps: int,
-    digest: str,
+    step: int, groups: GroupSizes, minibatches: Iterable[Iterable[tuple[int, int]]], optimizer_steps: int
 ) -> TrainedStep:
-    """Return the step that follows another, with its digest chain.
+    """Return a step.
 
     Args:
-        before: The chain that it follows.
         step: Its number.
         groups: The ids of its groups, and how many sequences each had.
         minibatches: [minibatch][sequence] (group id, number of the sequence in the group).
         optimizer_steps: How many it took.
-        digest: Of the weights after it.
     """
-    compact = tuple(_compact(part) for part in minibatches)
-    chain = _chained(before, step, groups, compact, optimizer_steps, digest)
-    return TrainedStep(step, groups, compact, optimizer_steps, digest, chain)
+    return TrainedStep(step, groups, tuple(_compact(part) for part in minibatches), optimizer_steps)
 
 
 def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
@@ -114,21 +82,6 @@ def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
             if first < end:
                 yield f"sequence {first} of group {group} was trained on twice in step {trained.step}"
             end = max(end, last + 1)
-
-
-def _chained(
-    before: str,
-    step: int,
-    groups: GroupSizes,
-    minibatches: Sequence[Minibatch],
-    optimizer_steps: int,
-    digest: str,
-) -> str:
-    return _hash([before, step, groups, minibatches, optimizer_steps, digest])
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
 
 
 def _compact(part: Iterable[tuple[int, int]]) -> Minibatch:

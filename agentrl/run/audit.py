@@ -2,17 +2,13 @@
 
 The store's own transactions should make each of these claims true, whatever died and whenever. This checks them:
 
-    tables     they are those that agentrl makes, with their indices, and each value is of its column's type
     tasks      the numbers handed out have no gap; no task came twice in an epoch, and none is missing from a whole one;
                each is trained on, dropped with a reason, waiting to be trained on, or unfinished
     episodes   none finished twice; of a group that was trained on, every one finished or failed with an error
-    ledger     what the store says happened, entry by entry, is what its tables and the run's files hold
     batches    one for every step up to the newest checkpoint, none of them empty, each in one checkpoint; every sequence is in
-               one minibatch at most; the digest chain goes from the first to the last (`agentrl.rollout.training_history`); no token
-               was staler than the bound (docs/staleness.md)
-    checkpoints every one that is kept is whole by its checksums; its manifest says what the store says; the weights and the
-               optimizer on disk have the digest of the step's end; the optimizer itself counts as many steps as the batches
-    calls      each is what was kept, and a turn of an episode; or it belongs to one that has not ended, and none is missing
+               one minibatch at most; no token was staler than the bound (docs/staleness.md)
+    checkpoints every one that is kept is whole by its checksums, and counts as many optimizer steps as the batches up to it
+    calls      each is a turn of an episode, or belongs to one that has not ended
 """
 
 from __future__ import annotations
@@ -31,9 +27,7 @@ from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.machine.evidence import regular
 from agentrl.rollout.database import check_pages, open_database
 from agentrl.rollout.schema import SCHEMA_VERSION
-from agentrl.run.audit_ledger import wrong_ledger
-from agentrl.run.audit_tables import check_tables, wrong_objects
-from agentrl.run.audit_training import ReadState, some, stale_groups, wrong_batches, wrong_checkpoints
+from agentrl.run.audit_training import some, stale_groups, wrong_batches, wrong_checkpoints
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, whole_checkpoints
 
@@ -70,13 +64,11 @@ class Audit:
     violations: list[str] = field(default_factory=list)
 
 
-def audit(run_dir: Path, read_state: ReadState | None) -> Audit:
+def audit(run_dir: Path) -> Audit:
     """Examine a run, which may be going on. Nothing is left in its directory.
 
     Args:
         run_dir: The run's directory.
-        read_state: What reads the tensors of a checkpoint: `agentrl.trainer.model.checkpoint.read_state`. None: they are not looked at,
-            as where torch is not installed; the checksums of the files are.
 
     Returns:
         What became of everything.
@@ -92,10 +84,9 @@ def audit(run_dir: Path, read_state: ReadState | None) -> Audit:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
-        check_tables(db)
         check_no_evaluation(db, run_dir)
         found = _count(db, _violations(db, run_dir, present))
-        checkpoints = [*wrong_checkpoints(db, run_dir, read_state), *_wrong_at_url(db, run_dir)]
+        checkpoints = [*wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
         db.execute("COMMIT")
         found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
         return found
@@ -136,14 +127,12 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
 def _violations(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
     """Return what is wrong by the tables, and by the files beside them but for the checkpoints."""
     return [
-        *wrong_objects(db),
         *_wrong_tasks(db),
         *_wrong_episodes(db, run_dir),
         *wrong_batches(db),
         *stale_groups(db),
         *_wrong_references(db),
         *_unknown_checkpoints(db, present),
-        *wrong_ledger(db, run_dir),
     ]
 
 

@@ -1,23 +1,20 @@
-"""Audit training: batches, their digest chain and staleness, and the checkpoints on disk."""
+"""Audit training: batches and their staleness, and the checkpoints on disk."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from agentrl.config import config_of
-from agentrl.errors import CheckpointError, ConfigError, StoreError, one_line
+from agentrl.errors import CheckpointError, ConfigError, StoreError
 from agentrl.machine.evidence import stored_json
-from agentrl.rollout.batches import batches, first_chain
+from agentrl.rollout.batches import batches
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, unlisted_files
+from agentrl.rollout.manifest import check_files, unlisted_files
 from agentrl.rollout.stored_form import from_column
 from agentrl.rollout.training_history import TrainedStep, wrong_minibatches
-
-ReadState = Callable[[Path], StateOnDisk]
-"""Reads the tensors of a checkpoint: `agentrl.trainer.model.checkpoint.read_state`, which needs torch."""
 
 
 def wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
@@ -43,25 +40,19 @@ def wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
     for (step,) in db.execute("SELECT step FROM batches WHERE restart NOT IN (SELECT restart FROM restarts)"):
         yield f"the batch of step {step} was trained by a start of the run that the store does not know"
     try:
-        yield from _wrong_chain(db, [batch.trained for batch in batches(db)])
+        for batch in batches(db):
+            yield from _wrong_step(db, batch.trained)
     except StoreError as error:
         yield str(error)
 
 
-def _wrong_chain(db: sqlite3.Connection, trained: list[TrainedStep]) -> Iterator[str]:
-    chain = first_chain(db)
-    if bool(trained) and not chain:
-        yield "the digest of the model that the run began with is not recorded"
-    for one in trained:
-        if not one.follows(chain):
-            yield f"the digest chain breaks at step {one.step}: the step is not what followed the one before"
-        chain = one.chain
-        rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (one.step,)).fetchall()
-        if [group for (group,) in rows] != one.group_ids:
-            yield f"step {one.step} was trained on groups {some(one.group_ids)}, the store has others in its batch"
-        if one.optimizer_steps > len(one.minibatches):
-            yield f"step {one.step} took {one.optimizer_steps} optimizer steps over {len(one.minibatches)} minibatches"
-        yield from wrong_minibatches(one)
+def _wrong_step(db: sqlite3.Connection, one: TrainedStep) -> Iterator[str]:
+    rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (one.step,)).fetchall()
+    if [group for (group,) in rows] != one.group_ids:
+        yield f"step {one.step} was trained on groups {some(one.group_ids)}, the store has others in its batch"
+    if one.optimizer_steps > len(one.minibatches):
+        yield f"step {one.step} took {one.optimizer_steps} optimizer steps over {len(one.minibatches)} minibatches"
+    yield from wrong_minibatches(one)
 
 
 def stale_groups(db: sqlite3.Connection) -> Iterator[str]:
@@ -69,7 +60,7 @@ def stale_groups(db: sqlite3.Connection) -> Iterator[str]:
     try:
         bounds = [_bound(text) for (text,) in db.execute("SELECT config FROM restarts")]
     except (ConfigError, ValueError):
-        return  # of another version of agentrl, or not what was written, which the ledger tells
+        return  # of another version of agentrl
     if not bounds or None in bounds:
         return  # a greedy order has none
     bound = max(filter(None, bounds), default=0)
@@ -79,7 +70,7 @@ def stale_groups(db: sqlite3.Connection) -> Iterator[str]:
     )
     stalest: dict[int, int] = {}
     for group, step, versions in db.execute(tokens):
-        with suppress(ValueError, TypeError):  # which the digests tell
+        with suppress(ValueError, TypeError):
             stalest[group] = max(stalest.get(group, 0), step - 1 - min(from_column(versions)[::3], default=step))
     for group, staleness in sorted(stalest.items()):
         if staleness > bound:
@@ -92,44 +83,27 @@ def _bound(config: str) -> int | None:
     return StalenessGate(**own).bound
 
 
-def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path, read_state: ReadState | None) -> Iterator[tuple[int, str]]:
-    """Yield (step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be.
-
-    Args:
-        db: The store.
-        run_dir: The run's directory.
-        read_state: What reads the tensors of a checkpoint. None: they are not looked at, only the sums of the files.
-
-    Yields:
-        The step of a checkpoint, and what is wrong with it.
-    """
-    try:
-        trained = {batch.trained.step: batch.trained for batch in batches(db)}
-    except StoreError:
-        trained = {}  # which `wrong_batches` says
-    began = first_chain(db)
+def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
+    """Yield (step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be."""
     last = db.execute("SELECT MAX(step) FROM checkpoints WHERE damaged IS NULL").fetchone()[0] or 0
-    rows = db.execute("SELECT step, path, chain, kept, damaged FROM checkpoints ORDER BY step").fetchall()
-    for step, path, chain, kept, damaged in rows:
+    for step, path, kept, damaged in db.execute(
+        "SELECT step, path, kept, damaged FROM checkpoints ORDER BY step"
+    ).fetchall():
         if damaged is not None:
             if step > last:
                 yield (
                     step,
                     f"the checkpoint of step {step} is damaged ({damaged}); `resume=True` trains its batches again",
                 )
-            continue
-        if step not in trained or chain != trained[step].chain:
-            yield step, f"the checkpoint of step {step} has another digest chain than its batch"
-        if step == last and not kept:
+        elif step == last and not kept:
             yield step, f"the newest checkpoint, of step {step}, is not kept"
-        if kept:
-            for text in _wrong_files(run_dir / path, step, trained, began, read_state):
+        elif kept:
+            (taken,) = db.execute("SELECT SUM(optimizer_steps) FROM batches WHERE step <= ?", (step,)).fetchone()
+            for text in _wrong_files(run_dir / path, step, taken):
                 yield step, f"the checkpoint {path} {text}"
 
 
-def _wrong_files(
-    directory: Path, step: int, trained: dict[int, TrainedStep], began: str, read_state: ReadState | None
-) -> Iterator[str]:
+def _wrong_files(directory: Path, step: int, optimizer_steps: int) -> Iterator[str]:
     if not directory.is_dir():
         yield "is gone; `resume=True` goes on without it: from an older one, or from the model, through the recorded batches"
         return
@@ -143,40 +117,8 @@ def _wrong_files(
         yield f"holds {unlisted[0]}, which is not in its manifest"
     if manifest.step != step:
         yield f"is of step {manifest.step}, not {step}"
-        return
-    yield from _wrong_manifest(manifest, trained, began)
-    if read_state is not None:
-        yield from _wrong_state(directory, manifest, read_state)
-
-
-def _wrong_manifest(manifest: Manifest, trained: dict[int, TrainedStep], began: str) -> Iterator[str]:
-    expected = [trained[step] for step in sorted(trained) if step <= manifest.step]
-    if not expected or manifest.chain != expected[-1].chain:
-        yield f"has another digest chain than step {manifest.step} of the store"
-    if not expected or manifest.digest != expected[-1].digest:
-        yield f"has another digest than step {manifest.step} of the store"
-    count = len(manifest.history)
-    if list(manifest.history) != expected[len(expected) - count :]:
-        yield "has other steps in its manifest than the store"
-    before = expected[len(expected) - count - 1].chain if count < len(expected) else began
-    if manifest.since != before:
-        yield "goes on from another chain than the store has"
-    taken = sum(one.optimizer_steps for one in expected)
-    if manifest.optimizer_steps != taken:
-        yield f"has {manifest.optimizer_steps} optimizer steps in it, the batches up to it had {taken}"
-
-
-def _wrong_state(directory: Path, manifest: Manifest, read_state: ReadState) -> Iterator[str]:
-    try:
-        state = read_state(directory)
-    except Exception as error:  # whatever safetensors and torch make of it
-        yield f"cannot be read: {type(error).__name__}: {one_line(error)}"
-        return
-    if state.digest != manifest.digest:
-        yield "holds other weights, or another optimizer, than its manifest says"
-    counts = state.optimizer_counts
-    if counts - {manifest.optimizer_steps} or (manifest.optimizer_steps and not counts):
-        yield f"has an optimizer that took {some(sorted(counts))} steps, its manifest says {manifest.optimizer_steps}"
+    elif manifest.optimizer_steps != optimizer_steps:
+        yield f"has {manifest.optimizer_steps} optimizer steps in it, the batches up to it had {optimizer_steps}"
 
 
 def some(numbers: list[int]) -> str:

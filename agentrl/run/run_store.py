@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from agentrl.machine.disk import sync
 from agentrl.machine.evidence import stored_json
-from agentrl.machine.whole import write_whole
-from agentrl.rollout.ledger import file_digest
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import check_checkpoints, remove_unfinished
 
@@ -72,25 +68,3 @@ def _flat(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
     for name, value in settings.items():
         flat |= _flat(value, f"{prefix}.{name}") if isinstance(value, dict) else {f"{prefix}.{name}": value}
     return flat
-
-
-def write_noted(store: Store, path: Path, text: str) -> None:
-    """Write a file of the run directory, so that it is seen when others change it or take it away.
-
-    Args:
-        store: The run's, whose ledger gets the file's digest before and after.
-        path: The file.
-        text: What it is to hold.
-    """
-    content = text.encode()
-    holds = (len(content), hashlib.sha256(content).hexdigest())
-    store.note_writing(path, *holds)
-    write_whole(path, text)
-    store.note_file(path, *holds)
-
-
-def note_lines(store: Store, path: Path) -> None:
-    """Note what a growing file holds, if it is there, once the disk holds it: a checkpoint that is committed later has its lines."""
-    if path.exists():
-        sync(path)
-        store.note_file(path, *file_digest(path))

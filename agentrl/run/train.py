@@ -30,6 +30,7 @@ from agentrl.evaluation.figures import Evaluation
 from agentrl.machine.extras import check_extra
 from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
+from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, episode_alarms
 from agentrl.rollout.check_start import check_start
@@ -63,7 +64,7 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
-from agentrl.run.run_store import begin_store, known_tasks, write_noted
+from agentrl.run.run_store import begin_store, known_tasks
 from agentrl.run.step_figures import figures
 from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import TrainerClient, open_trainer
@@ -186,14 +187,9 @@ async def _open_store(start: _Start) -> Store:
     identity = f"{start.tasks.identity}, in groups of {config.rollout.group_size}"
     store = await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
     try:
-        await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
+        await in_thread(write_whole, run_dir / "config.json", config_text(config))
         if isinstance(start.tasks, DrawnTasks):
-            others = start.tasks.restore(await in_thread(store.read, task_history))
-            if others:
-                start.view.say(
-                    f"note: {len(others)} groups, the first of them group {others[0]}, were given other tasks than this version of "
-                    "agentrl would draw for them; they keep what they were given"
-                )
+            start.tasks.restore(await in_thread(store.read, task_history))
     except BaseException:
         store.close()
         raise
@@ -344,7 +340,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             staleness_bound=run.controller.gate.bound,
         )
     )
-    await in_thread(write_noted, store, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    await in_thread(write_whole, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 def processes_of(config: RunConfig) -> int:

@@ -51,8 +51,6 @@ class Weights:
 
     version: int
     path: Path
-    chain: str
-    """The chain of all that they were trained on (`agentrl.rollout.training_history`)."""
 
 
 class TrainerClient:
@@ -112,12 +110,12 @@ class TrainerClient:
         async with self._brought(checkpoint, self._started.hosts[:1]) as (there,):
             return await self._weights(await self._ask(op="load", checkpoint=str(there)))
 
-    async def step(self, groups: Sequence[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
+    async def step(self, groups: Sequence[int], after: int) -> tuple[Weights, TrainedStep, dict[str, float]]:
         """Train on some groups.
 
         Args:
             groups: Their ids.
-            after: The digest chain that the step follows.
+            after: The step that the trainer is at.
 
         Returns:
             The new weights, what they were trained on, and the step's metrics.
@@ -135,21 +133,19 @@ class TrainerClient:
         self.saving = reply["saving"]
         return await self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
-    async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
+    async def save(self, directory: Path, step: int) -> None:
         """Begin to write a checkpoint.
 
         Args:
             directory: Where.
             step: The step that the trainer is at.
-            chain: The digest chain after it.
-            since: The chain after which its history begins.
 
         Raises:
             TrainerStateError: The trainer holds anything else.
         """
         scratch = self._started.hosts[0].scratch
         there = directory if scratch is None else scratch / "checkpoints" / directory.name
-        await self._ask(op="save", directory=str(there), step=step, chain=chain, since=since)
+        await self._ask(op="save", directory=str(there), step=step)
         self.saving, self._written = True, None if scratch is None else (there, directory)
 
     async def saved(self) -> None:
@@ -282,7 +278,7 @@ class TrainerClient:
         host = self._started.hosts[0]
         with _of_host(host):
             path = await self._fetched.fetch(host, Path(reply["weights"]))
-        return Weights(reply["version"], path, reply["chain"])
+        return Weights(reply["version"], path)
 
     async def _read(self) -> str:
         line = await self._started.read_line(self._timeout_s)

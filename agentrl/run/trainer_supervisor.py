@@ -3,8 +3,8 @@
     step ─► batch is consumed ─► save (the trainer writes, and trains on) ─► commit: checkpoint and batches, in one transaction
 
 A trainer that dies, or that fails in the middle of a step, is started again from the last committed checkpoint and goes through
-the batches since in their order: the weights are then those that it had, and the rest of the run notices nothing. What a
-checkpoint contains is what its own manifest says; the run only checks that it is what it meant.
+the batches since in their order, and the rest of the run notices nothing. Each command says at which step the run takes the trainer
+to be, so that none is obeyed by one that has taken a step which the run did not learn of.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.rollout.manifest import Manifest, check_files, read_manifest
+from agentrl.rollout.manifest import check_files, read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.checkpoint_url import CheckpointUrl
@@ -49,7 +49,6 @@ MAX_FAILURES = 3
 @dataclass(frozen=True)
 class _Saving:
     step: int
-    chain: str
     directory: Path
 
 
@@ -73,16 +72,9 @@ class TrainerSupervisor:
         self._keep = keep
         self._say = say
         self._url = url
-        self._since = ""
-        """The chain of the newest whole checkpoint."""
         self._consumed: list[TrainedStep] = []
         """The steps that no whole checkpoint contains yet."""
         self._saving: _Saving | None = None
-
-    @property
-    def _chain(self) -> str:
-        """The chain of what the trainer holds, as far as the run knows."""
-        return self._consumed[-1].chain if self._consumed else self._since
 
     async def load(self) -> Weights:
         """Go on from the last whole checkpoint, or begin with the model as it is.
@@ -113,7 +105,7 @@ class TrainerSupervisor:
         """
         step = self.weights.version + 1
         try:
-            self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, self._chain))
+            self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, step - 1))
         except TrainerStateError as error:
             raise TrainerError(
                 f"step {step} failed {MAX_FAILURES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
@@ -133,7 +125,7 @@ class TrainerSupervisor:
             await self.commit()
 
     async def commit(self) -> None:
-        """Record the checkpoint that was begun, with the batches that its manifest says it contains, when it is written."""
+        """Record the checkpoint that was begun, with the batches that it contains, when it is written."""
         with anyio.CancelScope(shield=True):
             await self._commit(MAX_FAILURES)
 
@@ -168,8 +160,8 @@ class TrainerSupervisor:
         directory = checkpoint_directory(self._run_dir, step)
         with self._while_saving(step):
             await in_thread(self._store.begin_checkpoint, directory)
-            await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), failures)
-        self._saving = _Saving(step, self._chain, directory)
+            await self._ask(lambda: self.client.save(directory, step), failures)
+        self._saving = _Saving(step, directory)
 
     async def _commit(self, failures: int) -> None:
         if (saving := self._saving) is None:
@@ -179,13 +171,17 @@ class TrainerSupervisor:
         if self._saving is not saving:
             return  # the trainer died with it; the next checkpoint will contain its batches
         manifest = await in_thread(read_manifest, saving.directory)
-        self._check(manifest, saving)
+        if manifest.step != saving.step:
+            raise TrainerError(
+                f"{saving.directory} is of step {manifest.step} and not what was to be saved; it is not recorded, and its batches "
+                "wait in the store"
+            )
         if self._url is not None:
             await self._put(self._url, saving.directory)
-        groups = [trained.group_ids for trained in self._consumed if trained.step <= saving.step]
-        await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups)
-        self._saving, self._since = None, manifest.chain
-        self._consumed = [trained for trained in self._consumed if trained.step > manifest.step]
+        contained = [trained for trained in self._consumed if trained.step <= saving.step]
+        await in_thread(self._store.commit_checkpoint, saving.directory, saving.step, contained)
+        self._saving = None
+        self._consumed = [trained for trained in self._consumed if trained.step > saving.step]
         for old in await in_thread(self._store.forget_checkpoints, self._keep):
             await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
             if self._url is not None:
@@ -258,25 +254,17 @@ class TrainerSupervisor:
         recorded = [batch.trained for batch in await in_thread(self._store.batches, after)]
         again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
         weights = await self.client.load(checkpoint)
-        if checkpoint is None:
-            await in_thread(self._store.note_first_chain, weights.chain)
         if recorded:
             self._say(
                 f"training steps {after + 1} to {after + len(recorded)} again, on the batches that the store names"
             )
             if changed := await in_thread(changed_settings, self._store, after):
                 self._say(f"some of them were trained with other settings than they are now: {changed}")
-        since, consumed, same = weights.chain, [], True
+        consumed = []
         for before in again:
-            weights, trained, _ = await self.client.step(before.group_ids, weights.chain)
+            weights, trained, _ = await self.client.step(before.group_ids, weights.version)
             consumed.append(trained)
-            if same and trained.digest != before.digest:
-                same = False
-                self._say(
-                    f"step {trained.step}, taken again, gave weights that differ in their bits: sums on several threads, ranks or a GPU "
-                    "are rounded in any order, or settings have changed"
-                )
-        self.weights, self._since, self._consumed = weights, since, consumed
+        self.weights, self._consumed = weights, consumed
 
     async def _newest_whole(self) -> tuple[int, Path | None]:
         """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are set aside."""
@@ -304,14 +292,6 @@ class TrainerSupervisor:
             return False
         self._say(f"{directory.name} was damaged ({damaged}); it was fetched from {url.shown}")
         return True
-
-    @staticmethod
-    def _check(manifest: Manifest, saving: _Saving) -> None:
-        if (manifest.step, manifest.chain) != (saving.step, saving.chain):
-            raise TrainerError(
-                f"{saving.directory} is of step {manifest.step} and not what was to be saved; it is not recorded, and its batches "
-                "wait in the store"
-            )
 
     @contextmanager
     def _while_saving(self, step: int) -> Iterator[None]:

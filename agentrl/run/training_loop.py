@@ -27,13 +27,14 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
+from agentrl.machine.disk import sync
+from agentrl.machine.whole import write_whole
 from agentrl.rollout.alarms import AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.rewards import reward_figure
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import appending
-from agentrl.run.run_store import note_lines, write_noted
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
 
@@ -88,7 +89,7 @@ async def evaluate_held_out(
     )
     if when == "before training":
         text = json.dumps(result.to_json()) + "\n"
-        await in_thread(write_noted, run.store, run.run_dir / "eval_before.json", text)
+        await in_thread(write_whole, run.run_dir / "eval_before.json", text)
     return result
 
 
@@ -114,17 +115,10 @@ async def train_and_save(run: TrainingRun) -> None:
 
 
 async def _save_remaining(run: TrainingRun) -> str | None:
-    """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled. Returns why that was not done."""
+    """Checkpoint the last steps, also when the run is being cancelled. Returns why that was not done."""
     with anyio.CancelScope(shield=True):
-        unnoted: Exception | None = None
-        try:
-            await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
-        except (AgentRLError, OSError) as error:
-            unnoted = error
         lost = await run.trainer.save_remaining()
-    if lost is None and unnoted is not None:
-        raise unnoted
-    return lost
+    return lost  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
 async def _train(run: TrainingRun) -> None:
@@ -151,7 +145,7 @@ async def _train(run: TrainingRun) -> None:
             log.flush()
             view.on_step(record)
             if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
-                await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
+                await in_thread(sync, run.run_dir / "metrics.jsonl")  # a checkpoint has the lines of its steps
                 view.say(f"writing the checkpoint of step {view.step}")
                 with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
                     await run.trainer.checkpoint()

@@ -26,10 +26,9 @@ from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.workflow import Workflow
+from agentrl.run.audit import audit
 from agentrl.run.replay import replay
-from agentrl.run.retrain import retrain
 from agentrl.run.train import train
-from tests.whole_audit import audit
 
 
 def episode(
@@ -147,8 +146,6 @@ async def test_what_is_of_runs_alone_says_that_the_directory_is_of_an_evaluation
         await replay(path, added)
     with pytest.raises(StoreError, match="is of an evaluation"):
         await in_thread(audit, path)
-    with pytest.raises(StoreError, match="is of an evaluation"):
-        await retrain(path)
     for resume in (False, True):
         with pytest.raises(StoreError, match=r"is of an evaluation.*and a run needs another `run_dir`"):
             await train(RunConfig(run_dir=str(path)), workflow=always, tasks=[{}], resume=resume)

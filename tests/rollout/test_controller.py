@@ -604,7 +604,7 @@ async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_aga
             if "record" in spoilt:
                 store._db.execute("UPDATE episodes SET prompt_ids = ? WHERE id = ?", (ids[:3], episode))
             store._db.execute(
-                "INSERT INTO calls VALUES (0, 0, NULL, NULL, 'digest', 'id', 0, '[]', x'00', x'', x'', 'stop', 0, NULL, x'')"
+                "INSERT INTO calls VALUES (0, 0, NULL, NULL, 'digest', 'id', 0, '[]', x'00', x'', x'', 'stop', 0, NULL)"
             )
 
         await in_thread(damage)

@@ -21,7 +21,7 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sampling_order import choose
 from agentrl.rollout.store import Store
-from agentrl.rollout.task_history import GroupEnded, TaskDrawn, TaskEvent, task_history
+from agentrl.rollout.task_history import GivenTask, task_history
 
 ORDERS: list[dict[str, Any]] = [
     {"kind": "shuffled"},
@@ -43,25 +43,18 @@ def drawn_tasks(directory: Path, order: dict[str, Any], sizes: list[int], seed: 
     return tasks
 
 
-def play(tasks: DrawnTasks, choices: random.Random, groups: range) -> list[TaskEvent]:
-    """Draw groups that end in any order, some never; what happened, in order."""
-    events: list[TaskEvent] = []
-    open_groups: list[int] = []
+def play(tasks: DrawnTasks, choices: random.Random, groups: range) -> list[GivenTask]:
+    """Draw groups, of which some have ended before the next is drawn, in the order of their numbers; what a store has of them then."""
+    given: list[GivenTask] = []
     for group in groups:
         found = tasks.task_of_group(group)
         assert found is not None
-        events.append(TaskDrawn(group, found.epoch, found.index))
-        open_groups.append(group)
-        while open_groups and choices.random() < 0.5:
-            ended = open_groups.pop(choices.randrange(len(open_groups)))
-            mean = choices.choice([None, 0.0, 0.25, 0.5, 0.75, 1.0])
-            tasks.group_ended(ended, mean)
-            events.append(GroupEnded(events_index(events, ended), mean))
-    return events
-
-
-def events_index(events: list[TaskEvent], group: int) -> int:
-    return next(event.index for event in events if isinstance(event, TaskDrawn) and event.group_id == group)
+        ended = choices.random() < 0.8
+        mean = choices.choice([None, 0.0, 0.25, 0.5, 0.75, 1.0]) if ended else None
+        if ended:
+            tasks.group_ended(group, mean)
+        given.append(GivenTask(found.index, ended, mean))
+    return given
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: "-".join([order["kind"], str(len(order))]))
@@ -71,14 +64,14 @@ def events_index(events: list[TaskEvent], group: int) -> int:
     seed=st.integers(0, 99),
     first=st.integers(0, 40),
 )
-def test_a_restored_order_draws_what_the_one_before_would_have_drawn(
+def test_a_restored_order_has_the_groups_of_the_one_before_and_goes_on_as_it_would(
     tmp_path_factory: pytest.TempPathFactory, order: dict[str, Any], sizes: list[int], seed: int, first: int
 ) -> None:
     directory = tmp_path_factory.mktemp("tasks")
     before = drawn_tasks(directory, order, sizes, seed)
-    events = play(before, random.Random(seed), range(first))
+    given = play(before, random.Random(seed), range(first))
     after = drawn_tasks(directory, order, sizes, seed)
-    assert after.restore(events) == [], "every draw follows from the seed and what was known then"
+    after.restore(given)
     assert after.identity == before.identity
     assert [after.task_of_group(group) for group in range(first)] == [
         before.task_of_group(group) for group in range(first)
@@ -150,8 +143,8 @@ def finished(reward: float, token: int) -> Outcome:
     return Outcome(status="finished", reward=reward, record=record)
 
 
-def test_the_ledger_says_what_was_known_at_each_draw(tmp_path: Path) -> None:
-    """Two groups that end in the other order, a failed attempt, and an episode that is set aside and its group run again."""
+def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: Path) -> None:
+    """A failed attempt counts for nothing, nor does an episode that is set aside and its group run again."""
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart()
         for group, index in enumerate((4, 2)):
@@ -162,30 +155,19 @@ def test_the_ledger_says_what_was_known_at_each_draw(tmp_path: Path) -> None:
         store.close_group(1)
         store.close_group(0, rejected="all rewards are equal")
         store.open_group(2, 1, 2, version=5)
-        assert store.read(task_history) == [
-            TaskDrawn(0, 0, 4),
-            TaskDrawn(1, 0, 2),
-            GroupEnded(2, (0.2 + 0.1) / 2),
-            GroupEnded(4, 1.0),
-            TaskDrawn(2, 1, 2),
-        ]
+        known = [GivenTask(4, True, 1.0), GivenTask(2, True, (0.2 + 0.1) / 2), GivenTask(2, False, None)]
+        assert store.read(task_history) == known
         assert len(store.set_aside(vocabulary=10)) == 2, "the model has no token 99"
-        store.close_group(1, rejected="too few of its episodes finished")
-        assert store.read(task_history)[2:] == [
-            GroupEnded(2, (0.2 + 0.1) / 2),
-            GroupEnded(4, 1.0),
-            TaskDrawn(2, 1, 2),
-            GroupEnded(2, None),
-        ]
+        assert store.read(task_history)[1] == GivenTask(2, False, None)
 
 
-def test_the_record_goes_before_what_would_be_drawn_now(tmp_path: Path) -> None:
+def test_a_group_keeps_the_task_that_it_was_given(tmp_path: Path) -> None:
     tasks = drawn_tasks(tmp_path, {"kind": "difficulty"}, [50])
     drawn = tasks.task_of_group(0)
     assert drawn is not None
     given_then = (drawn.index + 1) % 50
     again = drawn_tasks(tmp_path, {"kind": "difficulty"}, [50])
-    assert again.restore([TaskDrawn(0, 0, given_then)]) == [0]
+    again.restore([GivenTask(given_then, False, None)])
     kept = again.task_of_group(0)
     assert kept is not None
     assert kept.index == given_then

@@ -19,7 +19,7 @@ from agentrl import Episode
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
-from tests.chains import commit
+from tests.checkpoints import commit
 from tests.rollout.hostile_run import call, open_controller
 from tests.scripted_engine import ScriptedEngine
 

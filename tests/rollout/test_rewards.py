@@ -26,7 +26,7 @@ from agentrl.rollout.rewards import (
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import group_seed
 from agentrl.run.step_figures import pooled_figure
-from tests.chains import commit
+from tests.checkpoints import commit
 from tests.rollout.test_controller import call, collect
 
 rewards = st.lists(st.floats(-1, 1), max_size=3)
@@ -141,10 +141,10 @@ def test_a_checkpoint_is_scored_by_the_groups_that_its_policy_sampled(tmp_path: 
         fill(store, 6, 6, [], ended=False)
         fill(store, 7, 6, [0.0, 0.0])
         for step in (2, 4, 6):
-            commit(store, step, tmp_path / str(step), [])
+            commit(store, step, tmp_path / str(step), [(step - 1, []), (step, [])])
             store.forget_checkpoints(keep=3)
         assert store.read(best_checkpoint) == {"step": 4, "reward": 0.75, "groups": 2}
-        commit(store, 8, tmp_path / "8", [])
+        commit(store, 8, tmp_path / "8", [(7, []), (8, [])])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "6", tmp_path / "2"]
         rows = store.read(lambda db: db.execute("SELECT step, reward_mean, reward_groups FROM checkpoints").fetchall())
     assert rows == [(2, 0.25, 2), (4, 0.75, 2), (6, 0.5, 2), (8, None, 0)]

@@ -15,12 +15,11 @@ from agentrl.errors import DiskError, StoreError
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import FinishReason, Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout import calls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall, PendingGroup
-from tests.chains import commit, manifest_of
+from tests.checkpoints import commit, trained
 
 
 def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
@@ -182,7 +181,6 @@ def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_aga
         assert store._db.execute("SELECT COUNT(*) FROM calls WHERE top_logprobs IS NOT NULL").fetchone() == (1,)
         (episode,) = store.episodes([0])
         assert episode.record.to_json() == record.to_json()
-        assert list(calls.wrong_calls(store._db)) == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,6 @@ def test_what_is_stored_of_an_episode_is_its_record_whatever_was_logged(tmp_path
         (episode,) = store.episodes([0])
         assert episode.record.to_json() == record.to_json()
         assert len(rows_of(store)) == 1
-        assert list(calls.wrong_calls(store._db)) == []
 
 
 def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> None:
@@ -251,39 +248,33 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path) -> None:
         assert store.kept_checkpoints() == [tmp_path / "2", tmp_path / "4"]
 
 
-def test_a_checkpoint_is_recorded_with_what_its_manifest_says_and_with_nothing_else(tmp_path: Path) -> None:
+def test_a_checkpoint_is_recorded_once_with_the_steps_since_the_one_before(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        store.note_first_chain("c0")
-        path = tmp_path / "step-1"
-        manifest = manifest_of(store, 1, [(1, [0])])
-        with pytest.raises(StoreError, match=r"step 1 was to train on groups \[1\], not on \[0\]"):
-            store.commit_checkpoint(path, manifest, [[1]])
-        with pytest.raises(StoreError, match="does not go on from what the store holds"):
-            store.commit_checkpoint(path, replace(manifest, since="elsewhere"), [[0]])
+        path, steps = tmp_path / "step-1", [trained(1, [0])]
+        for wrong in ([], [trained(2, [0])], [trained(1, [0]), trained(1, [0])]):
+            with pytest.raises(StoreError, match="does not go on from step 0, which the store holds"):
+                store.commit_checkpoint(path, 1, wrong)
         assert store.batches() == []
         for _ in range(2):  # whoever was cancelled while it was committed asks again
-            store.commit_checkpoint(path, manifest, [[0]])
+            store.commit_checkpoint(path, 1, steps)
         (batch,) = store.batches()
-        assert batch.trained == manifest.history[0]
-        with pytest.raises(StoreError, match="does not go on from what the store holds"):
-            store.commit_checkpoint(path, replace(manifest, chain="another"), [[0]])
-        with pytest.raises(StoreError, match="not the one that the run began with"):
-            store.note_first_chain("c1")
+        assert batch.trained == steps[0]
+        with pytest.raises(StoreError, match="group 0 of step 2 was not waiting to be trained on"):
+            store.commit_checkpoint(tmp_path / "step-2", 2, [trained(2, [0])])
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
         commit(store, 1, tmp_path / "step-1", [(1, [0])])
-        again = manifest_of(store, 2, [(2, [2])])
         commit(store, 2, tmp_path / "step-2", [(2, [2])])
         store.mark_damaged(2, "a byte has changed")
         assert store.last_checkpoint() == (1, tmp_path / "step-1")
         assert [batch.trained.group_ids for batch in store.batches(after=1)] == [[2]]
         states = [(group.id, group.state) for group in store.pending_groups()]
         assert states == [(1, "ready"), (2, "taken")], "what it was trained on stays used"
-        store.commit_checkpoint(tmp_path / "step-2", again, [[2]])
+        commit(store, 2, tmp_path / "step-2", [(2, [2])])
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
         assert [batch.trained.step for batch in store.batches()] == [1, 2]
 

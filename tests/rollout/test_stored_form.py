@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from agentrl.proxy import recorded_choices
 from agentrl.record.tokens import ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.rollout import calls
 from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
@@ -76,7 +75,6 @@ def test_any_record_comes_back_as_it_went_in(turns: list[dict[str, Any]], log: l
         (episode,) = store.episodes([0])
         assert episode.record.to_json() == record.to_json()
         assert store.logged_calls(0, 0) == []
-        assert list(calls.wrong_calls(store._db)) == []
 
 
 @given(st.lists(st.integers() | st.floats() | st.none() | st.booleans() | st.text(max_size=2), max_size=4))

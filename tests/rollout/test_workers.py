@@ -38,12 +38,12 @@ from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, Grew, Keep, Run, decode, encode
 from agentrl.rollout.worker_pool import WorkerRunner, share_of_worker
+from agentrl.run.audit import audit
 from agentrl.run.train import train
 from tests.components import wait_until
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 from tests.run.test_train import environment, left_behind, metrics
 from tests.tapped_server import TappedServer, tapped_server
-from tests.whole_audit import audit
 
 pytestmark = pytest.mark.anyio
 BOUND_S = 200  # starting a process takes seconds, and on a busy machine many

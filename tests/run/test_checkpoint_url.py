@@ -23,12 +23,12 @@ from agentrl.engine.launch import free_port
 from agentrl.errors import CheckpointError, ConfigError, TrainerError
 from agentrl.rollout.manifest import MANIFEST, check_files
 from agentrl.rollout.store import Store
+from agentrl.run.audit import audit
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.run_directory import checkpoint_directory, whole_checkpoints
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from tests.components import missing
 from tests.recorded_run import TrainerOfRun, batch, record_run, running
-from tests.whole_audit import audit
 
 pytestmark = pytest.mark.anyio
 MOTO = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl" / "moto" / "bin" / "moto_server"
@@ -244,10 +244,10 @@ def test_a_url_that_nothing_speaks_to_is_refused_before_anything_runs() -> None:
 def test_a_folder_is_a_url_too(tmp_path: Path) -> None:
     record_run(tmp_path / "run", steps=1)
     process = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
-    began = process.load(None)["chain"]
-    chain = process.step_on(batch(1))["chain"]
+    process.load(None)
+    process.step_on(batch(1))
     here = checkpoint_directory(tmp_path / "run", 1)
-    process.save(str(here), 1, chain, began)
+    process.save(str(here), 1)
     process.saved()
     url = CheckpointUrl((tmp_path / "far").as_uri(), "run")
     url.put(here)

@@ -18,15 +18,14 @@ from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.rollout.check_start import with_roles
 from agentrl.rollout.store import Store
+from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
-from agentrl.run.retrain import retrain
 from agentrl.run.run_directory import read_metrics
 from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
 from tests import run_program
 from tests.real_sglang import sglang_config
 from tests.run_program import ends_well, kill_at_step
-from tests.whole_audit import audit
 
 STEPS = 4
 PROGRAM = """
@@ -77,9 +76,6 @@ def test_two_roles_learn_opposite_things_and_their_checkpoint_answers_as_they_do
         (episode, *_) = store.episodes(store.batches()[-1].trained.group_ids)
     assert {turn.adapter for turn in episode.record.turns} == set(two_roles.WISHES)
 
-    again = anyio.run(retrain, run_dir)
-    assert (again.steps, again.same, again.wrong) == (STEPS, STEPS, False)
-
     (*_, checkpoint) = open_run(run_dir).checkpoints
     assert adapter_folders(checkpoint.path).keys() == set(two_roles.WISHES)
     served = load_config((), {}, model={"path": str(checkpoint.path)})  # the roles are those of the checkpoint
@@ -126,8 +122,6 @@ def test_a_killed_run_with_workers_goes_on_with_the_adapters_of_its_roles(tmp_pa
     assert compared
     assert max(compared) < 1e-3
     assert audit(run_dir).violations == []
-    again = anyio.run(retrain, run_dir)
-    assert (again.steps, again.same, again.wrong) == (4, 4, False)
 
 
 @pytest.mark.soak

@@ -13,7 +13,7 @@ from agentrl.errors import StoreError
 from agentrl.rollout.store import Store
 from agentrl.run.run_lock import check_run_dir
 from agentrl.run.run_store import begin_store, known_tasks
-from tests.chains import commit
+from tests.checkpoints import commit
 
 TASKS = "3 tasks"
 

@@ -18,13 +18,13 @@ from agentrl.errors import TrainerError
 from agentrl.rollout.manifest import MANIFEST, check_files
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
+from agentrl.run.audit import audit
 from agentrl.run.run_directory import checkpoint_directory, read_config
 from agentrl.run.trainer_client import TrainerClient
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from tests.components import missing
 from tests.other_machine import OtherMachine
 from tests.recorded_run import batch, record_run, trainer_of
-from tests.whole_audit import audit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(240)]
 RANKS = {"ranks": 2, "step_timeout_s": 60, "advantage": {"kind": "gae"}}
@@ -84,7 +84,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedStep]:
 async def take_steps(client: TrainerClient) -> list[TrainedStep]:
     weights, taken = await client.load(None), []
     for step in (1, 2, 3):
-        weights, trained, _ = await client.step(batch(step), weights.chain)
+        weights, trained, _ = await client.step(batch(step), weights.version)
         taken.append(trained)
     return taken
 

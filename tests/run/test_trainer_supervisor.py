@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,29 +22,37 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.manifest import read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
-from agentrl.run.retrain import retrain
+from agentrl.run.audit import audit
 from agentrl.trainer.command_loop import Commands
 from agentrl.trainer.policies import Policies
 from agentrl.trainer.step_metrics import importance_weight_quantiles
-from tests.recorded_run import TrainerOfRun, batch, record_run, running
-from tests.whole_audit import audit
+from tests.recorded_run import TrainerOfRun, batch, record_run, running, weights_digest
 
 pytestmark = pytest.mark.anyio
 
 
-def chains(run_dir: Path) -> list[str]:
+@dataclass(frozen=True)
+class Taken:
+    """A step, and the weights that it gave."""
+
+    trained: TrainedStep
+    weights: str
+
+
+def trained_in(run_dir: Path) -> list[TrainedStep]:
     with Store(run_dir / "store.sqlite") as store:
-        return [one.trained.chain for one in store.batches()]
+        return [one.trained for one in store.batches()]
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedStep]:
+def straight(tmp_path_factory: pytest.TempPathFactory) -> list[Taken]:
     """Four steps that nothing disturbs."""
     run_dir = tmp_path_factory.mktemp("straight") / "run"
     record_run(run_dir)
     process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)
-    return [TrainedStep.from_json(process.step_on(batch(step))["trained"]) for step in range(1, 5)]
+    replies = [process.step_on(batch(step)) for step in range(1, 5)]
+    return [Taken(TrainedStep.from_json(one["trained"]), weights_digest(Path(one["weights"]))) for one in replies]
 
 
 def fails_after(call: int, kind: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,25 +72,21 @@ def fails_after(call: int, kind: type, method: str, monkeypatch: pytest.MonkeyPa
 BOUNDARIES: dict[str, Callable[[pytest.MonkeyPatch, Path], None]] = {
     "memory, after the first optimizer step": lambda patch, _: fails_after(1, torch.optim.AdamW, "step", patch),
     "memory, after the second": lambda patch, _: fails_after(2, torch.optim.AdamW, "step", patch),
-    "the digest": lambda patch, _: fails_after(1, Policies, "digest", patch),
     "publishing": lambda patch, weights: (weights / "v2.partial").write_text("in the way") and None,
 }
 
 
 @pytest.mark.parametrize(
     "boundary",
-    [
-        pytest.param(name, marks=[pytest.mark.soak] * (name in ("memory, after the second", "the digest")))
-        for name in BOUNDARIES
-    ],
+    [pytest.param(name, marks=[pytest.mark.soak] * (name == "memory, after the second")) for name in BOUNDARIES],
 )
 def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
-    boundary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: list[TrainedStep]
+    boundary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: list[Taken]
 ) -> None:
     run_dir, weights = tmp_path / "run", tmp_path / "run" / "weights"
     record_run(run_dir)
     process = TrainerOfRun(run_dir, weights)
-    began = process.load(None)["chain"]
+    process.load(None)
     process.step_on(batch(1))
     with monkeypatch.context() as patch:
         BOUNDARIES[boundary](patch, weights)
@@ -91,8 +94,8 @@ def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
             process.step_on(batch(2))
     assert not process.consistent
     for command in (
-        lambda: process.save(str(tmp_path / "saved"), 1, straight[0].chain, began),
-        lambda: process.save(str(tmp_path / "saved"), 2, process.chain, began),
+        lambda: process.save(str(tmp_path / "saved"), 1),
+        lambda: process.save(str(tmp_path / "saved"), 2),
         lambda: process.step_on(batch(2)),
         lambda: process.load(None),
     ):
@@ -102,34 +105,30 @@ def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
     (weights / "v2.partial").unlink(missing_ok=True)
     again = TrainerOfRun(run_dir, weights)
     again.load(None)
-    assert [again.step_on(batch(step))["trained"] for step in (1, 2)] == [one.to_json() for one in straight[:2]]
+    assert [again.step_on(batch(step))["trained"] for step in (1, 2)] == [one.trained.to_json() for one in straight[:2]]
 
 
-def test_a_checkpoint_is_of_the_step_that_the_run_means_or_is_not_made(
-    tmp_path: Path, straight: list[TrainedStep]
-) -> None:
+def test_a_checkpoint_is_of_the_step_that_the_run_means_or_is_not_made(tmp_path: Path, straight: list[Taken]) -> None:
     record_run(tmp_path / "run")
     process = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
-    began = process.load(None)["chain"]
+    process.load(None)
     for step in (1, 2):
         process.step_on(batch(step))
-    for wrong in ((1, straight[0].chain, began), (1, straight[1].chain, began), (2, straight[1].chain, "unknown")):
-        with pytest.raises(TrainerStateError):
-            process.save(str(tmp_path / "saved"), *wrong)
-    with pytest.raises(TrainerStateError, match="finished step 2, which the run did not learn of"):
-        process.step_on(batch(2), after=straight[0].chain)
-    process.save(str(tmp_path / "saved"), 2, straight[1].chain, straight[0].chain)
+    with pytest.raises(TrainerStateError):
+        process.save(str(tmp_path / "saved"), 1)
+    with pytest.raises(TrainerStateError, match="the trainer is at step 2, and the run at step 1"):
+        process.step_on(batch(2), after=1)
+    process.save(str(tmp_path / "saved"), 2)
     process.saved()
     manifest = read_manifest(tmp_path / "saved")
-    assert (manifest.history, manifest.optimizer_steps) == ((straight[1],), 4)
+    assert (manifest.step, manifest.optimizer_steps) == (2, 4)
     resumed = TrainerOfRun(tmp_path / "run", tmp_path / "weights")
     resumed.load(str(tmp_path / "saved"))
-    assert [resumed.step_on(batch(step))["trained"] for step in (3, 4)] == [one.to_json() for one in straight[2:]]
+    for step in (3, 4):
+        assert weights_digest(Path(resumed.step_on(batch(step))["weights"])) == straight[step - 1].weights
 
 
-async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(
-    tmp_path: Path, straight: list[TrainedStep]
-) -> None:
+async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(tmp_path: Path, straight: list[Taken]) -> None:
     run_dir = tmp_path / "run"
     await in_thread(record_run, run_dir)
     blocked, said = run_dir / "weights" / "v2.partial", []
@@ -144,20 +143,20 @@ async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(
         await in_thread(blocked.write_text, "in the way")
         await trainer.step(batch(2))
         assert trainer.weights.version == 2
-        assert trainer.weights.chain == straight[1].chain
+        assert weights_digest(trainer.weights.path) == straight[1].weights
         assert "File exists" in said[0]
         await in_thread((run_dir / "weights" / "v3.partial").write_text, "in the way")
         with pytest.raises(TrainerError, match=r"step 3 failed 4 times: .*`resume=True` in"):
             await trainer.step(batch(3))
         await trainer.save_remaining()
-    assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
+    assert await in_thread(trained_in, run_dir) == [one.trained for one in straight[:2]]
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained, found.waiting) == ([], 4, 4)
 
 
 @pytest.mark.parametrize("left_when", ["it is taken", "its batch is not read yet"])
 async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
-    left_when: str, tmp_path: Path, straight: list[TrainedStep], monkeypatch: pytest.MonkeyPatch
+    left_when: str, tmp_path: Path, straight: list[Taken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does a second Ctrl-C leave the run, and an episode that raises KeyboardInterrupt. A batch that nobody waits for is gone."""
     run_dir = tmp_path / "run"
@@ -188,14 +187,14 @@ async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
                 tasks.cancel_scope.cancel()
             left.set()
             await trainer.save_remaining()
-    assert ["which the run did not learn of" in text for text in said] == ([True] if left_when == "it is taken" else [])
-    assert await in_thread(chains, run_dir) == [straight[0].chain]
+    assert ["and the run at step" in text for text in said] == ([True] if left_when == "it is taken" else [])
+    assert await in_thread(trained_in, run_dir) == [straight[0].trained]
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 2, 1)
 
 
 async def test_the_last_checkpoint_is_bounded_in_time_and_in_attempts_and_its_batches_wait(
-    tmp_path: Path, straight: list[TrainedStep], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, straight: list[Taken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs; and a trainer that dies whenever it writes."""
     run_dir = tmp_path / "run"
@@ -232,7 +231,7 @@ async def test_the_last_checkpoint_is_bounded_in_time_and_in_attempts_and_its_ba
 
 
 async def test_a_checkpoint_of_a_trainer_that_died_before_it_was_committed_is_not_left_on_the_disk(
-    tmp_path: Path, straight: list[TrainedStep]
+    tmp_path: Path, straight: list[Taken]
 ) -> None:
     run_dir = tmp_path / "run"
     await in_thread(record_run, run_dir)
@@ -257,7 +256,7 @@ async def test_a_checkpoint_of_a_trainer_that_died_before_it_was_committed_is_no
         await trainer.step(batch(2))
         await trainer.save_remaining()
         assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-000002"]
-    assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
+    assert await in_thread(trained_in, run_dir) == [one.trained for one in straight[:2]]
     assert (await in_thread(audit, run_dir)).violations == []
 
 
@@ -330,7 +329,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     ],
 )
 async def test_a_damaged_checkpoint_gives_way_to_an_older_one_and_is_made_again(
-    damage: str, tmp_path: Path, straight: list[TrainedStep]
+    damage: str, tmp_path: Path, straight: list[Taken]
 ) -> None:
     run_dir = tmp_path / "run"
     await in_thread(record_run, run_dir)
@@ -340,18 +339,18 @@ async def test_a_damaged_checkpoint_gives_way_to_an_older_one_and_is_made_again(
     assert (await in_thread(audit, run_dir)).violations != []
     said: list[str] = []
     async with running(run_dir, said.append) as trainer:
-        assert (trainer.weights.version, trainer.weights.chain) == (4, straight[3].chain)
+        assert (trainer.weights.version, weights_digest(trainer.weights.path)) == (4, straight[3].weights)
     assert said[0].startswith("the checkpoint of step 4 is damaged: ")
     assert said[1] == "training steps 3 to 4 again, on the batches that the store names"
     assert len(said) == 2
     assert (run_dir / "damaged" / "step-000004-1").exists() == (damage != "no directory"), "it is set aside"
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained, found.batches) == ([], 8, 4)
-    assert await in_thread(chains, run_dir) == [one.chain for one in straight]
+    assert await in_thread(trained_in, run_dir) == [one.trained for one in straight]
 
 
 async def test_without_a_whole_checkpoint_everything_is_trained_again_or_nothing_is(
-    tmp_path: Path, straight: list[TrainedStep]
+    tmp_path: Path, straight: list[Taken]
 ) -> None:
     run_dir = tmp_path / "run"
     await in_thread(record_run, run_dir)
@@ -363,7 +362,7 @@ async def test_without_a_whole_checkpoint_everything_is_trained_again_or_nothing
     config["trainer"]["step_timeout_s"] = 300.0
     await in_thread((run_dir / "config.json").write_text, json.dumps(config))
     async with running(run_dir, said.append) as trainer:
-        assert (trainer.weights.version, trainer.weights.chain) == (4, straight[3].chain)
+        assert (trainer.weights.version, weights_digest(trainer.weights.path)) == (4, straight[3].weights)
     assert said[-2:] == [
         "training steps 1 to 4 again, on the batches that the store names",
         "some of them were trained with other settings than they are now: trainer.step_timeout_s = 3600.0, now 300.0",
@@ -380,7 +379,7 @@ async def test_without_a_whole_checkpoint_everything_is_trained_again_or_nothing
 
 
 async def test_what_is_left_out_is_not_trained_on_and_trained_again_the_same(
-    tmp_path: Path, straight: list[TrainedStep]
+    tmp_path: Path, straight: list[Taken]
 ) -> None:
     """The weights are those of a run without it, whatever `rollout.trajectories` says later; and the store holds all of it."""
 
@@ -400,54 +399,11 @@ async def test_what_is_left_out_is_not_trained_on_and_trained_again_the_same(
     async with running(run_dir, pytest.fail) as trainer:
         await trainer.step(batch(2))
         await trainer.save_remaining()
-        assert trainer.weights.chain == straight[1].chain
-    found = await retrain(run_dir)
-    assert (found.same, found.steps, found.difference, found.wrong) == (2, 2, None, False)
+        assert weights_digest(trainer.weights.path) == straight[1].weights
     assert (await in_thread(audit, run_dir)).violations == []
     with await in_thread(partial(Store, run_dir / "store.sqlite", read_only=True)) as store:
         (first, *_) = await in_thread(store.episodes, batch(1))
     assert [turn.output_ids == [20, 21] for turn in first.record.turns] == [False, True]
-
-
-@pytest.mark.soak
-async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
-    """Over two restarts with settings of their own; and it finds a batch that was trained on otherwise than the store says."""
-    run_dir = tmp_path / "run"
-    await in_thread(record_run, run_dir)
-    async with running(run_dir, pytest.fail) as trainer:
-        await trainer.step(batch(1))
-        await trainer.save_remaining()
-    config = json.loads(await in_thread((run_dir / "config.json").read_text))
-    config["trainer"]["optimizer"]["lr"] = 5e-4
-    await in_thread((run_dir / "config.json").write_text, json.dumps(config))
-    async with running(run_dir, pytest.fail) as trainer:
-        for step in (2, 3):
-            await trainer.step(batch(step))
-        await trainer.save_remaining()
-    found = await retrain(run_dir)
-    assert (found.same, found.steps, found.difference, found.wrong) == (3, 3, None, False)
-
-    with sqlite3.connect(run_dir / "store.sqlite") as db:
-        db.execute("UPDATE episodes SET reward = reward * reward WHERE group_id = 4")
-    db.close()
-    found = await retrain(run_dir)
-    assert (found.same, found.steps, found.difference, found.wrong) == (2, 3, "weights", True)
-
-
-@pytest.mark.soak
-async def test_the_command_says_that_a_retraining_gave_other_weights(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    await in_thread(record_run, run_dir)
-    async with running(run_dir, pytest.fail) as trainer:
-        await trainer.step(batch(1))
-        await trainer.save_remaining()
-    with sqlite3.connect(run_dir / "store.sqlite") as db:
-        db.execute("UPDATE episodes SET reward = reward * reward WHERE group_id = 0")
-    db.close()
-    words = [sys.executable, "-m", "agentrl", "audit", str(run_dir), "--retrain"]
-    done = await in_thread(lambda: subprocess.run(words, capture_output=True, text=True, timeout=150))
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "is not what was stored" in done.stdout
 
 
 def test_quantiles_are_of_any_number_of_tokens() -> None:

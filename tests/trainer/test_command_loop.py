@@ -49,7 +49,7 @@ async def test_a_teacher_that_fails_on_rank_0_leaves_all_ranks_at_the_same_comma
             weights = await trainer.load(None)
             for _ in range(2):
                 with pytest.raises(TrainerError, match="gave no logprobs: ConnectError") as refused:
-                    await trainer.step(batch(1), weights.chain)
+                    await trainer.step(batch(1), weights.version)
                 assert not isinstance(refused.value, TrainerLostError)
             assert await trainer.weight_buckets()  # all ranks gather the weights
 

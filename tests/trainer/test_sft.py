@@ -155,5 +155,5 @@ def test_the_newest_checkpoint_is_the_one_of_the_largest_step(tmp_path: Path) ->
     path = _checkpoint(cast(Policy, policy), config)
     assert sorted(path.name for path in folder.iterdir()) == ["notes", "step-1000000", "step-999999"]
     for whole in (folder / "step-999999", path):
-        write_manifest(whole, Manifest(int(whole.name.removeprefix("step-")), 0, ""))
+        write_manifest(whole, Manifest(int(whole.name.removeprefix("step-")), 0))
     assert newest_checkpoint(tmp_path) == path

@@ -13,27 +13,24 @@ It is written to `NAME.partial` and renamed, so that it is there whole or not at
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from agentrl.engine.adapter import name_in_model, read_adapter
+from agentrl.engine.adapter import read_adapter
 from agentrl.engine.adapter_folders import ROLES, role_folders
 from agentrl.engine.protocol import ADAPTER_WEIGHTS
-from agentrl.errors import CheckpointError, ConfigError
+from agentrl.errors import ConfigError
 from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.whole import whole_directory
-from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, write_manifest
-from agentrl.rollout.training_history import TrainedStep
+from agentrl.rollout.manifest import Manifest, check_files, write_manifest
 from agentrl.trainer.model.critic import Critic
-from agentrl.trainer.model.digest import digest
 from agentrl.trainer.model.lora import base_weights, check_alpha, is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors
 
@@ -53,15 +50,6 @@ class PolicyState:
     model: Any
     optimizer: torch.optim.Optimizer
     critic: Critic | None = None
-
-    def named(self) -> dict[str, Tensor]:
-        """Return all that training changes, by name: the trained parameters, what their optimizer remembers, and the critic's."""
-        state = _named("model", trained_parameters(self.model))
-        state |= _named("optimizer", optimizer_state(self.model, self.optimizer))
-        if self.critic is not None:
-            state |= _named("critic.model", dict(self.critic.named_parameters()))
-            state |= _named("critic.optimizer", optimizer_state(self.critic, self.critic.optimizer))
-        return state
 
 
 States = Mapping[str, PolicyState]
@@ -91,13 +79,6 @@ def write_weights(models: Mapping[str, Any], directory: Path, ranks: Ranks) -> N
     ranks.broadcast_object(None)  # no rank goes on before the files are there
 
 
-def digest_of(states: States, ranks: Ranks) -> str:
-    """Return the digest of all that training changes (`agentrl.trainer.model.digest`)."""
-    return digest(
-        ((_prefix(role) + name, t) for role, state in states.items() for name, t in state.named().items()), ranks
-    )
-
-
 def _folder(directory: Path, role: str) -> Path:
     return directory / ROLES / role if role else directory
 
@@ -105,14 +86,6 @@ def _folder(directory: Path, role: str) -> Path:
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _prefix(role: str) -> str:
-    return f"{ROLES}.{role}." if role else ""
-
-
-def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -143,8 +116,6 @@ def snapshot_checkpoint(
     *,
     model_path: Path,
     step: int,
-    since: str,
-    history: Sequence[TrainedStep],
     ranks: Ranks,
 ) -> Callable[[], None]:
     """Copy all that a checkpoint holds. Rank 0 copies one full tensor after the other; the others do nothing more.
@@ -154,8 +125,6 @@ def snapshot_checkpoint(
         states: The policies.
         model_path: The model that training started from: what lies beside its weights is copied too.
         step: The policies' step.
-        since: The chain of the checkpoint from which `history` leads to this one.
-        history: The steps since then.
         ranks: The trainer's ranks; all must call it together.
 
     Returns:
@@ -169,10 +138,6 @@ def snapshot_checkpoint(
     manifest = Manifest(
         step=step,
         optimizer_steps=sum(optimizer_steps(state.optimizer) for state in states.values()),
-        digest=history[-1].digest if history else digest_of(states, ranks),
-        chain=history[-1].chain if history else since,
-        since=since,
-        history=tuple(history),
     )
     weights: dict[str, dict[str, Tensor]] = {}
     beside: dict[str, dict[str, dict[str, Tensor]]] = {}
@@ -245,8 +210,6 @@ def read_checkpoint(directory: Path, states: States, ranks: Ranks) -> Manifest:
             file = folder / "critic" / "model.safetensors"
             _read_all(dict(critic.named_parameters()), partial(load_file, file), file.parent, ranks)
             _read_optimizer_state(critic, critic.optimizer, folder / "critic" / "optimizer.safetensors", ranks)
-    if digest_of(states, ranks) != manifest.digest:
-        raise CheckpointError(f"{directory} holds other weights, or another optimizer, than its manifest says")
     return manifest
 
 
@@ -272,56 +235,6 @@ def _check_kind(directory: Path, states: States) -> None:
             )
         if state.critic is not None and not (_folder(directory, role) / "critic").is_dir():
             raise ConfigError(f'{directory} was trained without a critic, and `trainer.advantage.kind` = "gae" has one')
-
-
-def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield what a checkpoint holds of `trained_state`, one tensor at a time.
-
-    Args:
-        directory: The checkpoint.
-
-    Yields:
-        Names and tensors.
-    """
-    for role in _roles_in(directory):
-        folder, adapter = _folder(directory, role), _adapter_folder(directory, role) / ADAPTER_WEIGHTS
-        adapted = adapter.is_file()
-        files = {
-            "model": adapter if adapted else folder / "model.safetensors",
-            "optimizer": folder / "optimizer" / "state.safetensors",
-            "critic.model": folder / "critic" / "model.safetensors",
-            "critic.optimizer": folder / "critic" / "optimizer.safetensors",
-        }
-        for prefix, file in files.items():
-            if prefix.startswith("critic") and not file.is_file():
-                continue
-            with safe_open(file, "pt") as saved:
-                for name in saved.keys():  # noqa: SIM118
-                    own = name_in_model(name) if adapted and prefix == "model" else name
-                    yield f"{_prefix(role)}{prefix}.{own}", saved.get_tensor(name)
-
-
-def _roles_in(directory: Path) -> list[str]:
-    return list(role_folders(directory)) or [""]
-
-
-def read_state(directory: Path) -> StateOnDisk:
-    """Read what the tensors of a checkpoint say, with the digest that a trainer makes of them: what an audit compares.
-
-    Args:
-        directory: The checkpoint.
-
-    Returns:
-        The digest, and the steps that the optimizer counts.
-    """
-    counts: list[set[int]] = []  # [role]
-    for role in _roles_in(directory):
-        with safe_open(_folder(directory, role) / "optimizer" / "state.safetensors", "pt") as saved:
-            counts.append({int(saved.get_tensor(name)) for name in saved.keys() if name.endswith(".step")})  # noqa: SIM118
-    # Each role's optimizer counts its own steps, of which the manifest has the sum.
-    total = frozenset({sum(n for own in counts for n in own)} if any(counts) else ())
-    disagree = frozenset(n for own in counts if len(own) > 1 for n in own)
-    return StateOnDisk(digest(state_on_disk(directory), Ranks()), disagree or total)
 
 
 def read_published(model: nn.Module, directory: Path, ranks: Ranks) -> None:

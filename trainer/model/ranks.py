@@ -116,14 +116,6 @@ class Ranks:
         numbers: list[float] = total.tolist()
         return numbers
 
-    def all_reduce_integers(self, numbers: Sequence[int]) -> list[int]:
-        """Return integers below 2⁶⁴ added up over the ranks, exactly."""
-        if self.size == 1:
-            return list(numbers)
-        halves = torch.tensor([[number >> 32, number & 0xFFFFFFFF] for number in numbers], dtype=torch.int64)
-        dist.all_reduce(halves)
-        return [(high << 32) + low for high, low in halves.tolist()]
-
     def all_gather(self, values: Tensor) -> Tensor:
         """Return the [n] tensors of all ranks, n of each its own, end to end, on the CPU."""
         if self.size == 1:
