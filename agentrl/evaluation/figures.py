@@ -104,11 +104,12 @@ class Evaluation:
 
     def to_table(self) -> dict[str, str]:
         """Return the figures by their names, as text, in the order in which they are shown."""
+        counted = " and count as reward 0" if self.failed else ""
         return {
             "mean reward [95 %]": str(Interval(self.mean_reward, *self.mean_reward_95)),
             **{f"pass@{k}": str(chance) for k, chance in self.pass_at.items()},
             **{name: f"{value:.4g}" for name, value in self.metrics.items()},
-            "episodes": f"{len(self.episodes)}, of which {self.failed} failed; {self.duration_s:.2f} s each",
+            "episodes": f"{len(self.episodes)}, of which {self.failed} failed{counted}; {self.duration_s:.2f} s each",
         }
 
     def __repr__(self) -> str:

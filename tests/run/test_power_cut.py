@@ -116,8 +116,8 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
         prepare_run_dir(run_dir)
         write_config(settings)
         begin_store(run_dir, TASKS, "{}", resume=False).close()
-        return audit(run_dir, None).violations
-    wrong = audit(run_dir, None).violations if before else []
+        return audit(run_dir).violations
+    wrong = audit(run_dir).violations if before else []
     RunConfig.model_validate_json((run_dir / "config.json").read_text())
     check_run_dir(run_dir, resume=True)
     prepare_run_dir(run_dir)
@@ -138,7 +138,7 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
         if lost := set(range(1, step + 1)) - {row["step"] for row in read_metrics(run_dir)}:
             wrong.append(f"metrics.jsonl has no line of steps {lost}")
     left = sorted(path.name for path in (run_dir / "checkpoints").glob("*.partial"))
-    return wrong + left + audit(run_dir, None).violations
+    return wrong + left + audit(run_dir).violations
 
 
 def resumable(settings: RunConfig) -> bool:
