@@ -1,6 +1,6 @@
-"""An agent at work in a container, and an image of what it leaves there.
+"""An agent at work in a container, and a new container of the files that it leaves there.
 
-    open(spec) ─► a container: work(container) ─► state_after: an image of its files ─► who grades opens a new container of that image
+    open(spec) ─► a container: work(container) ─► an image of its state ─► container_after: a new container of that image, for the tests
 
 Of what the agent did, files alone reach its tests: no process, no variable of a shell. The image is removed when it is graded.
 """
@@ -10,27 +10,29 @@ from __future__ import annotations
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl import Episode
-from agentrl.errors import WorkflowError
+from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
 from agentrl.rollout.task_settings import Cpus, Disk, Megabytes, Seconds
 from agentrl.sandboxes.container import Container
 from agentrl.sandboxes.container_engine import ContainerSpec
-from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
+from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, installed_agents
 from agentrl.workflows.shell_agent import work_with_a_shell
 
+T = TypeVar("T")
 Open = Callable[[ContainerSpec], AbstractAsyncContextManager[Container]]
 """`episode.container`, or `open_container`."""
 Work = Callable[[Container], Awaitable[None]]
 SHOWN_CHARACTERS = 500
 """How much of an agent's last words an error shows."""
-_PATH = f'PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
+_PATH = f'export PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
 
 
 class AgentLimits(BaseModel):
@@ -50,19 +52,27 @@ class AgentLimits(BaseModel):
 
 
 @asynccontextmanager
-async def state_after(open_: Open, spec: ContainerSpec, work: Work) -> AsyncIterator[str | None]:
-    """Yield an image of what some work leaves in a container; None: nothing that a program can be started in.
+async def container_after(
+    open_: Open, spec: ContainerSpec, work: Work, then: ContainerSpec
+) -> AsyncIterator[Container | None]:
+    """Yield a new container of the files that some work leaves in one; None where no program can be started in them.
+
+    Args:
+        open_: Opens containers.
+        spec: The container of the work.
+        work: What is done there.
+        then: The new container; its image is the state that was left.
 
     Raises:
         SandboxError: No container can be opened, or its state cannot be kept.
-        SandboxLostError: The container ended.
+        SandboxLostError: A container ended.
     """
-    async with AsyncExitStack() as images:
+    async with AsyncExitStack() as stack:
         async with open_(spec) as container:
             await work(container)
             tried = await container.run(["sh", "-c", "exit 7"], timeout_s=30, user="0", cwd="/")
-            image = await images.enter_async_context(container.commit()) if tried.exit_code == 7 else None
-        yield image
+            image = await stack.enter_async_context(container.commit()) if tried.exit_code == 7 else None
+        yield None if image is None else await stack.enter_async_context(open_(replace(then, image=image)))
 
 
 async def let_agent_work(
@@ -72,8 +82,7 @@ async def let_agent_work(
     *,
     prompt: str,
     limits: AgentLimits,
-    folder: str | None = None,
-    setup: str = "",
+    begin: str = "",
 ) -> dict[str, float]:
     """Let an agent work until it ends, or its time or its calls are used up, and return how that was, as metrics.
 
@@ -83,8 +92,7 @@ async def let_agent_work(
         harness: The agent; None: "shell".
         prompt: What it is asked.
         limits: Of which the time, the calls and the turns count here.
-        folder: Where it begins; None: the container's.
-        setup: A line of sh that goes before it, and before each command of "shell".
+        begin: A line of sh that goes before it, and before each command of "shell".
 
     Raises:
         SandboxError: The image has no python3, by which an agent reaches the model.
@@ -93,41 +101,47 @@ async def let_agent_work(
     """
     if harness is None:
         return await work_with_a_shell(
-            episode,
-            container,
-            prompt=prompt,
-            folder=folder,
-            setup=setup,
-            timeout_s=limits.timeout_s,
-            max_turns=limits.max_turns,
+            episode, container, prompt=prompt, begin=begin, timeout_s=limits.timeout_s, max_turns=limits.max_turns
         )
-    begin = f"{setup}\nexport {_PATH}"
-    found = await container.run(["sh", "-c", f"{begin}; command -v {shlex.quote(harness.program)}"], cwd=folder)
-    if not found.ok:
+    begin = f"{begin}\n{_PATH}\n"
+    program = shlex.quote(harness.program)
+    if not (await container.run(["sh", "-c", f"{begin}command -v {program}"])).ok:
         raise WorkflowError(
             f"the harness needs the program {harness.program!r}, which is neither in the image {container.spec.image!r} nor in "
             f"{installed_agents()}: {harness.install}"
         )
     extra = {name: value.replace("{model}", episode.model) for name, value in harness.environment.items()}
-    done = await run_with_model(
+    done, calls = await run_with_model(
         container,
-        ["sh", "-c", f"{begin}; {harness.command}"],
+        ["sh", "-c", begin + harness.command],
         base_url=episode.base_url,
         api_key=episode.api_key,
         env={**model_environment("{url}", INSIDE_KEY, episode.model), **extra},
-        cwd=folder,
         stdin=prompt.encode(),
         timeout_s=limits.timeout_s,
         max_requests=limits.calls,
     )
     await container.check_alive()
-    _check_asked(harness, done)
-    calls_used_up = done.requests > limits.calls
+    code = done.exit_code if done else None
+    if done and not calls.requests:
+        how = "its time" if code is None else f"exit code {code}"
+        printed = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
+        raise WorkflowError(
+            f"the agent {harness.program!r} ended with {how} and never asked the model; at its end it said: {printed[-SHOWN_CHARACTERS:]!r}"
+        )
+    if calls.refusal and not calls.replies:  # nothing that the policy did: it has said nothing
+        raise WorkflowError(
+            f"the agent {harness.program!r} got no reply from the model, which refused what it asked ({calls.refusal}). The server must "
+            "speak the agent's API, and the model's context must hold its prompt: docs/clients.md"
+        )
+    answer = done.stdout if done else b""
+    if harness.answer is not None:
+        answer = (await container.run(["sh", "-c", f'cat "$HOME"/{shlex.quote(harness.answer)}'])).stdout
     return {
-        "answered": float(bool(await _answer(container, harness, done))),
-        "timed_out": float(done.exit_code is None and not calls_used_up),
-        "calls_used_up": float(calls_used_up),
-        "exit_code": float(-1 if done.exit_code is None else done.exit_code),
+        "answered": float(bool(answer.strip())),
+        "timed_out": float(done is not None and code is None),
+        "calls_used_up": float(done is None),
+        "exit_code": float(-1 if code is None else code),
     }
 
 
@@ -137,23 +151,15 @@ async def agents_shown(harness: Harness | None) -> Mapping[str, str]:
     return {AGENTS_INSIDE: str(agents)} if harness is not None and await in_thread(agents.is_dir) else {}
 
 
-def _check_asked(harness: Harness, done: CommandResult) -> None:
-    if not done.requests:
-        how = "its time" if done.exit_code is None else f"exit code {done.exit_code}"
-        raise WorkflowError(
-            f"the agent {harness.program!r} ended with {how} and never asked the model; at its end it said: "
-            f"{(done.stderr.strip() or done.stdout.strip())[-SHOWN_CHARACTERS:]!r}"
-        )
-    if done.refusal and not done.replies:  # nothing that the policy did: it has said nothing
-        raise WorkflowError(
-            f"the agent {harness.program!r} got no reply from the model, which refused what it asked ({done.refusal}). The server must "
-            "speak the agent's API, and the model's context must hold its prompt: docs/clients.md"
-        )
+async def if_there(reading: Awaitable[T]) -> T | None:
+    """Return what is read of a container; None where it is not there, or too much.
 
-
-async def _answer(container: Container, harness: Harness, done: CommandResult) -> str:
-    """Return what the agent said last; empty where it said nothing."""
-    if harness.answer is None:
-        return done.stdout.strip()
-    said = await container.run(["sh", "-c", f'cat "$HOME"/{shlex.quote(harness.answer)}'])
-    return said.stdout.decode(errors="replace").strip()
+    Raises:
+        SandboxLostError: The container ended.
+    """
+    try:
+        return await reading
+    except SandboxLostError:
+        raise
+    except SandboxError:
+        return None

@@ -18,7 +18,7 @@ reward is 1 where every test that decides passes, else 0; with "partial": true, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -32,20 +32,13 @@ from agentrl.sandboxes.container import Container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.readiness import missing_images
 from agentrl.sandboxes.seams import DEFAULT_IMAGE
-from agentrl.workflows.agent_work import AgentLimits, Open, Work, agents_shown, let_agent_work, state_after
+from agentrl.workflows.agent_work import AgentLimits, Open, Work, agents_shown, container_after, let_agent_work
 from agentrl.workflows.harnesses import NamedHarness
-from agentrl.workflows.hidden_tests import (
-    HiddenTests,
-    Overlay,
-    TestsResult,
-    check_tests_run,
-    lay_over,
-    patched,
-    run_hidden_tests,
-)
+from agentrl.workflows.hidden_tests import HiddenTests, check_tests_run, lay_over, patched, run_hidden_tests
 from agentrl.workflows.repository import Repository, missing_repositories
 
 WORKSPACE = "/workspace"
+"""Where a repository is put whose task names no folder."""
 
 
 class HarnessTask(BaseModel):
@@ -85,23 +78,65 @@ class HarnessTask(BaseModel):
         return [*await in_thread(missing_repositories, repositories), *await missing_images(images)]
 
     @property
-    def folder(self) -> str | None:
-        """The folder of the repository; None: the image's."""
-        return self.workdir or (WORKSPACE if self.repository is not None else None)
+    def has_solution(self) -> bool:
+        """Whether there is a reference solution."""
+        return bool(self.solution)
 
-    @property
-    def spec(self) -> ContainerSpec:
-        """The container of the agent."""
+    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str] | None = None) -> tuple[Reward, str]:
+        """Let `work` be done on the repository, and return the reward of what that leaves, and the end of what the tests printed.
+
+        Args:
+            open_: Opens containers.
+            work: What is done.
+            folders: Folders of this machine that it sees.
+
+        Raises:
+            SandboxError: No container can be had, or the tests cannot be run in the image.
+            SandboxLostError: A container ended.
+            TaskFileError: The test patch does not apply.
+        """
+        folder, overlay = "", dict[str, bytes | None]()
         limits = self.limits
-        return ContainerSpec(
+        spec = ContainerSpec(
             image=self.image,
             user=self.user,
             network=self.network,
             memory_mb=limits.memory_mb,
             cpus=limits.cpus,
             disk_mb=limits.disk_mb,
-            workdir=self.workdir,
+            workdir=self.workdir or (WORKSPACE if self.repository is not None else None),
         )
+
+        async def prepare_and_work(container: Container) -> None:
+            nonlocal folder
+            folder = await folder_of(container)
+            if self.repository is not None:
+                await container.unpack(await in_thread(self.repository.packed), folder)
+                owner = (await container.run(["id", "-u"])).stdout.decode().strip()
+                await container.run(["chown", "-R", owner, folder], user="0", cwd="/")
+            overlay.update(await patched(self.tests.patch, container, folder))
+            overlay.update({path: text.encode() for path, text in self.tests.files.items()})
+            await check_tests_run(self.tests, container, self.setup)
+            await work(container)
+
+        async with container_after(open_, replace(spec, folders=folders or {}), prepare_and_work, spec) as container:
+            share, printed = 0.0, ""
+            if container is not None:
+                await lay_over(overlay, container, folder)
+                share, printed = await run_hidden_tests(self.tests, container, self.setup)
+        metrics = {"tests_passed": share, "files_lost": float(container is None)}
+        return Reward(share if self.partial else float(share == 1), metrics), printed
+
+    async def solve(self, container: Container) -> str:
+        """Apply the solution.
+
+        Raises:
+            SandboxLostError: The container ended.
+            TaskFileError: The patch does not apply.
+        """
+        folder = await folder_of(container)
+        await lay_over(await patched(self.solution, container, folder), container, folder)
+        return ""
 
 
 async def run(episode: Episode[HarnessTask]) -> Reward:
@@ -118,51 +153,18 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
     async def work(container: Container) -> None:
         metrics.update(
             await let_agent_work(
-                episode,
-                container,
-                task.harness,
-                prompt=task.prompt,
-                limits=task.limits,
-                folder=task.folder,
-                setup=task.setup,
+                episode, container, task.harness, prompt=task.prompt, limits=task.limits, begin=task.setup
             )
         )
 
-    result = await attempt(task, episode.container, work, replace(task.spec, folders=await agents_shown(task.harness)))
-    metrics |= {"tests_passed": result.passed / max(result.total, 1), "files_lost": float(not result.total)}
-    return Reward(metrics["tests_passed"] if task.partial else float(result.all_passed), metrics)
+    reward, _ = await task.attempt(episode.container, work, await agents_shown(task.harness))
+    return Reward(reward.value, {**metrics, **reward.metrics})
 
 
-async def attempt(task: HarnessTask, open_: Open, work: Work, spec: ContainerSpec) -> TestsResult:
-    """Let `work` be done on the repository of a task, and return how many of its tests pass on what that leaves.
+async def folder_of(container: Container) -> str:
+    """Return the folder of the repository in a container.
 
     Raises:
-        SandboxError: No container can be had, or the tests cannot be run in the image.
-        SandboxLostError: A container ended.
-        TaskFileError: The test patch does not apply.
+        SandboxLostError: The container ended.
     """
-    folder, overlay = "", Overlay({}, ())
-
-    async def prepare_and_work(container: Container) -> None:
-        nonlocal folder, overlay
-        if task.repository is not None:
-            await _put_repository(task.repository, container, task.folder or WORKSPACE)
-        folder = task.folder or (await container.run(["pwd"])).stdout.decode().strip()
-        overlay = await patched(task.tests.patch, container, folder)
-        await check_tests_run(task.tests, container, folder, task.setup)
-        await work(container)
-
-    async with state_after(open_, spec, prepare_and_work) as image:
-        if image is None:
-            return TestsResult(0, 0)
-        async with open_(replace(spec, image=image, folders={})) as container:
-            await lay_over(replace(overlay, files={**overlay.files, **task.tests.files}), container, folder)
-            return await run_hidden_tests(task.tests, container, folder, task.setup)
-
-
-async def _put_repository(repository: Repository, container: Container, folder: str) -> None:
-    packed = await in_thread(repository.packed)
-    await container.run(["mkdir", "-p", folder], user="0", cwd="/")
-    await container.unpack(packed, folder)
-    owner = (await container.run(["id", "-u"], cwd="/")).stdout.decode().strip()
-    await container.run(["chown", "-R", owner, folder], user="0", cwd="/")
+    return (await container.run(["pwd"])).stdout.decode().strip()

@@ -13,20 +13,20 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agentrl.errors import SandboxError, SandboxLostError, TaskFileError, one_line
+from agentrl.errors import SandboxError, TaskFileError, one_line
 from agentrl.machine.git import run_git
 from agentrl.sandboxes.container import Container
+from agentrl.workflows.agent_work import if_there
 from agentrl.workflows.repository import Files, pack, relative_path
 
 PYTEST = ("python3", "-m", "pytest", "-rA", "--tb=no", "--show-capture=no", "-p", "no:cacheprovider")
-CHECK_TIMEOUT_S = 60.0
 OUTPUT_MB = 16.0
+SHOWN_CHARACTERS = 2000
 _NO_REPOSITORY = {"GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 _PATCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+?)\s*$", re.MULTILINE)
 _OUTCOMES = (
@@ -36,6 +36,9 @@ _OUTCOMES = (
 )
 """Lines of `pytest -rA`, of `unittest -v`, and of sympy's own runner."""
 _GOOD = {"PASSED", "XFAIL", "ok", "expected failure"}
+
+Overlay = Mapping[str, bytes | None]
+"""Files that are laid over a repository, by path; None: it is removed."""
 
 
 class HiddenTests(BaseModel):
@@ -77,29 +80,6 @@ def paths_of(patch: str) -> list[str]:
     return list(dict.fromkeys(_PATCHED.findall(patch)))
 
 
-@dataclass(frozen=True)
-class Overlay:
-    """Files that are laid over a repository, and those that are removed from it."""
-
-    files: Mapping[str, str]
-    removed: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class TestsResult:
-    """How many of the tests that decide passed, the first that did not, and the end of what was printed."""
-
-    passed: int
-    total: int
-    not_passed: tuple[str, ...] = ()
-    said: str = ""
-
-    @property
-    def all_passed(self) -> bool:
-        """Whether there were tests, and each passed."""
-        return 0 < self.total == self.passed
-
-
 async def patched(patch: str, container: Container, folder: str) -> Overlay:
     """Return what a patch makes of the files of a container, which stay as they are.
 
@@ -107,31 +87,28 @@ async def patched(patch: str, container: Container, folder: str) -> Overlay:
         TaskFileError: The patch does not apply.
         SandboxLostError: The container has ended.
     """
-    paths, found = paths_of(patch), dict[str, bytes]()
-    for path in paths:
-        try:
-            found[path] = await container.read(f"{folder}/{path}")
-        except SandboxLostError:
-            raise
-        except SandboxError:
-            continue  # the patch makes it
+    paths = paths_of(patch)
+    found = {path: await if_there(container.read(f"{folder}/{path}")) for path in paths}
 
-    def apply() -> dict[str, str]:
+    def apply() -> Overlay:
         with tempfile.TemporaryDirectory(prefix="agentrl-patch-") as here:
+            files = {path: Path(here, path) for path in paths}
             for path, data in found.items():
-                Path(here, path).parent.mkdir(parents=True, exist_ok=True)
-                Path(here, path).write_bytes(data)
+                if data is not None:  # else the patch makes it
+                    files[path].parent.mkdir(parents=True, exist_ok=True)
+                    files[path].write_bytes(data)
             try:
                 run_git(Path(here), "apply", "--whitespace=nowarn", "-", stdin=patch, **_NO_REPOSITORY)
             except OSError as error:
                 raise TaskFileError(
                     f"a patch does not apply to {folder} of the image {container.spec.image}: {one_line(error)}"
                 ) from error
-            there = {path: Path(here, path) for path in paths}
-            return {path: _text(file) for path, file in there.items() if file.is_file() and not file.is_symlink()}
+            return {
+                path: file.read_bytes() if file.is_file() and not file.is_symlink() else None
+                for path, file in files.items()
+            }
 
-    made = await in_thread(apply) if patch.strip() else {}
-    return Overlay(made, tuple(path for path in paths if path not in made))
+    return await in_thread(apply) if patch.strip() else {}
 
 
 async def lay_over(overlay: Overlay, container: Container, folder: str) -> None:
@@ -141,20 +118,19 @@ async def lay_over(overlay: Overlay, container: Container, folder: str) -> None:
         SandboxError: They cannot be put there.
         SandboxLostError: The container has ended.
     """
-    paths = [f"{folder}/{path}" for path in (*overlay.files, *overlay.removed)]
-    await container.run(["rm", "-rf", *paths], user="0", cwd="/")
+    await container.run(["rm", "-rf", *(f"{folder}/{path}" for path in overlay)], user="0", cwd="/")
     await container.run(["mkdir", "-p", folder], user="0", cwd="/")
-    await container.unpack(pack(overlay.files), folder)
+    await container.unpack(pack({path: data for path, data in overlay.items() if data is not None}), folder)
 
 
-async def check_tests_run(tests: HiddenTests, container: Container, folder: str, setup: str) -> None:
+async def check_tests_run(tests: HiddenTests, container: Container, begin: str) -> None:
     """Check, before an agent is there, that the program of the tests is.
 
     Raises:
         SandboxError: It is not.
     """
     words = ["sh", "-c", 'command -v "$0"', tests.command[0]] if tests.command else [*PYTEST[:3], "--version"]
-    done = await container.run(with_setup(setup, words), cwd=folder, timeout_s=CHECK_TIMEOUT_S)
+    done = await container.run(after(begin, words))
     if not done.ok:
         missing = f"no program {tests.command[0]!r}" if tests.command else "no python3 that imports pytest"
         said = one_line(done.stderr.decode(errors="replace"), 200)
@@ -163,31 +139,27 @@ async def check_tests_run(tests: HiddenTests, container: Container, folder: str,
         )
 
 
-async def run_hidden_tests(tests: HiddenTests, container: Container, folder: str, setup: str) -> TestsResult:
-    """Run the tests, and return which passed.
+async def run_hidden_tests(tests: HiddenTests, container: Container, begin: str) -> tuple[float, str]:
+    """Run the tests, and return the share of those that decide which passed, and the end of what was printed.
 
     Args:
         tests: The tests.
         container: A new container of the state that an agent left, with their files laid over it.
-        folder: The repository in it.
-        setup: A line of sh that goes before.
+        begin: A line of sh that goes before.
 
     Raises:
         SandboxLostError: The container has ended.
     """
-    command = tests.command or [*PYTEST, *tests.test_files]
-    done = await container.run(with_setup(setup, command), cwd=folder, timeout_s=tests.timeout_s, output_mb=OUTPUT_MB)
+    command = after(begin, tests.command or [*PYTEST, *tests.test_files])
+    done = await container.run(command, timeout_s=tests.timeout_s, output_mb=OUTPUT_MB)
     await container.check_alive()
     printed = (done.stdout + done.stderr).decode(errors="replace")
     if not tests.must_pass:
-        return TestsResult(int(done.ok), 1, said=printed[-2000:])
+        return float(done.ok), printed[-SHOWN_CHARACTERS:]
     outcomes = outcomes_of(printed)
-    failed = tuple(test for test in tests.must_pass if not _has_passed(test, outcomes))
-    return TestsResult(len(tests.must_pass) - len(failed), len(tests.must_pass), failed[:3], printed[-2000:])
-
-
-def _text(file: Path) -> str:
-    return file.read_bytes().decode(errors="surrogateescape")
+    failed = [test for test in tests.must_pass if not _has_passed(test, outcomes)]
+    share = 1 - len(failed) / len(tests.must_pass)
+    return share, f"not passed: {', '.join(failed[:3])} | {printed[-SHOWN_CHARACTERS:]}"
 
 
 def outcomes_of(printed: str) -> dict[str, bool]:
@@ -208,6 +180,6 @@ def _has_passed(test: str, outcomes: Mapping[str, bool]) -> bool:
     return bool(cut) and all(cut)
 
 
-def with_setup(setup: str, command: list[str]) -> list[str]:
-    """Return a command that begins with a line of sh."""
-    return ["sh", "-c", f'{setup}\nexec "$@"', "sh", *command] if setup else command
+def after(begin: str, command: list[str]) -> list[str]:
+    """Return a command that a line of sh goes before."""
+    return ["sh", "-c", f'{begin}\nexec "$@"', "sh", *command]

@@ -8,13 +8,12 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from shutil import which
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from agentrl.errors import ConfigError, one_line
-from agentrl.machine.git import NO_GIT, run_git
+from agentrl.machine.git import run_git
 
 
 def relative_path(path: str) -> str:
@@ -65,29 +64,29 @@ class Repository(BaseModel):
             ConfigError: They cannot be read.
         """
         if self.files is not None:
-            return pack(self.files)
+            return pack({path: text.encode() for path, text in self.files.items()})
         if self.git is not None:
             return _archive(self.git, self.commit)
         assert self.folder is not None
-        return _pack_folder(self.folder)
+        if not self.folder.is_dir():
+            raise ConfigError(_no_folder(self.folder))
+        return pack_folder(self.folder)
 
 
 def missing_repositories(repositories: Iterable[Repository]) -> list[str]:
     """Return what of some repositories is not on this machine, each with its remedy: folders, git, commits."""
     folders: dict[Path, None] = {}
-    commits: dict[Path, dict[str, None]] = {}
+    commits: dict[Path, list[str]] = {}
     for one in repositories:
         if one.folder is not None:
             folders[one.folder] = None
         if one.git is not None:
-            commits.setdefault(one.git, {})[one.commit] = None
+            commits.setdefault(one.git, []).append(one.commit)
     missing = [_no_folder(folder) for folder in folders if not folder.is_dir()]
-    if commits and which("git") is None:
-        return [*missing, f"{len(commits)} tasks' repositories are read by git (repository.git), and {NO_GIT}"]
     for repository, named in commits.items():
-        asked = [f"{commit}^{{commit}}" for commit in named]
+        asked = "".join(f"{commit}^{{commit}}\n" for commit in named)
         try:
-            found = run_git(repository, "cat-file", "--batch-check", stdin="\n".join(asked) + "\n").decode()
+            found = run_git(repository, "cat-file", "--batch-check", stdin=asked).decode()
         except OSError as error:
             missing.append(
                 f"repository.git = {str(repository)!r}: {one_line(error)}; clone it there, or correct the path"
@@ -101,14 +100,13 @@ def missing_repositories(repositories: Iterable[Repository]) -> list[str]:
     return missing
 
 
-def pack(files: Mapping[str, str]) -> bytes:
-    """Return texts as a tar archive."""
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return files as a tar archive. Scripts that begin with #! can be run."""
     result = io.BytesIO()
     with tarfile.open(fileobj=result, mode="w") as packed:
-        for path, text in files.items():
-            data = text.encode(errors="surrogateescape")
+        for path, data in files.items():
             info = tarfile.TarInfo(path)
-            info.size, info.mode = len(data), 0o755 if text.startswith("#!") else 0o644
+            info.size, info.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
             packed.addfile(info, io.BytesIO(data))
     return result.getvalue()
 
@@ -126,12 +124,6 @@ def pack_folder(folder: Path, name: str = ".") -> bytes:
     with tarfile.open(fileobj=result, mode="w") as packed:
         packed.add(folder, arcname=name, filter=shown)
     return result.getvalue()
-
-
-def _pack_folder(folder: Path) -> bytes:
-    if not folder.is_dir():
-        raise ConfigError(_no_folder(folder))
-    return pack_folder(folder)
 
 
 def _no_folder(folder: Path) -> str:

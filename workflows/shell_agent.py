@@ -2,57 +2,71 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import anyio
 
 from agentrl import Episode
-from agentrl.reporting.middle_cut import cut_middle
+from agentrl.envs import ToolEnv, tool
 from agentrl.sandboxes.container import Container
 
 SYSTEM = (
     "You solve a task in a terminal. Run commands with the tool; each starts in {folder}, in a shell of its own. Files stay, and so does what runs "
     "in the background. There is {network} network. When the task is done, reply without a call."
 )
-TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {
-            "name": "shell",
-            "description": "Run a command with sh. Its exit code and what it prints are returned.",
-            "parameters": {
-                "type": "object",
-                "properties": {"command": {"type": "string", "description": "The command."}},
-                "required": ["command"],
-            },
-        },
-    }
-]
-SHOWN_CHARACTERS = 10_000
-"""How much the model is shown of what one command prints."""
+
+
+class Shell(ToolEnv):
+    """A container as a tool environment.
+
+    Args:
+        container: Where the commands run.
+        prompt: The task, as the model is told it.
+        begin: A line of sh that goes before each command.
+        timeout_s: Bound of one command, in seconds.
+        max_turns: Bound of the model calls.
+    """
+
+    max_result_chars = 10_000
+
+    def __init__(self, container: Container, prompt: str, begin: str, timeout_s: float, max_turns: int) -> None:
+        super().__init__()
+        self.container, self.prompt, self.begin = container, prompt, begin
+        self.tool_timeout_s, self.max_turns = timeout_s, max_turns
+
+    async def on_reset(self, task: Any) -> Any:
+        """Return the system prompt and the task."""
+        folder = (await self._run("pwd")).stdout.decode(errors="replace").strip()
+        system = SYSTEM.format(folder=folder, network="a" if self.container.spec.network else "no")
+        return [{"role": "system", "content": system}, {"role": "user", "content": self.prompt}]
+
+    @tool
+    async def shell(self, command: str) -> str:
+        """Run a command with sh. Its exit code and what it prints are returned.
+
+        Args:
+            command: The command.
+
+        Raises:
+            ValueError: It cannot be one.
+        """
+        if "\0" in command:
+            raise ValueError("a command has no NUL character")
+        done = await self._run(command)
+        return f"[exit code {done.exit_code}]\n{(done.stdout + done.stderr).decode(errors='replace')}"
+
+    def on_answer(self, content: str) -> float:
+        """End the work. What it is worth is seen in the container."""
+        return 0.0
+
+    async def _run(self, command: str) -> Any:
+        return await self.container.run(["sh", "-c", f"{self.begin}\n{command}"], timeout_s=self.tool_timeout_s)
 
 
 async def work_with_a_shell(
-    episode: Episode[Any],
-    container: Container,
-    *,
-    prompt: str,
-    folder: str | None,
-    setup: str,
-    timeout_s: float,
-    max_turns: int,
+    episode: Episode[Any], container: Container, *, prompt: str, begin: str, timeout_s: float, max_turns: int
 ) -> dict[str, float]:
     """Let the model run commands until it replies without a tool call, or its turns or its time are used up.
-
-    Args:
-        episode: The episode.
-        container: Where the commands run.
-        prompt: The task, as the model is told it.
-        folder: The working folder of each command; None: the container's.
-        setup: A line of sh that goes before each command.
-        timeout_s: Bound of all of it together, in seconds.
-        max_turns: Bound of the model calls.
 
     Returns:
         Whether its time ran out, as a metric.
@@ -60,38 +74,6 @@ async def work_with_a_shell(
     Raises:
         SandboxLostError: The container has ended.
     """
-    where = (await container.run(["pwd"], cwd=folder)).stdout.decode(errors="replace").strip()
-    system = SYSTEM.format(folder=where, network="a" if container.spec.network else "no")
-    messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
     with anyio.move_on_after(timeout_s) as bound:
-        for _ in range(max_turns):
-            reply = await episode.client.chat.completions.create(model=episode.model, messages=messages, tools=TOOLS)
-            message = reply.choices[0].message
-            if not message.tool_calls:
-                break
-            messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls:
-                left_s = max(0.0, bound.deadline - anyio.current_time())
-                shown = await _shown(call, container, folder, setup, left_s)
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": shown})
+        await episode.env(lambda: Shell(container, prompt, begin, timeout_s, max_turns)).play(episode)
     return {"timed_out": float(bound.cancelled_caught)}
-
-
-async def _shown(call: Any, container: Container, folder: str | None, setup: str, timeout_s: float) -> str:
-    command = command_of(call)
-    if command is None:
-        return 'The tool is shell, and its arguments are {"command": "..."}.'
-    done = await container.run(["sh", "-c", f"{setup}\n{command}"], cwd=folder, timeout_s=timeout_s)
-    ended = done.end_reason.value if done.exit_code is None else f"exit code {done.exit_code}"
-    printed = (done.stdout + done.stderr).decode(errors="replace")
-    return f"[{ended}]\n{cut_middle(printed, SHOWN_CHARACTERS)}"
-
-
-def command_of(call: Any) -> str | None:
-    """Return the command of a tool call; None where it is a call of another tool, or its arguments are malformed."""
-    try:
-        command = json.loads(call.function.arguments)["command"]
-        str(command).encode()  # it may hold half a character, which nothing takes
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return command if call.function.name == "shell" and isinstance(command, str) and "\0" not in command else None

@@ -114,7 +114,7 @@ UNITTEST = "import unittest, calc\nclass T(unittest.TestCase):\n    def test_a(s
         pytest.param(MEND, {"tests": {"files": {"test_calc.py": HIDDEN}, "must_pass": ["test_calc.py::test_small", "test_calc.py::test_smal"]}}, 0.0, marks=pytest.mark.soak),
         pytest.param("printf 'def test_small(): pass' > test_calc.py", {}, 0.0, marks=pytest.mark.soak),
         pytest.param("rm -rf /workspace/*", {}, 0.0, marks=pytest.mark.soak),
-        ("rm -rf /bin /usr /lib", {}, 0.0),
+        pytest.param("rm -rf /bin /usr /lib", {}, 0.0, marks=pytest.mark.soak),
     ],
 )  # fmt: skip
 async def test_the_state_of_the_repository_decides(does: str, changes: dict[str, Any], reward: float) -> None:
