@@ -23,7 +23,7 @@ from agentrl.sandboxes.container import Container, ContainerProcess
 from agentrl.sandboxes.inside import relay
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import ExecResult
+from agentrl.sandboxes.seams import EndReason, ExecResult
 
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"
 MAX_TRAFFIC_MB = 256.0
@@ -60,7 +60,7 @@ async def run_with_model(
     stdin: bytes = b"",
     timeout_s: float = 600.0,
     max_requests: int = 10_000,
-) -> tuple[ExecResult | None, ModelCalls]:
+) -> tuple[ExecResult, ModelCalls]:
     """Run a command, and pass its requests on to the model.
 
     Args:
@@ -74,13 +74,13 @@ async def run_with_model(
         max_requests: How many requests it may make. It is stopped at the next one.
 
     Returns:
-        How it ended, None where it was stopped for its requests, and what it asked of the model.
+        How it ended, KILLED where it was stopped for its requests, and what it asked of the model.
 
     Raises:
         SandboxError: The image has no python3 for the relay.
         SandboxLostError: The sandbox is lost.
     """
-    calls, done, failed = ModelCalls(), None, None
+    calls, done, failed = ModelCalls(), ExecResult(end_reason=EndReason.KILLED), None
     server = httpx2.URL(base_url.removesuffix("/").removesuffix("/v1"))
     async with (
         await in_thread(lambda: httpx2.AsyncClient(timeout=None, trust_env=False)) as http,

@@ -104,7 +104,7 @@ async def _in_a_sandbox(episode: Episode[Any], task: BlackBoxTask, stdin: bytes)
         stdin=stdin,
         timeout_s=task.timeout_s,
     )
-    return done or ExecResult(end_reason=EndReason.KILLED)
+    return done
 
 
 async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> ExecResult:
@@ -115,7 +115,9 @@ async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> Exec
     code = None
     async with scratch_directory("agentrl-agent-") as folder:
         await in_thread(
-            _write, folder, {**{f"work/{path}": text for path, text in task.files.items()}, "stdin": stdin.decode()}
+            write_files,
+            folder,
+            {**{f"work/{path}": text for path, text in task.files.items()}, "stdin": stdin.decode()},
         )
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
@@ -140,12 +142,14 @@ async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> Exec
     return ExecResult(end_reason=reason, exit_code=code, stdout=stdout, stderr=stderr)
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> None:
-    (folder / "work").mkdir()
-    for name, text in files.items():
-        path = folder / name
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files below a folder. Scripts that begin with #! can be run."""
+    for name, content in files.items():
+        path, data = folder / name, content.encode() if isinstance(content, str) else content
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_bytes(data)
+        if data.startswith(b"#!"):
+            path.chmod(0o755)
 
 
 def _end_of(file: Path) -> bytes:

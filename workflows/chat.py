@@ -45,7 +45,19 @@ class ChatTask(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self.check_prompt()
-        self.check_scorer()
+        try:
+            scorer_of(self.scorer)
+            if self.scorer == "judge":
+                judge_of({"judge": self.judge})
+        except WorkflowError as error:
+            raise ValueError(str(error)) from error
+        if self.scorer in _COMPARES:
+            if self.answer is None:
+                raise ValueError(
+                    f"the field 'answer' is missing, with which the scorer {self.scorer!r} compares the reply"
+                )
+            check = check_answer if self.scorer in ("number", "boxed") else alternatives
+            check(self.answer)
         return self
 
     def check_prompt(self) -> None:
@@ -58,25 +70,6 @@ class ChatTask(BaseModel):
             raise ValueError(
                 "it needs 'prompt' or 'messages'; data.columns (--data.columns.prompt NAME) renames a column"
             )
-
-    def check_scorer(self) -> None:
-        """Check that the reply can be scored.
-
-        Raises:
-            ValueError: It cannot.
-        """
-        try:
-            scorer_of(self.scorer)
-            if self.scorer == "judge":
-                judge_of({"judge": self.judge})
-        except WorkflowError as error:
-            raise ValueError(str(error)) from error
-        if self.scorer not in _COMPARES:
-            return
-        if self.answer is None:
-            raise ValueError(f"the field 'answer' is missing, with which the scorer {self.scorer!r} compares the reply")
-        check = check_answer if self.scorer in ("number", "boxed") else alternatives
-        check(self.answer)
 
 
 async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:

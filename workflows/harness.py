@@ -2,13 +2,13 @@
 
 A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests": {"files": {"test_it.py": TEXT}}}.
 
-- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode", "gemini", "mini-swe-agent"), "shell" (the model with a shell for a tool,
-  `shell_agent.py`), or a row of your own: {"program": ..., "command": ...}.
+- "harness" is a name of `harnesses.toml` ("claude-code", "codex", "opencode", "gemini", "mini-swe-agent"), "shell" (the model with a shell for a tool,
+  `harnesses.py`), or a row of your own: {"program": ..., "command": ...}.
 - "image" is a Docker image with what the repository needs; without it, it is the run's. "workdir" is the repository's folder in it (default: the
   image's WORKDIR), "setup" a line of sh that goes before the agent and the tests, "user" another than the image's.
 - "repository", where it is not in the image already, is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}; it is put into
   "workdir" (default: /workspace).
-- "tests" are laid over what the agent left, in a new container of that state, and run by pytest or a "command" (`hidden_tests.py`).
+- "tests" are laid over what the agent left, in a new container of that state, and run by pytest or a "command" (`repository.py`).
 - "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 10240, "cpus": 2, "calls": 1000, "max_turns": 40}.
 
 The agent reaches the model and, unless "network" is true, nothing else. Its time being up, or its exit code, decides nothing: the files do. The
@@ -32,10 +32,8 @@ from agentrl.sandboxes.container import Container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.readiness import missing_images
 from agentrl.sandboxes.seams import DEFAULT_IMAGE
-from agentrl.workflows.agent_work import AgentLimits, Open, Work, agents_shown, container_after, let_agent_work
-from agentrl.workflows.harnesses import NamedHarness
-from agentrl.workflows.hidden_tests import HiddenTests, check_tests_run, lay_over, patched, run_hidden_tests
-from agentrl.workflows.repository import Repository, missing_repositories
+from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, play
+from agentrl.workflows.repository import HiddenTests, Overlay, Repository, missing_repositories, overlay_of
 
 WORKSPACE = "/workspace"
 """Where a repository is put whose task names no folder."""
@@ -82,7 +80,7 @@ class HarnessTask(BaseModel):
         """Whether there is a reference solution."""
         return bool(self.solution)
 
-    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str] | None = None) -> tuple[Reward, str]:
+    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str]) -> tuple[Reward, str]:
         """Let `work` be done on the repository, and return the reward of what that leaves, and the end of what the tests printed.
 
         Args:
@@ -95,8 +93,7 @@ class HarnessTask(BaseModel):
             SandboxLostError: A container ended.
             TaskFileError: The test patch does not apply.
         """
-        folder, overlay = "", dict[str, bytes | None]()
-        limits = self.limits
+        folder, overlay, limits = "", Overlay(), self.limits
         spec = ContainerSpec(
             image=self.image,
             user=self.user,
@@ -108,22 +105,19 @@ class HarnessTask(BaseModel):
         )
 
         async def prepare_and_work(container: Container) -> None:
-            nonlocal folder
+            nonlocal folder, overlay
             folder = await folder_of(container)
             if self.repository is not None:
-                await container.unpack(await in_thread(self.repository.packed), folder)
-                owner = (await container.run(["id", "-u"])).stdout.decode().strip()
-                await container.run(["chown", "-R", owner, folder], user="0", cwd="/")
-            overlay.update(await patched(self.tests.patch, container, folder))
-            overlay.update({path: text.encode() for path, text in self.tests.files.items()})
-            await check_tests_run(self.tests, container, self.setup)
+                await self.repository.put(container, folder)
+            overlay = await overlay_of(self.tests.patch, self.tests.files, container, folder)
+            await self.tests.check_program(container, self.setup)
             await work(container)
 
-        async with container_after(open_, replace(spec, folders=folders or {}), prepare_and_work, spec) as container:
+        async with container_after(open_, replace(spec, folders=folders), prepare_and_work, spec) as container:
             share, printed = 0.0, ""
             if container is not None:
-                await lay_over(overlay, container, folder)
-                share, printed = await run_hidden_tests(self.tests, container, self.setup)
+                await overlay.put(container, folder)
+                share, printed = await self.tests.run(container, self.setup)
         metrics = {"tests_passed": share, "files_lost": float(container is None)}
         return Reward(share if self.partial else float(share == 1), metrics), printed
 
@@ -135,7 +129,7 @@ class HarnessTask(BaseModel):
             TaskFileError: The patch does not apply.
         """
         folder = await folder_of(container)
-        await lay_over(await patched(self.solution, container, folder), container, folder)
+        await (await overlay_of(self.solution, {}, container, folder)).put(container, folder)
         return ""
 
 
@@ -148,17 +142,8 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
         TaskFileError: The test patch does not apply.
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
-    task, metrics = episode.task, {}
-
-    async def work(container: Container) -> None:
-        metrics.update(
-            await let_agent_work(
-                episode, container, task.harness, prompt=task.prompt, limits=task.limits, begin=task.setup
-            )
-        )
-
-    reward, _ = await task.attempt(episode.container, work, await agents_shown(task.harness))
-    return Reward(reward.value, {**metrics, **reward.metrics})
+    task = episode.task
+    return await play(episode, task.attempt, task.harness, prompt=task.prompt, limits=task.limits, begin=task.setup)
 
 
 async def folder_of(container: Container) -> str:

@@ -38,16 +38,7 @@ from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.readiness import missing_images
 from agentrl.sandboxes.seams import ExecResult
 from agentrl.sandboxes.task_image import ImageSource, built_image
-from agentrl.workflows.agent_work import (
-    AgentLimits,
-    Open,
-    Work,
-    agents_shown,
-    container_after,
-    if_there,
-    let_agent_work,
-)
-from agentrl.workflows.harnesses import NamedHarness
+from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play
 from agentrl.workflows.repository import pack_folder
 
 TESTS, SOLUTION, REWARDS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
@@ -105,7 +96,7 @@ class TerminalTask(BaseModel):
         """Whether there is a reference solution."""
         return read_task_folder(self.folder).solution is not None
 
-    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str] | None = None) -> tuple[Reward, str]:
+    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str]) -> tuple[Reward, str]:
         """Let `work` be done in the task's container, and return the verifier's reward for what that leaves, and the end of what it printed.
 
         Args:
@@ -125,13 +116,13 @@ class TerminalTask(BaseModel):
         agent = _spec(folder, environment, image, folder.settings.agent.user, self.network)
         tests = _spec(folder, verifier.environment or environment, image, verifier.user, self.network)
         if not verifier.is_separate:
-            async with container_after(open_, replace(agent, folders=folders or {}), work, tests) as container:
+            async with container_after(open_, replace(agent, folders=folders), work, tests) as container:
                 if container is None:
                     metrics = {"files_lost": 1.0, "no_reward": 1.0, "verifier_timed_out": 0.0}
                     return Reward(0.0, metrics), "no program can be started in what was left"
                 return await _verify(folder, container)
         own = await _image(folder, folder.tests, verifier.environment or Environment())
-        async with open_(replace(agent, folders=folders or {})) as container:
+        async with open_(replace(agent, folders=folders)) as container:
             await work(container)
             paths = (ARTIFACTS, *folder.settings.artifacts)
             artifacts = {path: await if_there(container.pack(path, MAX_ARTIFACT_BYTES)) for path in paths}
@@ -167,15 +158,10 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
         TaskFileError: The folder cannot be used, or has changed.
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
-    task, metrics = episode.task, {}
+    task = episode.task
     settings = (await in_thread(read_task_folder, task.folder)).settings
     limits = AgentLimits(timeout_s=settings.agent.timeout_sec, max_turns=task.max_turns)
-
-    async def work(container: Container) -> None:
-        metrics.update(await let_agent_work(episode, container, task.agent, prompt=task.prompt, limits=limits))
-
-    reward, _ = await task.attempt(episode.container, work, await agents_shown(task.agent))
-    return Reward(reward.value, {**metrics, **reward.metrics})
+    return await play(episode, task.attempt, task.agent, prompt=task.prompt, limits=limits)
 
 
 async def _verify(folder: TaskFolder, container: Container) -> tuple[Reward, str]:

@@ -20,8 +20,8 @@ from agentrl.rollout.task_type import first_problem
 from agentrl.sandboxes.container import Container, open_container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
-from agentrl.workflows.agent_work import Open
 from agentrl.workflows.harness import HarnessTask
+from agentrl.workflows.harnesses import Open
 from agentrl.workflows.terminal_task import TerminalTask
 
 
@@ -105,7 +105,7 @@ async def _attempt(
         printed = await solve(container)
 
     try:
-        reward, tests = await task.attempt(open_, work)
+        reward, tests = await task.attempt(open_, work, {})
     except EpisodeError as error:
         return 0.0, one_line(error)
     return reward.value, one_line(f"{printed[-300:]} | {tests[-300:]}", 600)

@@ -25,8 +25,8 @@ from agentrl.sandboxes.container import open_container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.run_with_model import run_with_model
 from agentrl.testing import Refusal, ScriptedModel
-from agentrl.workflows import harness, hidden_tests
-from agentrl.workflows.repository import Repository
+from agentrl.workflows import harness
+from agentrl.workflows.repository import Repository, outcomes_of
 from tests.sandboxes.test_container import left
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -164,7 +164,7 @@ async def test_an_agent_reaches_the_model_and_nothing_else() -> None:
     ("changes", "told"),
     [
         ({"harness": {"program": "sh", "command": "echo no key >&2; exit 3"}}, "ended with exit code 3 and never asked the model; .*no key"),
-        ({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "needs the program 'no-such', .*: get it"),
+        ({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "no-such: not found.*Where the program is missing: get it"),
         pytest.param({"tests": {"files": {"a.sh": ""}, "command": ["no-such"]}}, "hidden tests cannot be run in .*no program 'no-such'", marks=pytest.mark.soak),
         ({"tests": {"patch": PATCHED.replace("/dev/null", "a/tests/test_more.py").replace("-0,0", "-7,3")}}, "a patch does not apply to /workspace"),
     ],
@@ -205,7 +205,7 @@ async def test_an_image_without_python_is_named() -> None:
     ],
 )  # fmt: skip
 def test_outcomes_are_read_as_test_runners_print_them(printed: str, outcomes: dict[str, bool]) -> None:
-    assert hidden_tests.outcomes_of(printed) == outcomes
+    assert outcomes_of(printed) == outcomes
 
 
 def test_a_repository_is_a_folder_or_a_commit_without_its_history(tmp_path: Path) -> None:
