@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -110,6 +110,7 @@ async def _relay(place: Sandbox | Container, timeout_s: float) -> AsyncIterator[
     Raises:
         SandboxError: The image has no python3.
     """
+    started: AbstractAsyncContextManager[Process | ContainerProcess]
     if isinstance(place, Sandbox):
         limits = place.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
         started = await place.start_python(RELAY, timeout_s=timeout_s, limits=limits)
@@ -175,7 +176,7 @@ class _Requests:
                     await response.aclose()
             except httpx2.HTTPError as error:
                 status, shown = 0, bytearray(f"{type(error).__name__} {error}".encode())
-                await self._send(number, HTTPStatus.BAD_GATEWAY, "text/plain", shown)
+                await self._send(number, HTTPStatus.BAD_GATEWAY, "text/plain", bytes(shown))
             self._count(request, status, shown.decode(errors="replace").strip())
             await self._send(number, status, "", last=True)
 

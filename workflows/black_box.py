@@ -111,24 +111,14 @@ async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> Exec
     """Run it on this machine, as this user, in a folder of its own."""
     url = episode.base_url.removesuffix("/").removesuffix("/v1")
     env = {**os.environ, **model_environment(url, episode.api_key, episode.model)}
-    command = ["sh", "-c", 'exec "$@" < ../stdin > ../stdout 2> ../stderr', "sh", *task.command]
-    code = None
+    words = 'mkdir -p work && cd work && exec "$@" < ../stdin > ../stdout 2> ../stderr'
+    command, code = ["sh", "-c", words, "sh", *task.command], None
+    nowhere = {"stdin": DEVNULL, "stdout": DEVNULL, "stderr": DEVNULL}
     async with scratch_directory("agentrl-agent-") as folder:
-        await in_thread(
-            write_files,
-            folder,
-            {**{f"work/{path}": text for path, text in task.files.items()}, "stdin": stdin.decode()},
-        )
+        await in_thread(write_files, folder / "work", task.files)
+        await in_thread(write_files, folder, {"stdin": stdin})
         with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(
-                command,
-                cwd=folder / "work",
-                env=env,
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                stderr=DEVNULL,
-                start_new_session=True,
-            )
+            process = await anyio.open_process(command, cwd=folder, env=env, start_new_session=True, **nowhere)
         try:
             with anyio.move_on_after(task.timeout_s):
                 code = await process.wait()

@@ -111,16 +111,32 @@ class Repository(BaseModel):
         Raises:
             ConfigError: They cannot be read.
         """
-        if self.files is not None:
-            with tempfile.TemporaryDirectory(prefix="agentrl-files-") as here:
-                write_files(Path(here), self.files)
-                return pack_folder(Path(here))
-        if self.git is not None:
-            return _archive(self.git, self.commit)
-        assert self.folder is not None
-        if not self.folder.is_dir():
-            raise ConfigError(_no_folder(self.folder))
-        return pack_folder(self.folder)
+        if self.folder is not None:
+            if not self.folder.is_dir():
+                raise ConfigError(_no_folder(self.folder))
+            return pack_folder(self.folder)
+        with tempfile.TemporaryDirectory(prefix="agentrl-files-") as here:
+            files = Path(here, "files")
+            files.mkdir()
+            write_files(files, self.files or {})
+            if self.git is not None:
+                words = (
+                    "-c",
+                    f"core.hooksPath={os.devnull}",
+                    "--work-tree",
+                    str(files),
+                    "checkout",
+                    self.commit,
+                    "--",
+                    ".",
+                )
+                try:
+                    run_git(self.git, *words, GIT_INDEX_FILE=str(Path(here, "index")))
+                except OSError as error:
+                    raise ConfigError(
+                        f"repository.git = {str(self.git)!r}, commit = {self.commit!r}: {one_line(error)}"
+                    ) from error
+            return pack_folder(files)
 
     async def put(self, container: Container, folder: str) -> None:
         """Put the files into a folder of a container, where they belong to its user.
@@ -182,24 +198,6 @@ def pack_folder(folder: Path, name: str = ".") -> bytes:
 
 def _no_folder(folder: Path) -> str:
     return f"repository = {str(folder)!r}: there is no such folder in {Path.cwd()}; name one, or use 'files'"
-
-
-def _archive(repository: Path, commit: str) -> bytes:
-    asked = ("rev-parse", "--path-format=absolute", "--git-path", "objects", f"{commit}^{{commit}}")
-    # Attributes of the repository may leave files out of an archive, write its history into others, or name programs of this machine.
-    with tempfile.TemporaryDirectory(prefix="agentrl-archive-") as folder:
-        for below in ("refs", "info", "objects"):
-            Path(folder, below).mkdir()
-        Path(folder, "HEAD").write_text("ref: refs/heads/none\n")
-        Path(folder, "info", "attributes").write_text("* -export-ignore -export-subst -filter -text -ident\n")
-        try:
-            objects, name = os.fsdecode(run_git(repository, *asked)).splitlines()
-            env = {"GIT_DIR": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
-            return run_git(Path(folder), "archive", "--format=tar", name, **env)
-        except OSError as error:
-            raise ConfigError(
-                f"repository.git = {str(repository)!r}, commit = {commit!r}: {one_line(error)}"
-            ) from error
 
 
 class HiddenTests(BaseModel):

@@ -47,18 +47,15 @@ MAX_REWARD_BYTES = 2**16
 MAX_ARTIFACT_BYTES = 256 * 2**20
 SHOWN_CHARACTERS = 2000
 
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-WrittenShare = Annotated[
-    Share, BeforeValidator(lambda given: given.get("reward") if isinstance(given, dict) else given)
+_Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_ShareOrObject = Annotated[
+    _Share, BeforeValidator(lambda given: given.get("reward") if isinstance(given, dict) else given)
 ]
-"""A number, or an object that has it as `reward`."""
 REWARD_FILES = {
-    "reward.json": TypeAdapter[float](WrittenShare).validate_json,
-    "reward.txt": TypeAdapter[float](Share).validate_strings,
+    "reward.json": TypeAdapter[float](_ShareOrObject).validate_json,
+    "reward.txt": TypeAdapter[float](_Share).validate_strings,
 }
-"""What a verifier writes, and how it is read. As in Harbor, the first goes first."""
+"""What a verifier writes, and how it is read: a number, in JSON also as the key `reward`. As in Harbor, the first goes first."""
 
 
 class TerminalTask(BaseModel):
