@@ -113,12 +113,13 @@ async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> Exec
     env = {**os.environ, **model_environment(url, episode.api_key, episode.model)}
     words = 'mkdir -p work && cd work && exec "$@" < ../stdin > ../stdout 2> ../stderr'
     command, code = ["sh", "-c", words, "sh", *task.command], None
-    nowhere = {"stdin": DEVNULL, "stdout": DEVNULL, "stderr": DEVNULL}
     async with scratch_directory("agentrl-agent-") as folder:
         await in_thread(write_files, folder / "work", task.files)
         await in_thread(write_files, folder, {"stdin": stdin})
         with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(command, cwd=folder, env=env, start_new_session=True, **nowhere)
+            process = await anyio.open_process(
+                command, cwd=folder, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
+            )
         try:
             with anyio.move_on_after(task.timeout_s):
                 code = await process.wait()

@@ -35,10 +35,11 @@ class VerifiersTask(BaseModel):
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
         """Return the environments that cannot be loaded here, and the rows that they do not have."""
-        last: dict[str, VerifiersTask] = {}
+        last: dict[str, Self] = {}
         for task in tasks:
             key = json.dumps([task.environment, task.args, task.split], sort_keys=True)
-            last[key] = max(task, last.get(key, task), key=lambda one: one.row)
+            if key not in last or task.row > last[key].row:
+                last[key] = task
         missing = []
         for task in last.values():
             try:

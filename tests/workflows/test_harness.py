@@ -122,6 +122,7 @@ async def test_the_state_of_the_repository_decides(does: str, changes: dict[str,
     assert (done.error, done.reward) == (None, reward)
 
 
+@pytest.mark.soak
 async def test_what_an_agent_did_before_its_time_was_over_counts() -> None:
     done = await outcome_of(f"{MEND}; sleep 60", task(limits={"timeout_s": 5, "memory_mb": 512}))
     assert (done.error, done.reward, done.metrics["timed_out"]) == (None, 1.0, 1.0)
@@ -140,14 +141,15 @@ async def test_what_is_written_into_the_pipe_of_the_relay_ends_no_episode() -> N
     assert (done.error, done.reward) == (None, 1.0)
 
 
-async def test_a_path_of_a_request_names_no_other_server() -> None:
+async def test_an_agent_reaches_the_model_and_nothing_else() -> None:
+    """No network, no key, and no other server by the path of a request."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         other.setblocking(False)
         path = f"@127.0.0.1:{other.getsockname()[1]}/"
         asks = (
             "python3 - <<'END'\nimport http.client, os\nurl = os.environ['OPENAI_BASE_URL'].split('/')[2]\n"
             f"there = http.client.HTTPConnection(url)\nthere.putrequest('GET', '{path}')\nthere.endheaders()\nassert there.getresponse().status == 400\nEND\n"
-            f'test $? = 0 && {MEND}; python3 -c "$ASK"'
+            f'test $? = 0 && test "$(ls /sys/class/net)" = lo && env | grep -q KEY=outside && {MEND}'
         )
         done = await outcome_of(asks, task())
         assert (done.error, done.reward) == (None, 1.0)
@@ -155,16 +157,11 @@ async def test_a_path_of_a_request_names_no_other_server() -> None:
             other.accept()
 
 
-async def test_an_agent_reaches_the_model_and_nothing_else() -> None:
-    done = await outcome_of(f'test "$(ls /sys/class/net)" = lo && {MEND}; env | grep -c KEY=outside', task())
-    assert (done.error, done.reward) == (None, 1.0)
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"harness": {"program": "sh", "command": "echo no key >&2; exit 3"}}, "ended with exit code 3 and never asked the model; .*no key"),
-        ({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "no-such: not found.*Where the program is missing: get it"),
+        pytest.param({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "no-such: not found.*Where the program is missing: get it", marks=pytest.mark.soak),
         pytest.param({"tests": {"files": {"a.sh": ""}, "command": ["no-such"]}}, "hidden tests cannot be run in .*no program 'no-such'", marks=pytest.mark.soak),
         ({"tests": {"patch": PATCHED.replace("/dev/null", "a/tests/test_more.py").replace("-0,0", "-7,3")}}, "a patch does not apply to /workspace"),
     ],
