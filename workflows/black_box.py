@@ -62,8 +62,9 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
     task = BlackBoxTask.model_validate(episode.task)
     shown = json.dumps({name: value for name, value in episode.task.items() if name not in HIDDEN}).encode()
     done = await (_in_a_sandbox if task.sandbox else _here)(episode, task, shown)
+    stopped = done.end_reason not in (EndReason.EXIT, EndReason.SIGNAL)
     code = -done.signal if done.signal else done.exit_code
-    episode.log(exit_code=-1 if code is None else code, program_failed=not done.ok)
+    episode.log(exit_code=-1 if stopped or code is None else code, program_failed=not done.ok)
     if done.ok:
         return await score(done.stdout.decode(errors="replace"), episode.task)
     # The last line comes first: where a message is cut to a line, that is what is read.
@@ -72,9 +73,9 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
     lines = " | ".join(line.strip() for line in printed[-SHOWN_CHARACTERS:].splitlines())
     end = f"{last and f': {last}'}. The end of its standard error: {lines!r}"
     program = f"the program {one_line(task.command, 100)}"
-    if code is None:
+    if stopped:
         raise EpisodeTimeoutError(
-            f"{program} was stopped: timeout_s = {task.timeout_s:g} s or another limit was used up; raise it, or mend what it waits for{end}"
+            f"{program} was stopped ({done.end_reason}): timeout_s = {task.timeout_s:g} s or another limit was used up; raise it, or mend what it waits for{end}"
         )
     raise EpisodeError(f"{program} ended with exit code {code}{end}")
 

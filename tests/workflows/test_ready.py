@@ -305,7 +305,7 @@ async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName, dead_p
             "print('waits', file=sys.stderr, flush=True); import time; time.sleep(60)",
             3,
             -1.0,
-            r"was stopped: timeout_s = 3 s .*: waits\. The end",
+            r"was stopped \(timeout\): timeout_s = 3 s .*: waits\. The end",
             marks=pytest.mark.soak,
         ),
     ],
