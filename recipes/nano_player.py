@@ -25,7 +25,7 @@ class Game:
     """What is played, and how well."""
 
     task: dict[str, Any]
-    """A task of `workflows/gym.py`."""
+    """The arguments of a `GymEnv`."""
     best: Callable[[str], str]
     """From an observation to a good action."""
     skill: float

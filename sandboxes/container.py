@@ -115,18 +115,21 @@ class Container:
         outputs = {True: bytearray(), False: bytearray()}
         started, code = anyio.current_time(), None
         async with self._exec(argv, env, cwd, user, stdin=bool(stdin)) as process:
-            with anyio.move_on_after(timeout_s):
-                async with anyio.create_task_group() as sending:
-                    if stdin:
-                        sending.start_soon(_send, process, stdin)
-                    while (part := await process.receive()) is not None:
-                        kept = outputs[part[0] == STDOUT]
-                        kept += part[1]
-                        del kept[: -int(output_mb * MB)]
-                    sending.cancel_scope.cancel()
-                code = await process.exit_code()
-            if code is None:
-                await process.kill()
+            try:
+                with anyio.move_on_after(timeout_s):
+                    async with anyio.create_task_group() as sending:
+                        if stdin:
+                            sending.start_soon(_send, process, stdin)
+                        while (part := await process.receive()) is not None:
+                            kept = outputs[part[0] == STDOUT]
+                            kept += part[1]
+                            del kept[: -int(output_mb * MB)]
+                        sending.cancel_scope.cancel()
+                    code = await process.exit_code()
+            finally:
+                if code is None:
+                    with anyio.CancelScope(shield=True):
+                        await process.kill()
         return ExecResult(
             end_reason=EndReason.TIMEOUT if code is None else EndReason.EXIT,
             exit_code=code,

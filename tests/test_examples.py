@@ -39,6 +39,11 @@ def simulated_user(tmp_path: Path) -> Workflow:
     return workflow_of("simulated_user.md", tmp_path)
 
 
+@pytest.fixture
+def self_correction(tmp_path: Path) -> Workflow:
+    return workflow_of("self_correction.md", tmp_path)
+
+
 async def played(workflow: Workflow, script: Callable[[list[dict[str, Any]]], Any], task: dict[str, Any]) -> Outcome:
     async with (
         ScriptedModel(lambda request: script(request["messages"])).serve() as url,
@@ -93,3 +98,17 @@ async def test_the_simulated_user_is_recorded_and_not_trained_on(
     assert (outcome.error, outcome.reward) == (None, 0.0)
     turns = Counter((turn.role, turn.trained) for turn in outcome.record.turns)
     assert turns == {("", True): 12, ("user", False): 13}
+
+
+async def test_a_wrong_answer_is_answered_with_try_again(self_correction: Workflow) -> None:
+    seen: list[list[dict[str, Any]]] = []
+
+    def script(messages: list[dict[str, Any]]) -> str:
+        seen.append(messages)
+        return "4" if len(seen) < 2 else "5"
+
+    task = {"prompt": "2 + 3?", "answer": "5"}
+    outcome = await played(self_correction, script, task)
+    assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, {"attempts": 2.0})
+    assert [message["role"] for message in seen[1]] == ["user", "assistant", "user"]
+    assert (await played(self_correction, lambda _: "4", task)).metrics == {"attempts": 3.0}

@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Annotated, Any
 
 import anyio
@@ -27,14 +26,16 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import Field
 
 from agentrl import Episode, Reward
-from agentrl.concurrency.child_process import start_process
+from agentrl.concurrency.scratch import scratch_directory
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, error_line, one_line
-from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
+from agentrl.sandboxes import EndReason
+from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
+from agentrl.sandboxes.seams import ExecResult
 from agentrl.workflows.chat import ChatTask, score
 
-TIMEOUT_S = 300.0
-KEPT_BYTES = 2**20
 HIDDEN = ("answer", "scorer")
+READ_BYTES = 2**20
+"""How much of the end of each output stream is read."""
 SHOWN_CHARACTERS = 1000
 """How much of the end of a program's standard error a failure shows."""
 
@@ -44,7 +45,7 @@ class BlackBoxTask(ChatTask):
 
     command: list[str] = Field(min_length=1)
     files: dict[str, str] = Field(default_factory=dict)
-    timeout_s: float = Field(default=TIMEOUT_S, gt=0)
+    timeout_s: float = Field(default=300.0, gt=0)
     sandbox: bool = False
 
     def check_prompt(self) -> None:
@@ -55,35 +56,28 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
     """Return the score of what the program prints.
 
     Raises:
-        EpisodeError: The program failed, or was stopped.
-    """
-    task = episode.task
-    done = await (_in_a_sandbox(episode) if task.get("sandbox") else _here(episode))
-    episode.log(exit_code=-1 if done.exit_code is None else done.exit_code, program_failed=done.exit_code != 0)
-    check_ended_well(done, task)
-    return await score(done.stdout, task)
-
-
-def check_ended_well(done: CommandResult, task: dict[str, Any]) -> None:
-    """Check that a program did what it had to do, so that what it printed can be scored.
-
-    Raises:
-        EpisodeError: It ended with another exit code than 0. The message has the end of its standard error.
+        EpisodeError: The program ended with another exit code than 0. The message has the end of its standard error.
         EpisodeTimeoutError: It was stopped.
     """
-    if done.exit_code == 0:
-        return
+    task = BlackBoxTask.model_validate(episode.task)
+    shown = json.dumps({name: value for name, value in episode.task.items() if name not in HIDDEN}).encode()
+    done = await (_in_a_sandbox if task.sandbox else _here)(episode, task, shown)
+    stopped = done.end_reason not in (EndReason.EXIT, EndReason.SIGNAL)
+    code = -done.signal if done.signal else done.exit_code
+    episode.log(exit_code=-1 if stopped or code is None else code, program_failed=not done.ok)
+    if done.ok:
+        return await score(done.stdout.decode(errors="replace"), episode.task)
     # The last line comes first: where a message is cut to a line, that is what is read.
-    last = one_line(error_line(done.stderr), 200)
-    lines = " | ".join(line.strip() for line in done.stderr.strip()[-SHOWN_CHARACTERS:].splitlines())
-    shown = f"{last and f': {last}'}. The end of its standard error: {lines!r}"
-    program = f"the program {one_line(task['command'], 100)}"
-    if done.exit_code is None:
+    printed = done.stderr.decode(errors="replace").strip()
+    last = one_line(error_line(printed), 200)
+    lines = " | ".join(line.strip() for line in printed[-SHOWN_CHARACTERS:].splitlines())
+    end = f"{last and f': {last}'}. The end of its standard error: {lines!r}"
+    program = f"the program {one_line(task.command, 100)}"
+    if stopped:
         raise EpisodeTimeoutError(
-            f"{program} was stopped: timeout_s = {task.get('timeout_s', TIMEOUT_S):g} s or another limit was used up; raise it, or mend "
-            f"what it waits for{shown}"
+            f"{program} was stopped ({done.end_reason}): timeout_s = {task.timeout_s:g} s or another limit was used up; raise it, or mend what it waits for{end}"
         )
-    raise EpisodeError(f"{program} ended with exit code {done.exit_code}{shown}")
+    raise EpisodeError(f"{program} ended with exit code {code}{end}")
 
 
 def model_environment(url: str, key: str, model: str) -> dict[str, str]:
@@ -98,81 +92,57 @@ def model_environment(url: str, key: str, model: str) -> dict[str, str]:
     }
 
 
-def shown(task: dict[str, Any]) -> bytes:
-    """Return what the program is told of its task: all but how it is scored."""
-    return json.dumps({name: value for name, value in task.items() if name not in HIDDEN}).encode()
-
-
-async def _in_a_sandbox(episode: Episode) -> CommandResult:
-    task = episode.task
+async def _in_a_sandbox(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> ExecResult:
     sandbox = await episode.sandbox()
-    for path, text in task.get("files", {}).items():
+    for path, text in task.files.items():
         await sandbox.write(path, text)
-    return await run_with_model(
+    done, _ = await run_with_model(
         sandbox,
-        task["command"],
+        task.command,
         base_url=episode.base_url,
         api_key=episode.api_key,
         env=model_environment("{url}", INSIDE_KEY, episode.model),
-        stdin=shown(task),
-        timeout_s=task.get("timeout_s", TIMEOUT_S),
+        stdin=stdin,
+        timeout_s=task.timeout_s,
     )
+    return done
 
 
-async def _here(episode: Episode) -> CommandResult:
+async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> ExecResult:
     """Run it on this machine, as this user, in a folder of its own."""
-    task = episode.task
     url = episode.base_url.removesuffix("/").removesuffix("/v1")
     env = {**os.environ, **model_environment(url, episode.api_key, episode.model)}
-    folder = await in_thread(_folder, task.get("files", {}))
-    try:
-        return await _run(task["command"], folder.name, env, shown(task), task.get("timeout_s", TIMEOUT_S))
-    finally:
+    words = 'mkdir -p work && cd work && exec "$@" < ../stdin > ../stdout 2> ../stderr'
+    command, code = ["sh", "-c", words, "sh", *task.command], None
+    async with scratch_directory("agentrl-agent-") as folder:
+        await in_thread(write_files, folder / "work", task.files)
+        await in_thread(write_files, folder, {"stdin": stdin})
         with anyio.CancelScope(shield=True):
-            await in_thread(folder.cleanup)
-
-
-async def _run(
-    command: list[str], folder: str, env: Mapping[str, str], stdin: bytes, timeout_s: float
-) -> CommandResult:
-    outputs = {"stdout": bytearray(), "stderr": bytearray()}
-    process = await start_process(command, cwd=folder, env=env, stderr=subprocess.PIPE, start_new_session=True)
-
-    async def keep(stream: Any, kept: bytearray) -> None:
-        async for data in stream:
-            kept += data
-            del kept[:-KEPT_BYTES]
-
-    async def give_input() -> None:
-        assert process.stdin is not None
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await process.stdin.send(stdin)
-            await process.stdin.aclose()
-
-    exit_code: int | None = None
-    try:
-        with anyio.move_on_after(timeout_s):
-            async with anyio.create_task_group() as streams:
-                streams.start_soon(keep, process.stdout, outputs["stdout"])
-                streams.start_soon(keep, process.stderr, outputs["stderr"])
-                streams.start_soon(give_input)
-                exit_code = await process.wait()
+            process = await anyio.open_process(
+                command, cwd=folder, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
+            )
+        try:
+            with anyio.move_on_after(task.timeout_s):
+                code = await process.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what it left behind keeps its output open
-    finally:
-        with anyio.CancelScope(shield=True):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            await process.aclose()
-    out, err = (data.decode(errors="replace") for data in outputs.values())
-    return CommandResult(exit_code, out, err)
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        stdout, stderr = [await in_thread(_end_of, folder / name) for name in ("stdout", "stderr")]
+    reason = EndReason.TIMEOUT if code is None else EndReason.EXIT
+    return ExecResult(end_reason=reason, exit_code=code, stdout=stdout, stderr=stderr)
 
 
-def _folder(files: Mapping[str, str]) -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="agentrl-agent-")
-    for name, text in files.items():
-        path = Path(folder.name, name)
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files below a folder. Scripts that begin with #! can be run."""
+    for name, content in files.items():
+        path, data = folder / name, content.encode() if isinstance(content, str) else content
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
+        path.write_bytes(data)
+        if data.startswith(b"#!"):
+            path.chmod(0o755)
+
+
+def _end_of(file: Path) -> bytes:
+    return file.read_bytes()[-READ_BYTES:]

@@ -3,8 +3,9 @@ r"""One question, one reply, one score.
 A task is {"prompt": TEXT} or {"messages": [...]}, and "answer": a text, a number, or a list of these, each of which is
 right. "scorer" says how the reply is scored: "exact" (the default: the same text, but for blanks at the ends and letter
 case), "contains", "number" (the last number in it), "boxed" (the content of its last \boxed{}, or the line after ####, or
-the last number; both by value, as `answers.py` says), or `FILE_OR_MODULE:NAME` of a function (reply, task) -> float |
-Reward, plain or async, whose "answer" may be anything. "system" is a system prompt.
+the last number; both by value, as `answers.py` says), "judge" (another model scores it, as `judge.py` says), or
+`FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain or async, whose "answer" may be anything.
+"system" is a system prompt.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
 from agentrl.rollout.workflow import load_object
 from agentrl.workflows.answers import alternatives, check_answer, contains, final_answer, is_right, last_number
+from agentrl.workflows.judge import judge_of, judged
 
 Scorer = Callable[[str, dict[str, Any]], Any]
 
@@ -38,11 +40,24 @@ class ChatTask(BaseModel):
     system: str = ""
     answer: JsonValue = None
     scorer: str = "exact"
+    judge: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         self.check_prompt()
-        self.check_scorer()
+        try:
+            scorer_of(self.scorer)
+            if self.scorer == "judge":
+                judge_of({"judge": self.judge})
+        except WorkflowError as error:
+            raise ValueError(str(error)) from error
+        if self.scorer in _COMPARES:
+            if self.answer is None:
+                raise ValueError(
+                    f"the field 'answer' is missing, with which the scorer {self.scorer!r} compares the reply"
+                )
+            check = check_answer if self.scorer in ("number", "boxed") else alternatives
+            check(self.answer)
         return self
 
     def check_prompt(self) -> None:
@@ -55,23 +70,6 @@ class ChatTask(BaseModel):
             raise ValueError(
                 "it needs 'prompt' or 'messages'; data.columns (--data.columns.prompt NAME) renames a column"
             )
-
-    def check_scorer(self) -> None:
-        """Check that the reply can be scored.
-
-        Raises:
-            ValueError: It cannot.
-        """
-        try:
-            scorer_of(self.scorer)
-        except WorkflowError as error:
-            raise ValueError(str(error)) from error
-        if self.scorer in _SCORERS and self.answer is None:
-            raise ValueError(f"the field 'answer' is missing, with which the scorer {self.scorer!r} compares the reply")
-        if self.scorer in ("number", "boxed"):
-            check_answer(self.answer)
-        elif self.scorer in _SCORERS:
-            alternatives(self.answer)
 
 
 async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:
@@ -116,9 +114,11 @@ def _exact(reply: str, task: dict[str, Any]) -> bool:
     return reply.strip().casefold() in [one.strip().casefold() for one in alternatives(task["answer"])]
 
 
-_SCORERS: dict[str, Scorer] = {
+_COMPARES: dict[str, Scorer] = {
     "exact": _exact,
     "contains": lambda reply, task: contains(reply, task["answer"]),
     "number": lambda reply, task: is_right(last_number(reply), task["answer"]),
     "boxed": lambda reply, task: is_right(final_answer(reply), task["answer"]),
 }
+"""Scorers that compare the reply with the answer of the task."""
+_SCORERS: dict[str, Scorer] = {**_COMPARES, "judge": judged}

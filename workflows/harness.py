@@ -2,13 +2,13 @@
 
 A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests": {"files": {"test_it.py": TEXT}}}.
 
-- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode", "gemini", "mini-swe-agent"), "shell" (the model with a shell for a tool,
-  `shell_agent.py`), or a row of your own: {"program": ..., "command": ...}.
+- "harness" is a name of `harnesses.toml` ("claude-code", "codex", "opencode", "gemini", "mini-swe-agent"), "shell" (the model with a shell for a tool,
+  `harnesses.py`), or a row of your own: {"program": ..., "command": ...}.
 - "image" is a Docker image with what the repository needs; without it, it is the run's. "workdir" is the repository's folder in it (default: the
   image's WORKDIR), "setup" a line of sh that goes before the agent and the tests, "user" another than the image's.
 - "repository", where it is not in the image already, is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}; it is put into
   "workdir" (default: /workspace).
-- "tests" are laid over what the agent left, in a new container of that state, and run by pytest or a "command" (`hidden_tests.py`).
+- "tests" are laid over what the agent left, in a new container of that state, and run by pytest or a "command" (`repository.py`).
 - "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 10240, "cpus": 2, "calls": 1000, "max_turns": 40}.
 
 The agent reaches the model and, unless "network" is true, nothing else. Its time being up, or its exit code, decides nothing: the files do. The
@@ -18,7 +18,7 @@ reward is 1 where every test that decides passes, else 0; with "partial": true, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -32,20 +32,11 @@ from agentrl.sandboxes.container import Container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.readiness import missing_images
 from agentrl.sandboxes.seams import DEFAULT_IMAGE
-from agentrl.workflows.agent_work import AgentLimits, Open, Work, agents_shown, let_agent_work, state_after
-from agentrl.workflows.harnesses import NamedHarness
-from agentrl.workflows.hidden_tests import (
-    HiddenTests,
-    Overlay,
-    TestsResult,
-    check_tests_run,
-    lay_over,
-    patched,
-    run_hidden_tests,
-)
-from agentrl.workflows.repository import Repository, missing_repositories
+from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, play
+from agentrl.workflows.repository import HiddenTests, Overlay, Repository, missing_repositories, overlay_of
 
 WORKSPACE = "/workspace"
+"""Where a repository is put whose task names no folder."""
 
 
 class HarnessTask(BaseModel):
@@ -85,23 +76,61 @@ class HarnessTask(BaseModel):
         return [*await in_thread(missing_repositories, repositories), *await missing_images(images)]
 
     @property
-    def folder(self) -> str | None:
-        """The folder of the repository; None: the image's."""
-        return self.workdir or (WORKSPACE if self.repository is not None else None)
+    def has_solution(self) -> bool:
+        """Whether there is a reference solution."""
+        return bool(self.solution)
 
-    @property
-    def spec(self) -> ContainerSpec:
-        """The container of the agent."""
-        limits = self.limits
-        return ContainerSpec(
+    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str]) -> tuple[Reward, str]:
+        """Let `work` be done on the repository, and return the reward of what that leaves, and the end of what the tests printed.
+
+        Args:
+            open_: Opens containers.
+            work: What is done.
+            folders: Folders of this machine that it sees.
+
+        Raises:
+            SandboxError: No container can be had, or the tests cannot be run in the image.
+            SandboxLostError: A container ended.
+            TaskFileError: The test patch does not apply.
+        """
+        folder, overlay, limits = "", Overlay(), self.limits
+        spec = ContainerSpec(
             image=self.image,
             user=self.user,
             network=self.network,
             memory_mb=limits.memory_mb,
             cpus=limits.cpus,
             disk_mb=limits.disk_mb,
-            workdir=self.workdir,
+            workdir=self.workdir or (WORKSPACE if self.repository is not None else None),
         )
+
+        async def prepare_and_work(container: Container) -> None:
+            nonlocal folder, overlay
+            folder = await folder_of(container)
+            if self.repository is not None:
+                await self.repository.put(container, folder)
+            overlay = await overlay_of(self.tests.patch, self.tests.files, container, folder)
+            await self.tests.check_program(container, self.setup)
+            await work(container)
+
+        async with container_after(open_, replace(spec, folders=folders), prepare_and_work, spec) as container:
+            share, printed = 0.0, ""
+            if container is not None:
+                await overlay.put(container, folder)
+                share, printed = await self.tests.run(container, self.setup)
+        metrics = {"tests_passed": share, "files_lost": float(container is None)}
+        return Reward(share if self.partial else float(share == 1), metrics), printed
+
+    async def solve(self, container: Container) -> str:
+        """Apply the solution.
+
+        Raises:
+            SandboxLostError: The container ended.
+            TaskFileError: The patch does not apply.
+        """
+        folder = await folder_of(container)
+        await (await overlay_of(self.solution, {}, container, folder)).put(container, folder)
+        return ""
 
 
 async def run(episode: Episode[HarnessTask]) -> Reward:
@@ -113,56 +142,14 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
         TaskFileError: The test patch does not apply.
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
-    task, metrics = episode.task, {}
-
-    async def work(container: Container) -> None:
-        metrics.update(
-            await let_agent_work(
-                episode,
-                container,
-                task.harness,
-                prompt=task.prompt,
-                limits=task.limits,
-                folder=task.folder,
-                setup=task.setup,
-            )
-        )
-
-    result = await attempt(task, episode.container, work, replace(task.spec, folders=await agents_shown(task.harness)))
-    metrics |= {"tests_passed": result.passed / max(result.total, 1), "files_lost": float(not result.total)}
-    return Reward(metrics["tests_passed"] if task.partial else float(result.all_passed), metrics)
+    task = episode.task
+    return await play(episode, task.attempt, task.harness, prompt=task.prompt, limits=task.limits, begin=task.setup)
 
 
-async def attempt(task: HarnessTask, open_: Open, work: Work, spec: ContainerSpec) -> TestsResult:
-    """Let `work` be done on the repository of a task, and return how many of its tests pass on what that leaves.
+async def folder_of(container: Container) -> str:
+    """Return the folder of the repository in a container.
 
     Raises:
-        SandboxError: No container can be had, or the tests cannot be run in the image.
-        SandboxLostError: A container ended.
-        TaskFileError: The test patch does not apply.
+        SandboxLostError: The container ended.
     """
-    folder, overlay = "", Overlay({}, ())
-
-    async def prepare_and_work(container: Container) -> None:
-        nonlocal folder, overlay
-        if task.repository is not None:
-            await _put_repository(task.repository, container, task.folder or WORKSPACE)
-        folder = task.folder or (await container.run(["pwd"])).stdout.decode().strip()
-        overlay = await patched(task.tests.patch, container, folder)
-        await check_tests_run(task.tests, container, folder, task.setup)
-        await work(container)
-
-    async with state_after(open_, spec, prepare_and_work) as image:
-        if image is None:
-            return TestsResult(0, 0)
-        async with open_(replace(spec, image=image, folders={})) as container:
-            await lay_over(replace(overlay, files={**overlay.files, **task.tests.files}), container, folder)
-            return await run_hidden_tests(task.tests, container, folder, task.setup)
-
-
-async def _put_repository(repository: Repository, container: Container, folder: str) -> None:
-    packed = await in_thread(repository.packed)
-    await container.run(["mkdir", "-p", folder], user="0", cwd="/")
-    await container.unpack(packed, folder)
-    owner = (await container.run(["id", "-u"], cwd="/")).stdout.decode().strip()
-    await container.run(["chown", "-R", owner, folder], user="0", cwd="/")
+    return (await container.run(["pwd"])).stdout.decode().strip()

@@ -1,24 +1,54 @@
-"""A table of coding agents that people use. A row says what to install, what to run, and where the answer stands.
+"""Agents at work in a container, and a new container of the files that they leave there.
 
-A row of your own is a `Harness` in `HARNESSES`, or the same fields as JSON in a task.
+    open(spec) ─► a container: work(container) ─► an image of its state ─► container_after: a new container of that image, for the tests
+
+Of what an agent did, files alone reach its tests: no process, no variable of a shell. The image is removed when it is graded.
+`harnesses.toml` is the table of the agents that people use. A row of your own is a `Harness` in `HARNESSES`, or the same fields as JSON in a task.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
-from collections.abc import Mapping
+import shlex
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import anyio
+from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from agentrl import Episode, Reward
+from agentrl.envs import ToolEnv, tool
+from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
 from agentrl.rollout.task_folders import DEFAULT_AGENT
+from agentrl.rollout.task_settings import Cpus, Disk, Megabytes, Seconds
+from agentrl.sandboxes.container import Container
+from agentrl.sandboxes.container_engine import ContainerSpec
+from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
+from agentrl.sandboxes.seams import EndReason
+from agentrl.workflows.black_box import model_environment
 
+T = TypeVar("T")
+Open = Callable[[ContainerSpec], AbstractAsyncContextManager[Container]]
+"""`episode.container`, or `open_container`."""
+Work = Callable[[Container], Awaitable[object]]
+Attempt = Callable[[Open, Work, Mapping[str, str]], Awaitable[tuple[Reward, str]]]
+"""Opens a container that sees some folders of this machine, lets work be done there, and returns the reward of what it leaves, and what the
+tests printed."""
 AGENTS_INSIDE = "/opt/agents"
-"""Where a sandbox sees `installed_agents()`."""
-INSTALL = "scripts/install_agents.sh installs it"
+"""Where a container sees `installed_agents()`."""
+SHOWN_CHARACTERS = 500
+"""How much of an agent's last words an error shows."""
+SHELL_PROMPT = (
+    "You solve a task in a terminal. Run commands with the tool; each starts in {folder}, in a shell of its own. Files stay, and so does what runs "
+    "in the background. There is {network} network. When the task is done, reply without a call."
+)
+_PATH = f'export PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
 
 
 class Harness(BaseModel):
@@ -31,9 +61,9 @@ class Harness(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     program: str = Field(min_length=1)
-    """What must be on the PATH of the sandbox, /opt/agents/bin and /opt/agents/node_modules/.bin included."""
+    """What must be on the PATH of the container, /opt/agents/bin and /opt/agents/node_modules/.bin included."""
     command: str = Field(min_length=1)
-    install: str = "install it in the image, or in the folder that AGENTRL_AGENTS names"
+    install: str = "install it in the image, or in the folder that AGENTRL_AGENTS names, as scripts/install_agents.sh does with the known agents"
     """What to do where the program is missing."""
     environment: Mapping[str, str] = Field(default_factory=dict)
     """Further variables. `{url}` in a value becomes the address of the model, without /v1, and `{model}` its name."""
@@ -41,81 +71,9 @@ class Harness(BaseModel):
     """The file in which it leaves its answer, relative to its home; None: what it prints."""
 
 
-_OPENCODE = {
-    "provider": {
-        "agentrl": {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": "{url}/v1", "apiKey": "{env:OPENAI_API_KEY}"},
-            "models": {"{model}": {}},
-        }
-    },
-    "autoupdate": False,
-    "share": "disabled",
-    "permission": "allow",
-}
-_GEMINI = {
-    "security": {"auth": {"selectedType": "gemini-api-key"}},
-    "privacy": {"usageStatisticsEnabled": False},
-    "general": {"enableAutoUpdate": False},
-}
-_LAST_SAID = (
-    'import json, os; said = json.load(open(os.environ["HOME"] + "/run.json"))["messages"];'
-    ' print([one.get("content") or "" for one in said if one.get("role") == "assistant"][-1])'
-)
-"""Prints the last words of a run of mini-swe-agent, whose log has all that it saw too."""
 HARNESSES: dict[str, Harness] = {
-    "claude-code": Harness(
-        program="claude",
-        command='exec claude -p --model "$ANTHROPIC_MODEL" --dangerously-skip-permissions',
-        install=INSTALL,
-        environment={"IS_SANDBOX": "1", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
-    ),
-    "codex": Harness(
-        program="codex",
-        command=(
-            "exec codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
-            ' -c model="\\"$OPENAI_MODEL\\"" -c model_provider=\'"agentrl"\''
-            ' -c model_providers.agentrl="{name=\\"agentrl\\",base_url=\\"$OPENAI_BASE_URL\\",env_key=\\"OPENAI_API_KEY\\",wire_api=\\"responses\\"}"'
-            ' -o "$HOME/answer.txt" -'
-        ),
-        install=INSTALL,
-        answer="answer.txt",
-    ),
-    "opencode": Harness(
-        program="opencode",
-        command='exec opencode run --model "agentrl/$OPENAI_MODEL"',
-        install=INSTALL,
-        environment={
-            "OPENCODE_CONFIG_CONTENT": json.dumps(_OPENCODE),
-            "OPENCODE_DISABLE_AUTOUPDATE": "1",
-            "OPENCODE_DISABLE_MODELS_FETCH": "1",
-            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
-        },
-    ),
-    "gemini": Harness(
-        program="gemini",
-        command=(
-            'mkdir -p "$HOME/.gemini"; printf %s "$GEMINI_SETTINGS" > "$HOME/.gemini/settings.json";'
-            ' GEMINI_API_KEY="$OPENAI_API_KEY" exec gemini --model "$OPENAI_MODEL" --yolo --skip-trust'
-        ),
-        install=INSTALL,
-        environment={"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_SETTINGS": json.dumps(_GEMINI)},
-    ),
-    "mini-swe-agent": Harness(
-        program="mini",
-        command=(
-            'mini --yolo --exit-immediately --cost-limit 0 --model "openai/$OPENAI_MODEL" --task "$(cat)" --output "$HOME/run.json"; code=$?;'
-            f" python3 -c '{_LAST_SAID}' > \"$HOME/answer.txt\"; exit $code"
-        ),
-        install=INSTALL,
-        environment={
-            "MSWEA_CONFIGURED": "true",
-            "MSWEA_COST_TRACKING": "ignore_errors",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        },
-        answer="answer.txt",
-    ),
+    name: Harness.model_validate(row)
+    for name, row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
 }
 """Known agents by name. Add your own."""
 
@@ -126,22 +84,21 @@ def find_harness(given: Any) -> Any:
     Raises:
         ValueError: No row has that name.
     """
-    if not isinstance(given, str):
-        return given
     if given == DEFAULT_AGENT:
         return None
+    if not isinstance(given, str):
+        return given
     if given in HARNESSES:
         return HARNESSES[given]
-    meant = difflib.get_close_matches(given, [DEFAULT_AGENT, *HARNESSES], n=1)
-    hint = f"; did you mean {meant[0]!r}?" if meant else "."
-    known = ", ".join([DEFAULT_AGENT, *HARNESSES])
+    names = [DEFAULT_AGENT, *HARNESSES]
+    hint = "".join(f"; did you mean {name!r}?" for name in difflib.get_close_matches(given, names, n=1))
     raise ValueError(
-        f"there is no harness {given!r}{hint} Use {known}, or a row of your own: {{'program': ..., 'command': ...}}"
+        f"there is no harness {given!r}{hint or '.'} Use {', '.join(names)}, or a row of your own: {{'program': ..., 'command': ...}}"
     )
 
 
 NamedHarness = Annotated[Harness | None, BeforeValidator(find_harness)]
-"""A harness, which a task may name; None: the agent of `shell_agent.py`."""
+"""A harness, which a task may name; None: the agent "shell"."""
 
 
 def installed_agents() -> Path:
@@ -149,3 +106,181 @@ def installed_agents() -> Path:
     named = os.environ.get("AGENTRL_AGENTS")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(named).absolute() if named else cache / "agentrl" / "agents"
+
+
+class AgentLimits(BaseModel):
+    """What the agent and all that it starts may use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_s: Seconds = 900.0
+    memory_mb: Megabytes = 4096
+    disk_mb: Disk = 10240
+    """Size of one file. The engine's storage bounds the whole."""
+    cpus: Cpus = 2.0
+    calls: int = Field(default=1000, gt=0)
+    """Bound of the requests to the model: at one more the agent is stopped."""
+    max_turns: int = Field(default=40, gt=0)
+    """Bound of the model calls of the agent "shell"."""
+
+
+class Shell(ToolEnv):
+    """The agent "shell": a model whose one tool runs commands in a container. It is done when it replies without a tool call.
+
+    Args:
+        container: Where the commands run.
+        prompt: The task, as the model is told it.
+        begin: A line of sh that goes before each command.
+        limits: Of which the time of one command and the turns count here.
+    """
+
+    max_result_chars = 10_000
+
+    def __init__(self, container: Container, prompt: str, begin: str, limits: AgentLimits) -> None:
+        super().__init__()
+        self.container, self.prompt, self.begin = container, prompt, begin
+        self.tool_timeout_s, self.max_turns = limits.timeout_s, limits.max_turns
+
+    async def on_reset(self, task: Any) -> Any:
+        """Return the system prompt and the task."""
+        folder = (await self._run("pwd")).stdout.decode(errors="replace").strip()
+        system = SHELL_PROMPT.format(folder=folder, network="a" if self.container.spec.network else "no")
+        return [{"role": "system", "content": system}, {"role": "user", "content": self.prompt}]
+
+    @tool
+    async def shell(self, command: str) -> str:
+        """Run a command with sh. Its exit code and what it prints are returned.
+
+        Args:
+            command: The command.
+
+        Raises:
+            ValueError: It cannot be one.
+        """
+        if "\0" in command:
+            raise ValueError("a command has no NUL character")
+        done = await self._run(command)
+        return f"[exit code {done.exit_code}]\n{(done.stdout + done.stderr).decode(errors='replace')}"
+
+    def on_answer(self, content: str) -> float:
+        """End the work. What it is worth is seen in the container."""
+        return 0.0
+
+    async def _run(self, command: str) -> Any:
+        return await self.container.run(["sh", "-c", f"{self.begin}\n{command}"], timeout_s=self.tool_timeout_s)
+
+
+@asynccontextmanager
+async def container_after(
+    open_: Open, spec: ContainerSpec, work: Work, then: ContainerSpec
+) -> AsyncIterator[Container | None]:
+    """Yield a new container of the files that some work leaves in one; None where no program can be started in them.
+
+    Args:
+        open_: Opens containers.
+        spec: The container of the work.
+        work: What is done there.
+        then: The new container; its image is the state that was left.
+
+    Raises:
+        SandboxError: No container can be opened, or its state cannot be kept.
+        SandboxLostError: A container ended.
+    """
+    async with AsyncExitStack() as stack:
+        async with open_(spec) as container:
+            await work(container)
+            tried = await container.run(["sh", "-c", "exit 7"], timeout_s=30, user="0", cwd="/")
+            image = await stack.enter_async_context(container.commit()) if tried.exit_code == 7 else None
+        yield None if image is None else await stack.enter_async_context(open_(replace(then, image=image)))
+
+
+async def play(
+    episode: Episode[Any],
+    attempt: Attempt,
+    harness: Harness | None,
+    *,
+    prompt: str,
+    limits: AgentLimits,
+    begin: str = "",
+) -> Reward:
+    """Let an agent attempt a task until it ends, or its time or its calls are used up, and return the reward, with how it worked as metrics.
+
+    Args:
+        episode: The episode, whose model it asks.
+        attempt: Opens containers, lets it work in one, and grades what it leaves.
+        harness: The agent; None: "shell".
+        prompt: What it is asked.
+        limits: Of which the time, the calls and the turns count here.
+        begin: A line of sh that goes before it, and before each command of "shell".
+
+    Raises:
+        SandboxError: The image has no python3, by which an agent reaches the model.
+        SandboxLostError: The container ended.
+        WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
+    """
+    metrics: dict[str, float] = {}
+
+    async def work(container: Container) -> None:
+        if harness is not None:
+            metrics.update(await _run_harness(episode, container, harness, prompt, limits, begin))
+            return
+        with anyio.move_on_after(limits.timeout_s) as bound:
+            await episode.env(lambda: Shell(container, prompt, begin, limits)).play(episode)
+        metrics["timed_out"] = float(bound.cancelled_caught)
+
+    agents = await in_thread(installed_agents)
+    shown = harness is not None and await in_thread(agents.is_dir)
+    reward, _ = await attempt(episode.container, work, {AGENTS_INSIDE: str(agents)} if shown else {})
+    return Reward(reward.value, {**metrics, **reward.metrics})
+
+
+async def _run_harness(
+    episode: Episode[Any], container: Container, harness: Harness, prompt: str, limits: AgentLimits, begin: str
+) -> dict[str, float]:
+    extra = {name: value.replace("{model}", episode.model) for name, value in harness.environment.items()}
+    done, calls = await run_with_model(
+        container,
+        ["sh", "-c", f"{begin}\n{_PATH}\n{harness.command}"],
+        base_url=episode.base_url,
+        api_key=episode.api_key,
+        env={**model_environment("{url}", INSIDE_KEY, episode.model), **extra},
+        stdin=prompt.encode(),
+        timeout_s=limits.timeout_s,
+        max_requests=limits.calls,
+    )
+    await container.check_alive()
+    name = repr(harness.program)
+    if not calls.requests:
+        how = f"exit code {done.exit_code}" if done.end_reason is EndReason.EXIT else "its time"
+        printed = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")[-SHOWN_CHARACTERS:]
+        raise WorkflowError(
+            f"the agent {name} ended with {how} and never asked the model; at its end it said: {printed!r}. Where the program is missing: {harness.install}"
+        )
+    if calls.refusal and not calls.replies:  # nothing that the policy did: it has said nothing
+        raise WorkflowError(
+            f"the agent {name} got no reply from the model, which refused what it asked ({calls.refusal}). The server must "
+            "speak the agent's API, and the model's context must hold its prompt: docs/clients.md"
+        )
+    answer = done.stdout
+    if harness.answer is not None:
+        answer = (await container.run(["sh", "-c", f'cat "$HOME"/{shlex.quote(harness.answer)}'])).stdout
+    return {
+        "answered": float(bool(answer.strip())),
+        "timed_out": float(done.end_reason is EndReason.TIMEOUT),
+        "calls_used_up": float(done.end_reason is EndReason.KILLED),
+        "exit_code": float(-1 if done.exit_code is None else done.exit_code),
+    }
+
+
+async def if_there(reading: Awaitable[T]) -> T | None:
+    """Return what is read of a container; None where it is not there, or too much.
+
+    Raises:
+        SandboxLostError: The container ended.
+    """
+    try:
+        return await reading
+    except SandboxLostError:
+        raise
+    except SandboxError:
+        return None

@@ -1,5 +1,8 @@
 """A terminal task: an agent works in the image of a task folder, and the task's verifier grades what it leaves.
 
+    image ─► a container: the agent ─┬─► its state ─► a new container of that, tests/ put in ──────────────┬─► test.sh ─► reward
+                                     └─► separate: the declared artifacts ─► the verifier's own image ────┘
+
 Tasks come from folders in Harbor's form, `--tasks harbor:DIR` (docs/terminal_tasks.md): each is
 {"folder": PATH, "digest": ..., "name": ..., "prompt": the instruction, "agent": "shell"}.
 
@@ -9,26 +12,50 @@ Tasks come from folders in Harbor's form, `--tasks harbor:DIR` (docs/terminal_ta
 - "network": true gives agent and verifier the network. Without it neither has one, whatever task.toml says.
 
 The reward is the verifier's, from 0 to 1. Where it leaves none, or runs out of time, it is 0; where it leaves nonsense, the episode fails.
+In a container of its state an agent's programs and libraries are there too, as in Harbor: one that replaces `python` or `pytest` steers its
+tests. The remedy is Harbor's `environment_mode = "separate"`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Self
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
-from agentrl.errors import TaskFileError
-from agentrl.rollout.task_folders import read_unchanged
+from agentrl.errors import EpisodeError, TaskFileError, one_line
+from agentrl.rollout.folder_digest import folder_digest
+from agentrl.rollout.task_folders import TaskFolder, read_task_folder, read_unchanged, variables
+from agentrl.rollout.task_settings import Environment
+from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.container import Container
+from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.readiness import missing_images
-from agentrl.workflows.agent_work import AgentLimits, agents_shown, let_agent_work
-from agentrl.workflows.harnesses import NamedHarness
-from agentrl.workflows.task_verifier import attempt, open_task
+from agentrl.sandboxes.seams import ExecResult
+from agentrl.sandboxes.task_image import ImageSource, built_image
+from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play
+from agentrl.workflows.repository import pack_folder
+
+TESTS, SOLUTION, REWARDS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
+"""Where a container has them."""
+MAX_REWARD_BYTES = 2**16
+MAX_ARTIFACT_BYTES = 256 * 2**20
+SHOWN_CHARACTERS = 2000
+
+_Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_ShareOrObject = Annotated[
+    _Share, BeforeValidator(lambda given: given.get("reward") if isinstance(given, dict) else given)
+]
+REWARD_FILES = {
+    "reward.json": TypeAdapter[float](_ShareOrObject).validate_json,
+    "reward.txt": TypeAdapter[float](_Share).validate_strings,
+}
+"""What a verifier writes, and how it is read: a number, in JSON also as the key `reward`. As in Harbor, the first goes first."""
 
 
 class TerminalTask(BaseModel):
@@ -48,24 +75,74 @@ class TerminalTask(BaseModel):
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
         """Return what the tasks need and cannot have here: their folders as they were, a Docker engine, images that they name."""
-        faults, images = await in_thread(_faults_and_images, tasks)
+        faults: list[str] = []
+        images: dict[str, str] = {}
+        for task in tasks:
+            try:
+                found = await in_thread(read_unchanged, task.folder, task.digest)
+            except TaskFileError as error:
+                faults.append(str(error))
+                continue
+            named = found.settings.environment.docker_image
+            if named is not None and not await in_thread((found.context / "Dockerfile").is_file):
+                images.setdefault(named, found.name)
         return [*faults, *await missing_images(images)]
 
+    @property
+    def has_solution(self) -> bool:
+        """Whether there is a reference solution."""
+        return read_task_folder(self.folder).solution is not None
 
-def _faults_and_images(tasks: Sequence[TerminalTask]) -> tuple[list[str], dict[str, str]]:
-    """Return what is wrong with the folders of tasks, and the images that they name, each with a task that names it."""
-    faults: list[str] = []
-    images: dict[str, str] = {}
-    for task in tasks:
-        try:
-            found = read_unchanged(task.folder, task.digest)
-        except TaskFileError as error:
-            faults.append(str(error))
-            continue
-        named = found.settings.environment.docker_image
-        if named is not None and not (found.context / "Dockerfile").is_file():
-            images.setdefault(named, found.name)
-    return faults, images
+    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str]) -> tuple[Reward, str]:
+        """Let `work` be done in the task's container, and return the verifier's reward for what that leaves, and the end of what it printed.
+
+        Args:
+            open_: Opens containers.
+            work: What is done in the first.
+            folders: Folders of this machine that the first sees.
+
+        Raises:
+            EpisodeError: The verifier gave something that is no reward.
+            SandboxError: An image cannot be built, or no container can be had.
+            SandboxLostError: A container ended.
+            TaskFileError: The folder cannot be used, or has changed.
+        """
+        folder = await in_thread(read_unchanged, self.folder, self.digest)
+        environment, verifier = folder.settings.environment, folder.settings.verifier
+        image = await _image(folder, folder.context, environment)
+        agent = _spec(folder, environment, image, folder.settings.agent.user, self.network)
+        tests = _spec(folder, verifier.environment or environment, image, verifier.user, self.network)
+        if not verifier.is_separate:
+            async with container_after(open_, replace(agent, folders=folders), work, tests) as container:
+                if container is None:
+                    metrics = {"files_lost": 1.0, "no_reward": 1.0, "verifier_timed_out": 0.0}
+                    return Reward(0.0, metrics), "no program can be started in what was left"
+                return await _verify(folder, container)
+        own = await _image(folder, folder.tests, verifier.environment or Environment())
+        async with open_(replace(agent, folders=folders)) as container:
+            await work(container)
+            paths = (ARTIFACTS, *folder.settings.artifacts)
+            artifacts = {path: await if_there(container.pack(path, MAX_ARTIFACT_BYTES)) for path in paths}
+        async with open_(replace(tests, image=own or image)) as container:
+            for path, archive in artifacts.items():
+                if archive is not None:
+                    above = str(PurePosixPath(path).parent)
+                    await container.run(["mkdir", "-p", above], user="0", cwd="/")
+                    await container.unpack(archive, above)
+            return await _verify(folder, container)
+
+    async def solve(self, container: Container) -> str:
+        """Run the reference solution in the task's container, and return the end of what it printed.
+
+        Raises:
+            SandboxLostError: The container ended.
+        """
+        folder = await in_thread(read_task_folder, self.folder)
+        settings = folder.settings
+        script = folder.folder / "solution" / "solve.sh"
+        return _end_of(
+            await _run_script(folder, container, script, SOLUTION, settings.solution.env, settings.agent.timeout_sec)
+        )
 
 
 async def run(episode: Episode[TerminalTask]) -> Reward:
@@ -75,19 +152,80 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
         EpisodeError: The verifier gave something that is no reward.
         SandboxError: An image cannot be built, or no container can be had.
         SandboxLostError: A container ended.
+        TaskFileError: The folder cannot be used, or has changed.
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
-    given, metrics = episode.task, {}
-    task = await open_task(given.folder, given.digest, network=given.network)
-    limits = AgentLimits(timeout_s=task.folder.settings.agent.timeout_sec, max_turns=given.max_turns)
+    task = episode.task
+    settings = (await in_thread(read_task_folder, task.folder)).settings
+    limits = AgentLimits(timeout_s=settings.agent.timeout_sec, max_turns=task.max_turns)
+    return await play(episode, task.attempt, task.agent, prompt=task.prompt, limits=limits)
 
-    async def work(container: Container) -> None:
-        metrics.update(await let_agent_work(episode, container, given.agent, prompt=given.prompt, limits=limits))
 
-    result = await attempt(task, episode.container, work, await agents_shown(given.agent))
-    metrics |= {
-        "files_lost": float(result.files_lost),
-        "no_reward": float(not result.gave_reward),
-        "verifier_timed_out": float(result.timed_out),
-    }
-    return Reward(result.reward, metrics)
+async def _verify(folder: TaskFolder, container: Container) -> tuple[Reward, str]:
+    settings = folder.settings.verifier
+    clean = 'rm -rf "$@" && mkdir -p "$1" && chmod 777 "$1"'
+    await container.run(["sh", "-c", clean, "sh", REWARDS, TESTS], user="0", cwd="/")
+    script = folder.tests / "test.sh"
+    done = await _run_script(folder, container, script, TESTS, settings.env, settings.timeout_sec)
+    await container.check_alive()
+    reward = await _reward_written(container, folder.name)
+    timed_out = done.end_reason is EndReason.TIMEOUT
+    metrics = {"files_lost": 0.0, "no_reward": float(reward is None), "verifier_timed_out": float(timed_out)}
+    return Reward(reward or 0.0, metrics), _end_of(done)
+
+
+async def _run_script(
+    folder: TaskFolder, container: Container, script: Path, inside: str, env: Mapping[str, str], timeout_s: float
+) -> ExecResult:
+    """Put the folder of a script into a container, and run it where the task is worked on."""
+    await container.unpack(await in_thread(pack_folder, script.parent, inside.lstrip("/")), "/")
+    filled = variables(env, f"{folder.folder}: an env")
+    return await container.run(["sh", "-c", f"exec {inside}/{script.name}"], env=filled, timeout_s=timeout_s)
+
+
+async def _image(folder: TaskFolder, context: Path, environment: Environment) -> str | None:
+    """Return the image that is built from a folder; without a Dockerfile, the one that the task names."""
+    if not await in_thread((context / "Dockerfile").is_file):
+        return environment.docker_image
+    digest = await in_thread(folder_digest, context)
+    return await built_image(ImageSource(folder.name, context, digest, environment.build_timeout_sec))
+
+
+def _spec(
+    folder: TaskFolder, environment: Environment, image: str | None, user: str | None, network: bool
+) -> ContainerSpec:
+    return ContainerSpec(
+        image=image,
+        user=user,
+        network=network,
+        memory_mb=environment.memory_mb,
+        cpus=environment.cpus,
+        disk_mb=environment.storage_mb,
+        env=variables(environment.env, f"{folder.folder}: an env"),
+        workdir=environment.workdir,
+    )
+
+
+async def _reward_written(container: Container, name: str) -> float | None:
+    """Return the reward that stands in a file of the verifier; None without one.
+
+    Raises:
+        EpisodeError: It is no number from 0 to 1.
+        SandboxLostError: The container ended.
+    """
+    for file, parse in REWARD_FILES.items():
+        data = await if_there(container.read(f"{REWARDS}/{file}", MAX_REWARD_BYTES))
+        if data is None:
+            continue
+        text = data.decode(errors="replace").strip()
+        try:
+            return parse(text)
+        except ValidationError as error:
+            raise EpisodeError(
+                f"the verifier of {name} left {one_line(text, 80)!r} in {file}, which is no reward from 0 to 1: {error.errors()[0]['msg']}"
+            ) from error
+    return None
+
+
+def _end_of(done: ExecResult) -> str:
+    return (done.stdout + done.stderr).decode(errors="replace").strip()[-SHOWN_CHARACTERS:]

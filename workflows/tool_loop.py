@@ -1,14 +1,20 @@
 """Play a tool environment: call the model, carry out its calls, until the episode is over.
 
-A task is {"env": ID}, gymnasium's or `FILE.py:CLASS`, and, as needed, "make" (arguments of `gymnasium.make`), "options" (of `reset`; the whole task
-without it), "seed" (the environment's; the group's without it) and "turn_rewards": true, which gives every reply the
-reward of its own step, for `trainer.advantage.turn_discount`. A reply whose tool call could not be carried out is marked as
-failed (`trainer.turns.failed`).
+A task is {"env": ID}, gymnasium's or `FILE.py:CLASS`, and, as needed,
+
+- "make": arguments of the environment. One that is no tool environment gets the tool `act`: {"env": "FrozenLake-v1"} is enough, and
+  {"env": "agentrl/Gym-v0", "make": {"env": "FrozenLake-v1", "make": {...}, "instructions": ..., "action_names": ..., "max_turns": 40}} has a say
+  in how it is played;
+- "options" of `reset`: the whole task without it;
+- "seed": the group's without it; "attempt", for a start of its own in every attempt;
+- "turn_rewards": true, which gives every reply the reward of its own step, for `trainer.advantage.turn_discount`.
+
+A reply whose tool call could not be carried out is marked as failed (`trainer.turns.failed`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel
@@ -24,6 +30,7 @@ class EnvTask(BaseModel):
     env: str
     make: dict[str, Any] = {}
     options: dict[str, Any] | None = None
+    seed: int | Literal["attempt"] | None = None
     turn_rewards: bool = False
 
 
@@ -31,7 +38,8 @@ async def run(episode: Episode[Annotated[dict[str, Any], EnvTask]]) -> float:
     """Return the sum of the environment's rewards."""
     task = episode.task
     env = episode.env(await environment_of(task["env"]), **task.get("make", {}))
-    await env.reset(seed=task.get("seed", episode.group_seed), options=task.get("options", task))
+    seed = task.get("seed", episode.group_seed)
+    await env.reset(seed=episode.seed if seed == "attempt" else seed, options=task.get("options", task))
     return await env.play(episode, turn_rewards=task.get("turn_rewards", False))
 
 

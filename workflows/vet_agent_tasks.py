@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
+from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
@@ -19,13 +20,9 @@ from agentrl.rollout.task_type import first_problem
 from agentrl.sandboxes.container import Container, open_container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
-from agentrl.workflows import harness, task_verifier
 from agentrl.workflows.harness import HarnessTask
-from agentrl.workflows.hidden_tests import lay_over, patched
+from agentrl.workflows.harnesses import Open
 from agentrl.workflows.terminal_task import TerminalTask
-
-Attempt = Callable[[bool], Awaitable[tuple[float, str]]]
-"""Takes whether the reference solution is tried, or nothing is done; gives the reward and what was said."""
 
 
 def is_repository_task(task: Mapping[str, Any]) -> bool:
@@ -67,8 +64,7 @@ async def vet_agent_tasks(
         if (why := why_unusable(given)) is not None:
             return with_fault(report, FaultKind.UNREADABLE, one_line(why))
         try:
-            attempt = await (_terminal if is_task_folder(dict(given)) else _repository)(given, open_)
-            return await _vetted(report, attempt, runs)
+            return await _vetted(report, given, open_, runs)
         except ValidationError as error:
             return with_fault(report, FaultKind.UNREADABLE, one_line(first_problem(error)))
         except TaskFileError as error:
@@ -81,56 +77,39 @@ async def vet_agent_tasks(
     return await each_task(tasks, one, at_once=at_once, on_report=on_report)
 
 
-async def _vetted(report: TaskReport, attempt: Attempt | None, runs: int) -> TaskReport:
-    if attempt is None:
+async def _vetted(report: TaskReport, given: Mapping[str, Any], open_: Open, runs: int) -> TaskReport:
+    task = (TerminalTask if is_task_folder(dict(given)) else HarnessTask).model_validate(given)
+    if not await in_thread(lambda: task.has_solution):
         return with_fault(
             report, FaultKind.NO_REFERENCE, "no reference solution, so nothing shows that the tests can be passed"
         )
-    failed = [
-        f"it is rewarded with {reward:g}: {said}"
-        for reward, said in [await attempt(True) for _ in range(runs)]
-        if reward < 1
-    ]
+    tried = [await _attempt(task, open_, task.solve) for _ in range(runs)]
+    failed = [f"it is rewarded with {reward:g}: {printed}" for reward, printed in tried if reward < 1]
     report = with_failures(report, failed, runs)
-    free, _ = await attempt(False)
-    if free:
+    free, _ = await _attempt(task, open_, _do_nothing)
+    # With partial credit, the tests of a repository count that passed before.
+    if free == 1 or (free and isinstance(task, TerminalTask)):
         report = replace(report, rewards={"does nothing": free})
         return with_fault(report, FaultKind.FREE, f"doing nothing is rewarded with {free:g}")
     return report
 
 
-async def _terminal(given: Mapping[str, Any], open_: Any) -> Attempt | None:
-    asked = TerminalTask.model_validate(given)
-    task = await task_verifier.open_task(asked.folder, asked.digest, network=asked.network)
+async def _attempt(
+    task: TerminalTask | HarnessTask, open_: Open, solve: Callable[[Container], Awaitable[str]]
+) -> tuple[float, str]:
+    """Return the reward of what `solve` does, and what it and the tests printed."""
+    printed = ""
 
-    async def attempt(solved: bool) -> tuple[float, str]:
-        said = ""
+    async def work(container: Container) -> None:
+        nonlocal printed
+        printed = await solve(container)
 
-        async def work(container: Container) -> None:
-            nonlocal said
-            said = await task_verifier.solve(task, container) if solved else ""
-
-        try:
-            result = await task_verifier.attempt(task, open_, work)
-        except EpisodeError as error:
-            return 0.0, one_line(error)
-        return result.reward, one_line(f"{said[-300:]} | {result.said[-300:]}", 600)
-
-    return attempt if task.folder.solution is not None else None
+    try:
+        reward, tests = await task.attempt(open_, work, {})
+    except EpisodeError as error:
+        return 0.0, one_line(error)
+    return reward.value, one_line(f"{printed[-300:]} | {tests[-300:]}", 600)
 
 
-async def _repository(given: Mapping[str, Any], open_: Any) -> Attempt | None:
-    task = HarnessTask.model_validate(given)
-
-    async def attempt(solved: bool) -> tuple[float, str]:
-        async def work(container: Container) -> None:
-            folder = task.folder or (await container.run(["pwd"])).stdout.decode().strip()
-            if solved:
-                await lay_over(await patched(task.solution, container, folder), container, folder)
-
-        result = await harness.attempt(task, open_, work, task.spec)
-        return float(result.all_passed), one_line(
-            f"not passed: {', '.join(result.not_passed)} | {result.said[-300:]}", 600
-        )
-
-    return attempt if task.solution else None
+async def _do_nothing(_: Container) -> str:
+    return ""

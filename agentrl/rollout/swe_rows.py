@@ -95,7 +95,7 @@ def tasks_of_rows(
 
     Args:
         rows: The rows.
-        agent: Who works on them: "shell", or a name of `workflows/harnesses.py`.
+        agent: Who works on them: "shell", or a name of `workflows/harnesses.toml`.
         source: What messages call the rows.
         on_fault: What gives a task in place of a row that cannot be used. Default: all such rows are one error.
 

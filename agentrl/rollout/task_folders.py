@@ -22,7 +22,7 @@ from agentrl.rollout.task_settings import TaskSettings
 from agentrl.rollout.task_type import first_problem
 
 DEFAULT_AGENT = "shell"
-"""A model with a shell for a tool: `workflows/shell_agent.py`."""
+"""A model with a shell for a tool."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 

@@ -13,7 +13,7 @@ from agentrl.machine.proxy_variables import exempt_loopback, is_loopback
 from agentrl.rollout.check_start import check_endpoint
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.testing import ScriptedModel
-from agentrl.workflows.judge import Judge
+from agentrl.workflows.judge import judged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("dead_proxy")]
 OURS = "localhost,127.0.0.1,::1"
@@ -70,4 +70,4 @@ async def test_an_endpoint_its_episodes_and_a_judge_on_the_loopback_are_reached(
             outcome = await runner.run({}, 0)
         assert (outcome.error, outcome.reward) == (None, 0.5)
     async with ScriptedModel("Score: 5").serve() as url:
-        assert await Judge(url, "m").score("?") == 0.5
+        assert await judged("!", {"prompt": "?", "judge": {"base_url": url, "model": "m"}}) == 0.5

@@ -161,7 +161,7 @@ async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName, monkeypatc
 
     outcome = await outcome_of(python_tool.run, script, {"question": "6 times 7?", "answer": "42"})
     assert outcome.reward == 1.0
-    assert outcome.metrics == {"tool_calls": 7.0, "tool_errors": 4.0}
+    assert outcome.metrics == {"turns": 8.0, "failed_turns": 0.0, "truncated": 0.0}
     assert results[0] == "hi\nset"
     assert results[1] == "42"
     assert results[2].startswith("Traceback (most recent call last):")
@@ -183,7 +183,8 @@ async def test_calls_that_make_no_sense_are_answered(bubblewrap: BackendName) ->
 
     outcome = await outcome_of(python_tool.run, script, {"question": "?", "answer": "#### 42"})
     assert outcome.reward == 0.0
-    assert results == ['The tool is python, and its arguments are {"code": "..."}.'] * 3
+    assert outcome.metrics["failed_turns"] == 3.0
+    assert [result.startswith("error: ") for result in results] == [True] * 3
 
 
 @pytest.mark.soak

@@ -25,8 +25,8 @@ from agentrl.sandboxes.container import open_container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.run_with_model import run_with_model
 from agentrl.testing import Refusal, ScriptedModel
-from agentrl.workflows import harness, hidden_tests
-from agentrl.workflows.repository import Repository
+from agentrl.workflows import harness
+from agentrl.workflows.repository import Repository, outcomes_of
 from tests.sandboxes.test_container import left
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -114,7 +114,7 @@ UNITTEST = "import unittest, calc\nclass T(unittest.TestCase):\n    def test_a(s
         pytest.param(MEND, {"tests": {"files": {"test_calc.py": HIDDEN}, "must_pass": ["test_calc.py::test_small", "test_calc.py::test_smal"]}}, 0.0, marks=pytest.mark.soak),
         pytest.param("printf 'def test_small(): pass' > test_calc.py", {}, 0.0, marks=pytest.mark.soak),
         pytest.param("rm -rf /workspace/*", {}, 0.0, marks=pytest.mark.soak),
-        ("rm -rf /bin /usr /lib", {}, 0.0),
+        pytest.param("rm -rf /bin /usr /lib", {}, 0.0, marks=pytest.mark.soak),
     ],
 )  # fmt: skip
 async def test_the_state_of_the_repository_decides(does: str, changes: dict[str, Any], reward: float) -> None:
@@ -122,6 +122,7 @@ async def test_the_state_of_the_repository_decides(does: str, changes: dict[str,
     assert (done.error, done.reward) == (None, reward)
 
 
+@pytest.mark.soak
 async def test_what_an_agent_did_before_its_time_was_over_counts() -> None:
     done = await outcome_of(f"{MEND}; sleep 60", task(limits={"timeout_s": 5, "memory_mb": 512}))
     assert (done.error, done.reward, done.metrics["timed_out"]) == (None, 1.0, 1.0)
@@ -140,14 +141,15 @@ async def test_what_is_written_into_the_pipe_of_the_relay_ends_no_episode() -> N
     assert (done.error, done.reward) == (None, 1.0)
 
 
-async def test_a_path_of_a_request_names_no_other_server() -> None:
+async def test_an_agent_reaches_the_model_and_nothing_else() -> None:
+    """No network, no key, and no other server by the path of a request."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         other.setblocking(False)
         path = f"@127.0.0.1:{other.getsockname()[1]}/"
         asks = (
             "python3 - <<'END'\nimport http.client, os\nurl = os.environ['OPENAI_BASE_URL'].split('/')[2]\n"
             f"there = http.client.HTTPConnection(url)\nthere.putrequest('GET', '{path}')\nthere.endheaders()\nassert there.getresponse().status == 400\nEND\n"
-            f'test $? = 0 && {MEND}; python3 -c "$ASK"'
+            f'test $? = 0 && test "$(ls /sys/class/net)" = lo && env | grep -q KEY=outside && {MEND}'
         )
         done = await outcome_of(asks, task())
         assert (done.error, done.reward) == (None, 1.0)
@@ -155,16 +157,11 @@ async def test_a_path_of_a_request_names_no_other_server() -> None:
             other.accept()
 
 
-async def test_an_agent_reaches_the_model_and_nothing_else() -> None:
-    done = await outcome_of(f'test "$(ls /sys/class/net)" = lo && {MEND}; env | grep -c KEY=outside', task())
-    assert (done.error, done.reward) == (None, 1.0)
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"harness": {"program": "sh", "command": "echo no key >&2; exit 3"}}, "ended with exit code 3 and never asked the model; .*no key"),
-        ({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "needs the program 'no-such', .*: get it"),
+        pytest.param({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "no-such: not found.*Where the program is missing: get it", marks=pytest.mark.soak),
         pytest.param({"tests": {"files": {"a.sh": ""}, "command": ["no-such"]}}, "hidden tests cannot be run in .*no program 'no-such'", marks=pytest.mark.soak),
         ({"tests": {"patch": PATCHED.replace("/dev/null", "a/tests/test_more.py").replace("-0,0", "-7,3")}}, "a patch does not apply to /workspace"),
     ],
@@ -205,7 +202,7 @@ async def test_an_image_without_python_is_named() -> None:
     ],
 )  # fmt: skip
 def test_outcomes_are_read_as_test_runners_print_them(printed: str, outcomes: dict[str, bool]) -> None:
-    assert hidden_tests.outcomes_of(printed) == outcomes
+    assert outcomes_of(printed) == outcomes
 
 
 def test_a_repository_is_a_folder_or_a_commit_without_its_history(tmp_path: Path) -> None:

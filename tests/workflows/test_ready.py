@@ -16,7 +16,7 @@ import pytest
 
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.errors import EpisodeError, TaskFileError, error_line
+from agentrl.errors import TaskFileError, error_line
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
 from agentrl.reporting.failure_text import users_part
 from agentrl.rollout.episode_parts import open_run_sandboxes
@@ -27,15 +27,14 @@ from agentrl.rollout.tasks import open_tasks
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.testing import Refusal, ScriptedModel, ToolCall
-from agentrl.workflows import black_box, chat, judge, self_correct, tool_loop
-from agentrl.workflows import gym as gym_workflow
+from agentrl.workflows import black_box, chat, tool_loop
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 IO = {"kind": "io", "stdin": "1 2", "stdout": "3"}
-NAMES = ("tool_loop", "chat", "gym", "self_correct", "judge", "black_box", "verifiers_env")
+NAMES = ("tool_loop", "chat", "black_box", "verifiers_env")
 
 
 def config(backend: BackendName) -> RunConfig:
@@ -80,13 +79,12 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         ("chat", {"prompt": "2 + 3", "answer": 5, "scorer": "exakt"}, "there is no scorer 'exakt'; it is one of exact"),
         ("chat", {"prompt": "2 + 3", "scorer": "nowhere.py:score"}, "nowhere.py cannot be imported"),
         ("chat", {"prompt": ["2 + 3"], "answer": 5}, "the field 'prompt': input should be a valid string"),
-        ("self_correct", {"prompt": "2 + 3", "answer": 5, "attempts": 0}, "the field 'attempts'"),
-        ("judge", {"prompt": "2 + 3"}, "there is no judge; set AGENTRL_JUDGE_BASE_URL"),
+        ("chat", {"prompt": "2 + 3", "scorer": "judge"}, "there is no judge; set AGENTRL_JUDGE_BASE_URL"),
         ("black_box", {"comand": ["sh"], "answer": 5}, "the field 'command' is missing"),
         ("black_box", {"command": ["sh"], "answer": 5, "timeout_s": "5m"}, "the field 'timeout_s'"),
         ("black_box", {"command": ["sh"], "answer": 5, "files": ["agent.py"]}, "the field 'files'"),
         ("tool_loop", {"enviroment": "agentrl/Calculator-v0"}, "the field 'env' is missing"),
-        ("gym", {"env": "Taxi-v4", "make": "slippery"}, "the field 'make'"),
+        ("tool_loop", {"env": "Taxi-v4", "make": "slippery"}, "the field 'make'"),
         ("python_tool", {"prompt": "2 + 3", "answer": 5}, "the field 'question' is missing"),
         ("code", {"prompt": "Add.", "answer": 5}, "no tests: a task has one of tests, "),
         ("code", {"prompt": "Add.", "tests": []}, "there are no tests"),
@@ -189,72 +187,60 @@ async def test_the_tool_loop_plays_any_environment() -> None:
     assert outcome.metrics == {"turns": 3.0, "failed_turns": 1.0, "truncated": 0.0}
 
 
-async def test_gym_plays_any_gymnasium_environment() -> None:
-    task = {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "instructions": "Cross.", "turn_rewards": True}
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"env": "FrozenLake-v1", "make": {"is_slippery": False}},
+        {
+            "env": "agentrl/Gym-v0",
+            "make": {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "instructions": "Cross."},
+            "seed": "attempt",
+        },
+    ],
+)
+async def test_the_tool_loop_plays_any_gymnasium_environment(named: dict[str, Any]) -> None:
     moves = ("down", "down", "right", "right", "down", "right")
     script = in_turn(*(ToolCall("act", json.dumps({"action": move})) for move in moves))
-    outcome = await outcome_of(gym_workflow.run, script, task)
+    outcome = await outcome_of(tool_loop.run, script, {**named, "turn_rewards": True})
     assert (outcome.error, outcome.reward, outcome.metrics["turns"]) == (None, 1.0, 6.0)
 
 
-async def test_self_correct_shows_that_an_answer_is_wrong() -> None:
-    seen: list[list[dict[str, Any]]] = []
+async def judged(*says: Any) -> tuple[Outcome, list[str]]:
+    """Return the outcome of a reply that a judge scores, and what the judge was asked."""
+    replies, asked = in_turn(*says), []
 
-    def script(messages: list[dict[str, Any]]) -> str:
-        seen.append(messages)
-        return "4" if len(seen) < 2 else "5"
+    def script(request: dict[str, Any]) -> Any:
+        asked.append(request["messages"][0]["content"])
+        return replies(request)
 
-    task = {"prompt": "2 + 3?", "answer": "5", "feedback": "Wrong."}
-    outcome = await outcome_of(self_correct.run, script, task)
-    assert (outcome.reward, outcome.metrics) == (1.0, {"attempts": 2.0})
-    assert [m["content"] for m in seen[1]] == ["2 + 3?", "4", "Wrong."]
-    assert (await outcome_of(self_correct.run, lambda _: "4", task)).metrics == {"attempts": 3.0}
-
-
-async def test_a_judge_is_asked_once_for_the_same_reply_and_again_when_it_gives_no_score(tmp_path: Path) -> None:
-    replies = in_turn("Hm.", "I like it.\nScore: 7", "Score: 12", "score: 2")
-    prompts: list[str] = []
-
-    def script(messages: list[dict[str, Any]]) -> str:
-        prompts.append(messages[0]["content"])
-        return str(replies(messages))
-
-    cache = tmp_path / "cache.jsonl"
-    async with ScriptedModel(lambda request: script(request["messages"])).serve() as url:
-        settings = {"base_url": url, "model": "judge"}
-        one = judge.Judge(**settings, cache=cache)
-        scores: list[float] = []
-
-        async def ask() -> None:
-            scores.append(await one.score("a"))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(ask)
-        assert (scores, one.asked) == ([0.7] * 5, 2)
-        assert (await judge.Judge(**settings, cache=cache).score("a"), len(prompts)) == (0.7, 2)
-        assert await one.score("b") == 0.2
-    assert prompts == ["a", "a", "b", "b"]
+    async with ScriptedModel(script).serve() as url:
+        named = {"base_url": url, "model": "judge"}
+        task = {"prompt": "Why?", "scorer": "judge", "judge": named, "criteria": "It is short.", "answer": "So."}
+        return await outcome_of(chat.run, lambda _: "Because.", task), asked
 
 
-async def test_a_judge_that_gives_no_score_fails_the_episode_and_one_that_is_missing_says_so() -> None:
-    async with ScriptedModel(lambda _: "No comment").serve() as url:
-        with pytest.raises(EpisodeError, match="gave no score in 3 answers, the last: 'No comment'"):
-            await judge.Judge(url, "judge").score("a")
-    outcome = await outcome_of(judge.run, lambda _: "x", {"prompt": "?"})
-    assert "set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL" in (outcome.error or "")
+@pytest.mark.parametrize(
+    ("says", "score"),
+    [
+        (("I like it.\nScore: 7",), 0.7),
+        (("Hm.", "Score: 12", "score: 2"), 0.2),
+        ((Refusal(429), Refusal(429), "Score: 10"), 1.0),
+    ],
+)
+async def test_a_judge_scores_a_reply_and_is_asked_again_where_it_gives_no_score(
+    says: tuple[Any, ...], score: float
+) -> None:
+    outcome, asked = await judged(*says)
+    assert (outcome.error, outcome.reward, len(asked)) == (None, score, len(says))
+    assert "Why?" in asked[0]
+    assert "Because." in asked[0]
+    assert "Reference answer:\nSo." in asked[0]
+    assert "Criteria: It is short." in asked[0]
 
 
-async def test_a_busy_judge_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    replies, asked = in_turn(Refusal(429), Refusal(429), "Score: 10"), []
-
-    def script(messages: list[dict[str, Any]]) -> Any:
-        asked.append(messages)
-        return replies(messages)
-
-    async with ScriptedModel(lambda request: script(request["messages"])).serve() as url:
-        assert await judge.Judge(url, "judge").score("a") == 1.0
-        assert len(asked) == 3
+async def test_a_judge_that_gives_no_score_fails_the_episode() -> None:
+    outcome, _ = await judged(*["No comment"] * 3)
+    assert "the judge judge gave no score in 3 answers, the last: 'No comment'" in (outcome.error or "")
 
 
 # Black boxes ----------------------------------------------------------------------------------------------------------
@@ -319,7 +305,7 @@ async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName, dead_p
             "print('waits', file=sys.stderr, flush=True); import time; time.sleep(60)",
             3,
             -1.0,
-            r"was stopped: timeout_s = 3 s .*: waits\. The end",
+            r"was stopped \(timeout\): timeout_s = 3 s .*: waits\. The end",
             marks=pytest.mark.soak,
         ),
     ],
@@ -429,12 +415,11 @@ async def test_every_workflow_on_the_real_engine(
         assert (await really(chat.run, question, engine)).reward == 0.0
         await really(tool_loop.run, {"env": "agentrl/Calculator-v0", "question": "1 + 1 =", "answer": "2"}, engine)
         for game in ("FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "CartPole-v1"):
-            played = await really(gym_workflow.run, {"env": game, "instructions": "", "max_turns": 2}, engine)
+            make = {"env": game, "instructions": "", "max_turns": 2}
+            played = await really(tool_loop.run, {"env": "agentrl/Gym-v0", "make": make}, engine)
             assert 1 <= played.metrics["turns"] <= 2
-        corrected = await really(self_correct.run, question, engine)
-        assert [turn.reward for turn in corrected.record.turns] == [0.0] * 3
-        asked = {**question, "judge": {"base_url": judge_url, "model": "judge"}}
-        assert (await really(judge.run, asked, engine)).reward == 0.5
+        asked = {**question, "scorer": "judge", "judge": {"base_url": judge_url, "model": "judge"}}
+        assert (await really(chat.run, asked, engine)).reward == 0.5
         for boxed in (BOXED, IN_A_SANDBOX, {**IN_A_SANDBOX, "stream": True}):
             outcome = await really(
                 black_box.run, {**boxed, "answer": "data: [DONE]", "scorer": "contains"}, engine, sandboxes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import AsyncIterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from anyio.to_thread import run_sync as in_thread
+from pydantic import ValidationError
 
 from agentrl.config import RunConfig
 from agentrl.rollout.episode_parts import open_run_sandboxes
@@ -19,7 +19,7 @@ from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
-from agentrl.workflows.task_verifier import reward_of
+from agentrl.workflows.terminal_task import REWARD_FILES
 from agentrl.workflows.vet_agent_tasks import vet_agent_tasks
 from tests.sandboxes.test_container import docker, left
 from tests.workflows.test_harness import SHELL
@@ -82,7 +82,8 @@ async def test_an_agent_installs_a_package_and_the_tests_find_it_and_none_of_its
     async with runner(model) as opened:
         done = await opened.run(await task(folder), 0)
     assert (done.error, done.reward) == (None, 1.0)
-    assert done.metrics == {"timed_out": 0.0, "files_lost": 0.0, "no_reward": 0.0, "verifier_timed_out": 0.0}
+    played = {"turns": 3.0, "failed_turns": 0.0, "truncated": 0.0}
+    assert done.metrics == {**played, "timed_out": 0.0, "files_lost": 0.0, "no_reward": 0.0, "verifier_timed_out": 0.0}
     messages = model.requests[-1]["messages"]
     assert messages[1]["content"] == (GREETING / "instruction.md").read_text()
     installed, begun = [one["content"] for one in messages if one["role"] == "tool"]
@@ -101,7 +102,7 @@ async def test_an_agent_installs_a_package_and_the_tests_find_it_and_none_of_its
             0.0,
             None,
         ),
-        pytest.param("rm -rf /bin /usr /lib; true", 0.0, "files_lost", marks=pytest.mark.soak),
+        ("rm -rf /bin /usr /lib; true", 0.0, "files_lost"),
         ("rm /usr/bin/python3*", 0.0, "no_reward"),
     ],
 )
@@ -176,18 +177,20 @@ async def test_vetting_tries_the_reference_and_doing_nothing(tmp_path: Path) -> 
     }
     assert found == {name: kinds for name, (_, kinds) in cases.items()}
     assert "no such thing" in reports[2].faults[0].detail
-    assert "could not convert" in reports[3].faults[0].detail
+    assert "which is no reward from 0 to 1: Input should be a valid number" in reports[3].faults[0].detail
     assert await in_thread(left) == []
 
 
-@pytest.mark.parametrize(("given", "value"), [("1", 1.0), (" 0.25\n", 0.25), ({"reward": 1}, 1.0), (0, 0.0)])
-def test_a_reward_is_a_number_from_0_to_1(given: Any, value: float) -> None:
-    assert reward_of(given) == value
-
-
 @pytest.mark.parametrize(
-    "given", ["", "yes", "nan", "2", "-1", None, True, {}, {"reward": [1]}, 10**400, json.loads("1e999")]
-)
-def test_nonsense_is_no_reward(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"a reward is a number|could not convert"):
-        reward_of(given)
+    ("file", "written", "value"),
+    [("reward.txt", " 0.25\n", 0.25), ("reward.txt", ".5", 0.5), ("reward.json", '{"reward": 1, "speed": 7}', 1.0), ("reward.json", "0", 0.0)],
+)  # fmt: skip
+def test_a_reward_is_a_number_from_0_to_1(file: str, written: str, value: float) -> None:
+    assert REWARD_FILES[file](written.strip()) == value
+
+
+@pytest.mark.parametrize("file", REWARD_FILES)
+@pytest.mark.parametrize("written", ["", "yes", "nan", "2", "-1", "null", "{}", '{"reward": [1]}', "1" * 400, "1e999"])
+def test_nonsense_is_no_reward(file: str, written: str) -> None:
+    with pytest.raises(ValidationError):
+        REWARD_FILES[file](written)

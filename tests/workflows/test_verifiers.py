@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.tasks import list_tasks
+from agentrl.rollout.verifiers_tasks import load_environment
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import verifiers_env
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
@@ -65,7 +64,7 @@ async def test_a_tool_environment_with_its_rewards_and_metrics() -> None:
 
 
 async def test_a_bundled_environment_scores_as_it_does_by_itself() -> None:
-    environment = await in_thread(verifiers_env.load, "vf-gcd", "{}")
+    environment = await in_thread(load_environment, "vf-gcd", "{}")
     entry = environment.rg_dataset[4]
     right = await outcome_of(lambda _: f"<answer>{entry['answer']}</answer>", {"environment": "vf-gcd", "row": 4})
     wrong = await outcome_of(lambda _: "<answer>-1</answer>", {"environment": "vf-gcd", "row": 4})
@@ -95,21 +94,6 @@ async def test_on_the_real_engine(any_server_url: str, nano_format: ChatFormat) 
                     assert outcome.error is None, outcome.error
                     assert metric in outcome.metrics
                     assert_record_is_what_the_engine_saw(outcome.record, tapped.calls)
-
-
-@pytest.mark.soak
-def test_task_files_for_a_whole_environment(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "agentrl.workflows.verifiers_env", "vf-gcd", str(tmp_path)]
-    subprocess.run(
-        [*command, "--args", '{"num_train_examples": 7}'],
-        check=True,
-        capture_output=True,
-        timeout=60,
-        env={"PYTHONPATH": str(HUB), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-    )
-    rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
-    assert rows[-1] == {"environment": "vf-gcd", "args": {"num_train_examples": 7}, "split": "train", "row": 6}
-    assert len((tmp_path / "eval.jsonl").read_text().splitlines()) == 5
 
 
 async def test_each_kind_plays_as_the_library_says() -> None:
@@ -160,7 +144,7 @@ async def test_rewards_and_requests_are_those_of_the_library_itself(kind: str) -
         requests.append(request)
         return says(request)
 
-    environment = await in_thread(verifiers_env.load, "vf-kinds", json.dumps({"kind": kind}))
+    environment = await in_thread(load_environment, "vf-kinds", json.dumps({"kind": kind}))
     rows = environment.get_dataset().to_list()
     async with (
         ScriptedModel(script).serve() as url,
