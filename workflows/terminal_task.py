@@ -171,7 +171,10 @@ async def _verify(folder: TaskFolder, container: Container) -> tuple[Reward, str
     reward = await _reward_written(container, folder.name)
     timed_out = done.end_reason is EndReason.TIMEOUT
     metrics = {"files_lost": 0.0, "no_reward": float(reward is None), "verifier_timed_out": float(timed_out)}
-    return Reward(reward or 0.0, metrics), _end_of(done)
+    nothing = (
+        "" if reward is not None else f"test.sh ended with exit code {done.exit_code} and left no reward in {REWARDS}: "
+    )
+    return Reward(reward or 0.0, metrics), nothing + _end_of(done)
 
 
 async def _run_script(

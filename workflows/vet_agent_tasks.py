@@ -84,7 +84,11 @@ async def _vetted(report: TaskReport, given: Mapping[str, Any], open_: Open, run
             report, FaultKind.NO_REFERENCE, "no reference solution, so nothing shows that the tests can be passed"
         )
     tried = [await _attempt(task, open_, task.solve) for _ in range(runs)]
-    failed = [f"it is rewarded with {reward:g}: {printed}" for reward, printed in tried if reward < 1]
+    failed = [
+        why if reward is None else f"the solution is rewarded with {reward:g}: {why}"
+        for reward, why in tried
+        if reward != 1
+    ]
     report = with_failures(report, failed, runs)
     free, _ = await _attempt(task, open_, _do_nothing)
     # With partial credit, the tests of a repository count that passed before.
@@ -96,8 +100,8 @@ async def _vetted(report: TaskReport, given: Mapping[str, Any], open_: Open, run
 
 async def _attempt(
     task: TerminalTask | HarnessTask, open_: Open, solve: Callable[[Container], Awaitable[str]]
-) -> tuple[float, str]:
-    """Return the reward of what `solve` does, and what it and the tests printed."""
+) -> tuple[float | None, str]:
+    """Return the reward of what `solve` does, and what it and the tests printed; None, and why, where the tests give no reward."""
     printed = ""
 
     async def work(container: Container) -> None:
@@ -107,7 +111,7 @@ async def _attempt(
     try:
         reward, tests = await task.attempt(open_, work, {})
     except EpisodeError as error:
-        return 0.0, one_line(error)
+        return None, one_line(error)
     return reward.value, one_line(f"{printed[-300:]} | {tests[-300:]}", 600)
 
 

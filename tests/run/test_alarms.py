@@ -85,7 +85,11 @@ def test_a_healthy_run_says_nothing() -> None:
             ["all of them 1:", "if the tasks are solved, end the run here", "agentrl replay runs/x 7"],
         ),
         ("rewards_equal", healthy(uniform_groups=40), ["the last 40 groups had equal rewards within each group: "]),
-        ("no_tool_call", healthy({"tool_calls": 0}, complete=True), ["none of the last 256", "model.renderer", "I'd say 4"]),
+        (
+            "no_tool_call",
+            healthy({"tool_calls": 0}, complete=True),
+            ["none of the last 256", "model.renderer", "I'd say 4"],
+        ),
         (
             "history_rewritten",
             healthy({"main": 200, "side_call": 30, "rerendered_tokens": 600}),

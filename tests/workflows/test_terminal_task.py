@@ -163,6 +163,7 @@ async def test_vetting_tries_the_reference_and_doing_nothing(tmp_path: Path) -> 
         "sound": ({}, ()),
         "free": ({"tests__test_sh": TESTS + "echo 1 > /logs/verifier/reward.txt\n"}, ("free",)),
         "wrong": ({"solution__solve_sh": "#!/bin/sh\necho no such thing\n"}, ("reference_fails",)),
+        "silent": ({"tests__test_sh": "#!/bin/sh\nexit 3\n"}, ("reference_fails",)),
         "nonsense": ({"tests__test_sh": TESTS + "echo many > /logs/verifier/reward.txt\n"}, ("reference_fails",)),
     }
     folders = {
@@ -177,7 +178,8 @@ async def test_vetting_tries_the_reference_and_doing_nothing(tmp_path: Path) -> 
     }
     assert found == {name: kinds for name, (_, kinds) in cases.items()}
     assert "no such thing" in reports[2].faults[0].detail
-    assert "which is no reward from 0 to 1: Input should be a valid number" in reports[3].faults[0].detail
+    assert "test.sh ended with exit code 3 and left no reward in /logs/verifier" in reports[3].faults[0].detail
+    assert "which is no reward from 0 to 1: Input should be a valid number" in reports[4].faults[0].detail
     assert await in_thread(left) == []
 
 
