@@ -126,7 +126,7 @@ async def check_limits(backend: str | Backend, probes: Sequence[Probe] = PROBES)
         SandboxError: The backend cannot be used.
     """
     spec = SandboxSpec(limits=LIMITS)
-    async with start_sandbox(await choose_backend(backend, spec), spec, core=0) as sandbox:
+    async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
         return [await sandbox.run_python(code=probe.code, limits=probe.limits, only_files={}) for probe in probes]
 
 

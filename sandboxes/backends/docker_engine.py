@@ -78,7 +78,7 @@ class Docker:
         """Fetch or build the image where it is missing, and remove the containers of dead processes.
 
         Raises:
-            SandboxError: The engine does not answer, did not get the image, or is elsewhere and does not have this machine's folders.
+            SandboxError: The engine does not answer, or did not get the image.
         """
         engine = await in_thread(engine_address)
         if (engine.url or "").startswith("ssh:"):
@@ -86,17 +86,11 @@ class Docker:
                 f"{engine}: warm sandboxes reach no engine over ssh; forward its socket, `ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock "
                 "HOST`, and set DOCKER_HOST=unix:///tmp/engine.sock"
             )
-        if spec.folders and not engine.is_here:
-            (inside, here), *_ = spec.folders
-            raise SandboxError(
-                f"folders shows {here!r} at {inside!r}, and the engine at {engine} has no folder of this machine; put it into the image"
-            )
-
         await with_own_client(engine, remove_left_over, engine)
         await with_own_client(engine, have_image, spec.image, self._on_progress)
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[AttachedLink]:
         """Yield a new container.
 
         Raises:
@@ -122,16 +116,12 @@ def _start(client: DockerClient, name: str, spec: SandboxSpec) -> AttachedLink:
         auto_remove=True,
         cap_drop=["ALL"],
         cpu_period=CPU_PERIOD_US,
-        cpu_quota=int(spec.cpus * CPU_PERIOD_US),
+        cpu_quota=CPU_PERIOD_US,
         ipc_mode="private",
         log_config=docker.types.LogConfig(type="none"),
         mem_limit=memory,
         memswap_limit=memory,
-        mounts=[
-            docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
-            for inside, here in spec.folders
-        ],
-        network_mode="bridge" if spec.network else "none",
+        network_mode="none",
         pids_limit=spec.limits.processes + OWN_PROCESSES,
         read_only=True,
         runtime=spec.runtime,
