@@ -57,7 +57,7 @@ class Checker:
 
 
 COMPARES = Rule(
-    lambda given: True,
+    lambda given: not isinstance(given, type),
     "a Comparison(...), a Checker(...), or a function of your own of output and expected",
 )
 
