@@ -177,11 +177,6 @@ class Backend(Protocol):
 
     name: str
 
-    @property
-    def isolates(self) -> Mapping[str, str]:
-        """The lines of `agentrl doctor`: what is kept apart, and by what."""
-        ...
-
     async def prepare(self, spec: SandboxSpec) -> None:
         """Get ready for sandboxes of this kind: fetch the image, remove what a crashed run left.
 

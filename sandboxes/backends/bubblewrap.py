@@ -15,7 +15,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import anyio
 
@@ -45,15 +44,6 @@ class Bubblewrap:
     """The backend for machines without a Docker engine. Needs the `bwrap` program, and user namespaces unless run as root."""
 
     name = "bubblewrap"
-    isolates: ClassVar = {
-        "files": "a view of its own: /usr and this Python read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace; the number by RLIMIT_NPROC; all are killed after each run, and at each reset",
-        "network": "a namespace without interfaces, unless network = true",
-        "memory": "RLIMIT_DATA and RLIMIT_AS for each process; a control group of version 2 for all, where one can be had",
-        "cpu": "CPU seconds by RLIMIT_CPU for each process; pinned to a core",
-        "privileges": "an unprivileged user, the sandbox's own as root; no capabilities, no-new-privileges",
-        "system calls": "agentrl's filter",
-    }
 
     async def holes(self) -> list[str]:
         """Return what a program can do here that it should not, in sentences; empty when nothing is known."""

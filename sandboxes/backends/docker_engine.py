@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -53,15 +53,6 @@ class Docker:
     """The backend on a Docker engine, or a Podman service, as `docker_connection` finds it. Needs `agentrl[docker]`."""
 
     name = "docker"
-    isolates: ClassVar = {
-        "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace and a control group; all are killed after each run, and at each reset",
-        "network": "a namespace without interfaces, unless network = true",
-        "memory": "a control group for all together, swap included; RLIMIT_DATA for each process",
-        "cpu": "a control group; CPU seconds by RLIMIT_CPU for each process",
-        "privileges": "an unprivileged user of its own; no capabilities, no-new-privileges, the engine's AppArmor profile",
-        "system calls": "the engine's default filter and agentrl's",
-    }
 
     def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
         self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))

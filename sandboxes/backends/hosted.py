@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -73,10 +73,6 @@ class HostedService(Protocol):
 
 class Hosted:
     """The backend on a service."""
-
-    isolates: ClassVar = dict.fromkeys(
-        ("files", "processes", "network", "memory", "cpu", "privileges", "system calls"), "as the service has it"
-    )
 
     def __init__(self, service: HostedService) -> None:
         self.name = service.name

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import ClassVar
 
 import anyio
 
@@ -23,11 +22,6 @@ class NoIsolation:
     """The backend that is none. A program can read, change and delete whatever you can, and reach the network."""
 
     name = "UNSAFE_no_isolation"
-    isolates: ClassVar = dict.fromkeys(("files", "processes", "network", "privileges"), "NOTHING") | {
-        "memory": "RLIMIT_DATA and RLIMIT_AS for each process",
-        "cpu": "CPU seconds by RLIMIT_CPU for each process",
-        "system calls": "agentrl's filter",
-    }
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Warn that nothing is isolated."""
