@@ -14,10 +14,11 @@ from os.path import isabs, normpath
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
-from agentrl.machine.sandbox_bounds import WORK as WORK
 from agentrl.sandboxes.checked_fields import AboveZero, WholeAboveZero, check_fields
 
 MB = 2**20
+WORK = "/sandbox"
+"""The folder of the user's files, and where programs run."""
 DEFAULT_IMAGE = "agentrl/sandbox"
 """Built from `images/Dockerfile` where it is missing."""
 

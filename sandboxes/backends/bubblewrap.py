@@ -1,8 +1,7 @@
 """Sandboxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
 
 A sandbox sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
-Its memory and processes are bounded by a control group of version 2 where one can be had. Elsewhere each process is bounded by resource
-limits, and kinds of memory that no process's size shows are refused.
+Its memory and processes are bounded by a control group of version 2 where one can be had, elsewhere each process by resource limits.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from agentrl.sandboxes.backends.start_arguments import (
     FOLDERS,
     PATH,
     init_arguments,
-    packed_modules,
     sandbox_environment,
 )
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
@@ -51,7 +49,7 @@ class Bubblewrap:
         if await in_thread(parent_group) is None:
             found += [
                 "no control group can be had: memory_mb bounds each process, and not all of them together",
-                "no control group can be had: socket buffers and empty files are not counted",
+                "no control group can be had: files of memory, socket buffers and empty files are not counted",
             ]
         if os.geteuid() != 0:
             found.append(
@@ -89,7 +87,6 @@ class Bubblewrap:
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """Yield a new sandbox."""
-        await in_thread(packed_modules, True)  # which is kept
         parent = await in_thread(parent_group)
         group = None if parent is None else await in_thread(make_group, parent, spec.limits)
         try:
@@ -113,7 +110,7 @@ def _command(spec: SandboxSpec, core: int | None, group: Path | None) -> tuple[l
         *_file_system(spec, group),
         *("--chdir", WORK, "--"),
         str(python),
-        *init_arguments(own_python=True, uid=uid, counted=group is not None),
+        *init_arguments(uid=uid, counted=group is not None),
     ]
     return command, env
 
@@ -163,11 +160,8 @@ def _file_system(spec: SandboxSpec, group: Path | None) -> Iterator[str]:
     for inside, here in spec.folders:
         yield from _folders_above(Path(inside))
         yield from ("--ro-bind", here, inside)
-    yield from ("--proc", "/proc")
-    if group is None:
-        yield from _devices_without_memory()
-    else:
-        yield from ("--dev", "/dev")
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    if group is not None:
         yield from _folders_above(TOP)
         yield from ("--ro-bind", str(group), str(TOP))
     yield from ("--remount-ro", "/dev")
@@ -180,13 +174,3 @@ def _folders_above(path: Path) -> Iterator[str]:
     """Make the folders above a path, which bubblewrap would make with mode 0700, and root's, when root runs it."""
     for parent in reversed(path.parents[:-1]):
         yield from ("--perms", "0755", "--dir", str(parent))
-
-
-def _devices_without_memory() -> Iterator[str]:
-    """Return the usual devices but for /dev/zero, which gives shared memory that nothing here counts, and terminals."""
-    yield from ("--perms", "0755", "--tmpfs", "/dev")
-    for name in ("null", "full", "random", "urandom"):
-        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        yield from ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
-    yield from ("--symlink", "/proc/self/fd", "/dev/fd", "--perms", "0755", "--dir", "/dev/shm")  # noqa: S108

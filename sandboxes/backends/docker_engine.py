@@ -94,7 +94,7 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> DockerStream:
         client,
         name,
         spec.image,
-        ["python3", *init_arguments(own_python=False)],
+        ["python3", *init_arguments()],
         memory_bytes=memory_of_a_sandbox(spec.limits),
         cpus=spec.cpus,
         network=spec.network,

@@ -103,11 +103,11 @@ def have_image(client: APIClient, image: str, on_progress: Callable[[str], None]
 
 
 def _is_there(client: APIClient, image: str) -> bool:
-    from docker.errors import ImageNotFound
+    from docker.errors import APIError
 
     try:
         client.inspect_image(image)
-    except ImageNotFound:
+    except APIError:  # its name may be none
         return False
     return True
 

@@ -14,7 +14,7 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
-from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules, sandbox_environment
+from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
 from agentrl.sandboxes.seams import SandboxSpec
 
 
@@ -30,12 +30,11 @@ class NoIsolation:
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """Yield a first process in a temporary folder."""
-        await in_thread(packed_modules, True)  # which is kept
         made = partial(tempfile.TemporaryDirectory, prefix="agentrl-sandbox-", ignore_cleanup_errors=True)
         folder = await in_thread(made)
         try:
             work = folder.name
-            command = [sys.executable, *init_arguments(own_python=True, counted=False, folders=[work])]
+            command = [sys.executable, *init_arguments(counted=False, folders=[work])]
             env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
             async with process_link(command, work=work, env=env, nproc=None) as link:
                 yield link

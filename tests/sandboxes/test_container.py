@@ -174,7 +174,9 @@ async def test_a_new_container_has_the_files_of_a_state_and_none_of_its_processe
 
 
 async def test_memory_is_compared_with_the_engines_machine() -> None:
-    with pytest.raises(SandboxError, match=r"memory_mb = 4000000 is more than the .* of the engine's machine; lower it"):
+    with pytest.raises(
+        SandboxError, match=r"memory_mb = 4000000 is more than the .* of the engine's machine; lower it"
+    ):
         async with open_container(ContainerSpec(memory_mb=4_000_000)):
             pass
 
