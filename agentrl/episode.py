@@ -44,36 +44,16 @@ class EnvFactory(Protocol):
 class EpisodeSandboxes(Protocol):
     """The sandboxes of a run: `agentrl.sandboxes.RunSandboxes`."""
 
-    async def acquire(
-        self,
-        *,
-        image: str | None,
-        limits: Limits | None,
-        cpus: float,
-        network: bool,
-        folders: Mapping[str, str],
-        held: int,
-    ) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is released. The caller holds `held` others."""
+    async def acquire(self, image: str | None, limits: Limits | None, *, first: bool) -> Lease:
+        """Return a sandbox, as new, that is the caller's until it is released; `first`: the caller holds no other."""
         ...
 
     def container(self, spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
         """Return a container that is open as long as the context."""
         ...
 
-    async def grade(
-        self,
-        source: str,
-        tests: Sequence[Test],
-        *,
-        language: Language | None,
-        image: str | None,
-        limits: Limits | None,
-        fail_fast: bool,
-        partial: bool | Baseline,
-        deadline_s: float | None,
-    ) -> Verdict:
-        """Run a program against tests in a sandbox."""
+    async def grade(self, source: str, tests: Sequence[Test], **options: Any) -> Verdict:
+        """Run a program against tests in a sandbox, with the options of `Episode.grade`."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -91,7 +71,7 @@ class EpisodeState:
     metrics: dict[str, float] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
     leasing: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held by who waits for a sandbox: an episode asks for them one after another, so that it waits above all that it holds."""
+    """Held by who waits for a sandbox: an episode waits for its first alone, and gets the others at once."""
     envs: list[AsyncToolEnv] = field(default_factory=list)
     closed: bool = False
 
@@ -202,21 +182,17 @@ class Episode(Generic[TaskT]):
         *,
         image: str | None = None,
         limits: Limits | None = None,
-        cpus: float = 1.0,
-        network: bool = False,
-        folders: Mapping[str, str] | None = None,
     ) -> Sandbox:
         """Return a locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
 
             sandbox = await episode.sandbox()
             done = await sandbox.run(["python3", "-c", code], timeout_s=5)
 
+        An agent that needs the network or folders of this machine works in a `container`.
+
         Args:
             image: Docker image; None: `sandbox.image`.
             limits: What a program in it may use; None: the limits of the run.
-            cpus: CPUs that its programs have together.
-            network: Whether they reach the network.
-            folders: Folders of this machine that they see, read-only: {path inside: path here}.
 
         Raises:
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
@@ -224,9 +200,7 @@ class Episode(Generic[TaskT]):
         """
         state = self._state
         async with state.leasing:
-            lease = await self._of_run().acquire(
-                image=image, limits=limits, cpus=cpus, network=network, folders=folders or {}, held=len(state.leases)
-            )
+            lease = await self._of_run().acquire(image, limits, first=not state.leases)
             if state.closed:  # meanwhile
                 lease.release()
             state.check_open()

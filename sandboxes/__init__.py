@@ -24,10 +24,9 @@ from agentrl.sandboxes.grading.tests import (
 )
 from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
 from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, open_pool
-from agentrl.sandboxes.pools_of_run import Sandboxes, open_sandboxes
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
-from agentrl.sandboxes.run_sandboxes import RunSandboxes
+from agentrl.sandboxes.run_sandboxes import RunSandboxes, open_sandboxes
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
 
@@ -61,7 +60,6 @@ __all__ = [
     "Sandbox",
     "SandboxPool",
     "SandboxSpec",
-    "Sandboxes",
     "SessionResult",
     "Status",
     "Test",

@@ -116,8 +116,6 @@ async def open_sandbox(
     image: str = DEFAULT_IMAGE,
     backend: str | Backend = "auto",
     limits: Limits | None = None,
-    cpus: float = 1.0,
-    network: bool = False,
     runtime: str | None = None,
 ) -> AsyncIterator[Sandbox]:
     """Yield a sandbox of its own, started now and destroyed at the end.
@@ -132,31 +130,28 @@ async def open_sandbox(
         image: The Docker image that it shows, for backends that run images.
         backend: The backend, or its name.
         limits: What its programs may use.
-        cpus: How many cores they may use.
-        network: Whether they reach the network.
         runtime: The OCI runtime of Docker, such as `runsc`.
 
     Raises:
         SandboxError: The backend cannot be used; it says what to do.
     """
-    spec = SandboxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
+    spec = SandboxSpec(image=image, limits=limits or Limits(), runtime=runtime)
     async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
         yield sandbox
 
 
 @asynccontextmanager
-async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
+async def start_sandbox(backend: Backend, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
     """Yield a new sandbox for as long as the context lasts.
 
     Args:
         backend: Where it comes from, prepared for `spec`.
         spec: The sandbox.
-        core: The core to pin it to, where it has one alone; None: the backend chooses.
 
     Raises:
         SandboxError: It does not start.
     """
-    async with backend.start(spec, core) as link, background_tasks() as tasks:
+    async with backend.start(spec) as link, background_tasks() as tasks:
         sandbox = Sandbox(link, spec)
         with anyio.move_on_after(START_TIMEOUT_S) as bound:
             await tasks.start(sandbox.serve)

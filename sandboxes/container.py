@@ -21,6 +21,7 @@ import anyio
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.docker_connection import (
+    CPU_PERIOD_US,
     STDOUT,
     DockerEngine,
     DockerStream,
@@ -97,7 +98,7 @@ async def open_container(spec: ContainerSpec) -> AsyncIterator[Container]:
 
 
 def _start(client: APIClient, name: str, spec: ContainerSpec) -> None:
-    from docker.types import Ulimit
+    from docker.types import Mount, Ulimit
 
     if spec.memory_mb * MB > (there := client.info()["MemTotal"]):
         raise SandboxError(
@@ -110,10 +111,14 @@ def _start(client: APIClient, name: str, spec: ContainerSpec) -> None:
         spec.image or DEFAULT_IMAGE,
         _WAIT,
         memory_bytes=spec.memory_mb * MB,
-        cpus=spec.cpus,
-        network=spec.network,
-        folders=spec.folders,
-        host={"pids_limit": PROCESSES, "runtime": spec.runtime, "ulimits": disk},
+        host={
+            "cpu_quota": int(spec.cpus * CPU_PERIOD_US),
+            "mounts": [Mount(inside, here, type="bind", read_only=True) for inside, here in spec.folders.items()],
+            "network_mode": "bridge" if spec.network else "none",
+            "pids_limit": PROCESSES,
+            "runtime": spec.runtime,
+            "ulimits": disk,
+        },
         environment=dict(spec.env),
         user=spec.user,
         working_dir=spec.workdir,
@@ -145,16 +150,17 @@ class Container:
             SandboxLostError: The container has ended.
         """
         outputs = {1: bytearray(), 2: bytearray()}
-        started, code = anyio.current_time(), None
-        async with self._exec(argv, env, cwd, user, stdin=False) as process:
+        started = anyio.current_time()
+        async with self.start(argv, env=env, cwd=cwd, user=user, stdin=False) as process:
             with anyio.move_on_after(timeout_s):
                 while (part := await process.receive()) is not None:
                     output = outputs[part[0]]
                     output += part[1]
                     del output[: -int(output_mb * MB)]
-                code = await process.exit_code()
-            if code is None:
-                await process.kill()
+                await process.wait()
+            code = process.exit_code  # before it is killed
+        if code is None:
+            await self.check_alive()
         return ExecResult(
             end_reason=EndReason.TIMEOUT if code is None else EndReason.EXIT,
             exit_code=code,
@@ -165,19 +171,26 @@ class Container:
 
     @asynccontextmanager
     async def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: bool = True,
     ) -> AsyncIterator[ContainerProcess]:
-        """Yield a started program. It ends with the context, and so does all that it started.
+        """Yield a started program. Where its end was not waited for, it ends with the context, and so does all that it started.
 
         Raises:
             SandboxLostError: The container has ended.
         """
-        async with self._exec(argv, env, cwd, None, stdin=True) as process:
+        async with self._exec(argv, env, cwd, user, stdin=stdin) as process:
             try:
                 yield process
             finally:
-                with anyio.CancelScope(shield=True), suppress(SandboxLostError):
-                    await process.kill()
+                if process.exit_code is None:
+                    with anyio.CancelScope(shield=True), suppress(SandboxLostError):
+                        await process.kill()
 
     async def read(self, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file.
@@ -310,6 +323,8 @@ class ContainerProcess:
     mark: str
     user: str | None
     stream: DockerStream
+    exit_code: int | None = None
+    """Of a program whose end was waited for."""
     _output: bytearray = field(default_factory=bytearray)
 
     async def send(self, data: bytes) -> None:
@@ -348,8 +363,8 @@ class ContainerProcess:
         del self._output[: end + 1]
         return line
 
-    async def exit_code(self) -> int:
-        """Return its exit code, once it has ended.
+    async def wait(self) -> None:
+        """Wait for its end, after that of its output.
 
         Raises:
             SandboxLostError: The container has ended.
@@ -361,7 +376,7 @@ class ContainerProcess:
             await anyio.sleep(POLL_S)
         if found["ExitCode"] in _ENDS_WITH_THE_CONTAINER:
             await self._check_survived()
-        return -1 if found["ExitCode"] is None else int(found["ExitCode"])
+        self.exit_code = -1 if found["ExitCode"] is None else int(found["ExitCode"])
 
     async def kill(self) -> None:
         """Kill it with all that it started.
@@ -374,7 +389,7 @@ class ContainerProcess:
             async with killer as killing:
                 while await killing.receive() is not None:
                     pass
-            await self.exit_code()
+            await self.wait()
 
     async def _check_survived(self) -> None:
         """Check that the container has not ended with the program."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from os.path import isabs, normpath
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
@@ -21,10 +20,6 @@ WORK = "/sandbox"
 """The folder of the user's files, and where programs run."""
 DEFAULT_IMAGE = "agentrl/sandbox"
 """Built from `images/Dockerfile` where it is missing."""
-
-
-TAKEN_FOLDERS = (WORK, "/tmp", "/dev", "/proc", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc")  # noqa: S108
-"""Where a folder of this machine cannot be shown: a sandbox has its own there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,29 +66,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec:
-    """A kind of sandbox. Sandboxes of one spec are interchangeable."""
+    """A kind of sandbox, with one core and no network. Sandboxes of one spec are interchangeable."""
 
     image: str = DEFAULT_IMAGE
     """Docker image; it needs a `python3` of 3.10 or later. bubblewrap shows this machine's own /usr instead."""
     limits: Limits = field(default_factory=Limits)
-    cpus: AboveZero = 1.0
-    """Cores of the whole sandbox."""
-    network: bool = False
-    """Whether programs reach the network."""
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
-    folders: tuple[tuple[str, str], ...] = ()
-    """Folders of this machine that programs see, read-only: (path inside, path here), both absolute."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for inside, here in self.folders:
-            taken = next((folder for folder in TAKEN_FOLDERS if f"{inside}/".startswith(f"{folder}/")), None)
-            if normpath(inside) != inside or not inside.startswith("/") or inside == "/" or taken is not None:
-                why = f"is below {taken}" if taken else "is no absolute path without `..`"
-                raise ConfigError(f"folders shows {here!r} at {inside!r}, which {why}; use one such as '/opt/tools'")
-            if not isabs(here):
-                raise ConfigError(f"folders shows {here!r} at {inside!r}; name the folder by its absolute path")
 
 
 class EndReason(StrEnum):
@@ -186,6 +168,6 @@ class Backend(Protocol):
         """
         ...
 
-    def start(self, spec: SandboxSpec, core: int | None = None) -> AbstractAsyncContextManager[Link]:
-        """Return a new sandbox, destroyed at the end of the context. `core`: where to pin it, if it has but one."""
+    def start(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Link]:
+        """Return a new sandbox, destroyed at the end of the context."""
         ...

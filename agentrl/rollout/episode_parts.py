@@ -15,8 +15,6 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
-import anyio
-
 from agentrl.concurrency.resources import open_resources
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig
@@ -38,23 +36,16 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     """Yield the sandboxes of a run. Nothing is started before an episode asks for one."""
     sandboxes = await in_thread(_import_sandboxes)
     options = config.sandbox
-    leases = options.leases or config.rollout.max_concurrent
+    limits = sandboxes.Limits(memory_mb=options.memory_mb)
     async with sandboxes.open_sandboxes(
+        sandboxes.SandboxSpec(image=options.image, runtime=options.runtime, limits=limits),
         backend=await load_backend(options.backend),
         order=backend_order(config),
         graders=options.graders,
-        leases=leases,
+        leases=options.leases or config.rollout.max_concurrent,
         wait_timeout_s=options.wait_timeout_s,
     ) as opened:
-        limits = sandboxes.Limits(memory_mb=options.memory_mb)
-        yield sandboxes.RunSandboxes(
-            opened,
-            image=options.image,
-            runtime=options.runtime,
-            limits=limits,
-            containers=anyio.Semaphore(leases),
-            wait_timeout_s=options.wait_timeout_s,
-        )
+        yield opened
 
 
 def backend_order(config: RunConfig) -> Sequence[Literal["bubblewrap", "docker"]]:

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +37,8 @@ FIRST_UID, USER_IDS = 1_000_000_000, 1_000_000_000
 START = 'ulimit -s unlimited 2>/dev/null; [ -z "$1" ] || echo 0 > "$1" || exit 1; shift; exec "$@"'
 """Starts a sandbox, in its control group where there is one. Without a bound of the stack's own, that of all memory holds, and a thread gets
 2 MB and not as much as the bound."""
+_SANDBOXES_ON: Counter[int] = Counter()
+"""How many sandboxes of this process are pinned to each core."""
 
 
 class Bubblewrap:
@@ -67,16 +70,13 @@ class Bubblewrap:
             raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
         if spec.runtime is not None:
             raise SandboxError(f"runtime = {spec.runtime!r} is an OCI runtime; it needs backend = 'docker'")
-        for inside, here in spec.folders:
-            if not await anyio.Path(here).is_dir():
-                raise SandboxError(f"folders shows {here!r} at {inside!r}, and there is no such folder")
         if await in_thread(shutil.which, "bwrap") is None:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
         if (parent := await in_thread(parent_group)) is not None:
             await in_thread(remove_orphaned_groups, parent)
-        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", "--", "/bin/true"]
+        probe = [*_namespaces(), "--ro-bind", "/", "/", "--", "/bin/true"]
         done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
@@ -85,28 +85,31 @@ class Bubblewrap:
             )
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[ProcessLink]:
         """Yield a new sandbox."""
         parent = await in_thread(parent_group)
         group = None if parent is None else await in_thread(make_group, parent, spec.limits)
+        core = min(os.sched_getaffinity(0), key=_SANDBOXES_ON.__getitem__)
+        _SANDBOXES_ON[core] += 1
         try:
             command, env = await in_thread(_command, spec, core, group)
             async with process_link(command, work=WORK, env=env, nproc=spec.limits.processes) as link:
                 yield link
         finally:
+            _SANDBOXES_ON[core] -= 1
             if group is not None:
                 with anyio.CancelScope(shield=True):
                     await in_thread(remove_group, group)
 
 
-def _command(spec: SandboxSpec, core: int | None, group: Path | None) -> tuple[list[str], dict[str, str]]:
+def _command(spec: SandboxSpec, core: int, group: Path | None) -> tuple[list[str], dict[str, str]]:
     python = _python()
     env = sandbox_environment(WORK, f"{python.parent}:{PATH}")
     uid = FIRST_UID + secrets.randbelow(USER_IDS) if os.geteuid() == 0 else None
     command = [
         *("/bin/sh", "-c", START, "sh", "" if group is None else str(group / "cgroup.procs")),
-        *_pinned(spec, core),
-        *_namespaces(network=spec.network),
+        *(("taskset", "-c", str(core)) if shutil.which("taskset") else ()),
+        *_namespaces(),
         *_file_system(spec, group),
         *("--chdir", WORK, "--"),
         str(python),
@@ -122,19 +125,9 @@ def _python() -> Path:
     return Path(VENV) / Path(os.path.normpath(sys.executable)).relative_to(os.path.normpath(sys.prefix))
 
 
-def _pinned(spec: SandboxSpec, core: int | None) -> Iterator[str]:
-    cores = sorted(os.sched_getaffinity(0))
-    count = max(1, round(spec.cpus))
-    if count < len(cores) and shutil.which("taskset"):
-        first = (core or 0) * count
-        yield from ("taskset", "-c", ",".join(str(cores[(first + i) % len(cores)]) for i in range(count)))
-
-
-def _namespaces(*, network: bool) -> list[str]:
+def _namespaces() -> list[str]:
     command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
-    command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
-    if not network:
-        command.append("--unshare-net")
+    command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL", "--unshare-net"]
     if os.geteuid() == 0:  # the first process becomes another user, and loses them
         return [*command, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     return [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
@@ -150,16 +143,11 @@ def _file_system(spec: SandboxSpec, group: Path | None) -> Iterator[str]:
     shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
     if not sys.base_prefix.startswith("/usr"):
         shown.append(sys.base_prefix)
-    if spec.network:
-        shown += ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/etc/ca-certificates"]
     for name in shown:
         yield from _folders_above(Path(name))
         yield from ("--ro-bind-try", name, name)
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
-    for inside, here in spec.folders:
-        yield from _folders_above(Path(inside))
-        yield from ("--ro-bind", here, inside)
     yield from ("--proc", "/proc", "--dev", "/dev")
     if group is not None:
         yield from _folders_above(TOP)

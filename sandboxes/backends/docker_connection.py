@@ -219,9 +219,6 @@ def create_container(
     command: Sequence[str],
     *,
     memory_bytes: int,
-    cpus: float,
-    network: bool,
-    folders: Mapping[str, str],
     host: Mapping[str, Any],
     **options: Any,
 ) -> None:
@@ -233,25 +230,14 @@ def create_container(
         image: Its image.
         command: Its first process.
         memory_bytes: What all in it may take together; it has no swap.
-        cpus: CPUs of all together.
-        network: Whether it has one.
-        folders: Folders of this machine that it sees, read-only: {path inside: path here}.
         host: More of `create_host_config`.
         options: More of `create_container`.
     """
-    from docker.types import Mount
-
     client.create_container(
         image,
         command=list(command),
         host_config=client.create_host_config(
-            cpu_period=CPU_PERIOD_US,
-            cpu_quota=int(cpus * CPU_PERIOD_US),
-            mem_limit=memory_bytes,
-            memswap_limit=memory_bytes,
-            mounts=[Mount(inside, here, type="bind", read_only=True) for inside, here in folders.items()],
-            network_mode="bridge" if network else "none",
-            **host,
+            cpu_period=CPU_PERIOD_US, mem_limit=memory_bytes, memswap_limit=memory_bytes, **host
         ),
         labels={LABEL: owner()},
         name=name,

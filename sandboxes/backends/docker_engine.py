@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import SandboxError, SandboxLostError, error_line
+from agentrl.errors import SandboxLostError, error_line
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
 from agentrl.sandboxes.backends.docker_connection import (
+    CPU_PERIOD_US,
     STDOUT,
     DockerStream,
     container_name,
@@ -61,19 +62,14 @@ class Docker:
         """Fetch or build the image where it is missing, and remove the containers of dead processes.
 
         Raises:
-            SandboxError: The engine does not answer, did not get the image, or is elsewhere and does not have this machine's folders.
+            SandboxError: The engine does not answer, or did not get the image.
         """
         engine = await in_thread(find_engine)
-        if spec.folders and not engine.is_here:
-            (inside, here), *_ = spec.folders
-            raise SandboxError(
-                f"folders shows {here!r} at {inside!r}, and the engine at {engine} has no folder of this machine; put it into the image"
-            )
         await engine.call(remove_left_over, engine)
         await engine.call(have_image, spec.image, self._on_progress)
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[AttachedLink]:
         """Yield a new container.
 
         Raises:
@@ -96,14 +92,13 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> DockerStream:
         spec.image,
         ["python3", *init_arguments()],
         memory_bytes=memory_of_a_sandbox(spec.limits),
-        cpus=spec.cpus,
-        network=spec.network,
-        folders=dict(spec.folders),
         host={
             "auto_remove": True,
             "cap_drop": ["ALL"],
+            "cpu_quota": CPU_PERIOD_US,
             "ipc_mode": "private",
             "log_config": LogConfig(type="none"),
+            "network_mode": "none",
             "pids_limit": spec.limits.processes + OWN_PROCESSES,
             "read_only": True,
             "runtime": spec.runtime,

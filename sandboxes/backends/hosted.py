@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
@@ -79,16 +79,10 @@ class Hosted:
         self._service = service
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Check what is asked for.
-
-        Raises:
-            SandboxError: A service shows no folder of this machine.
-        """
-        if spec.folders:
-            raise SandboxError(f"folders: {self.name} shows no folder of this machine; put them into the image")
+        """Do nothing: the service is asked for sandboxes alone."""
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[HostedLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[HostedLink]:
         """Yield a new sandbox of the service."""
         link = HostedLink(self._service, spec, await self._service.start(spec))
         try:
@@ -96,7 +90,7 @@ class Hosted:
                 link.tasks = tasks
                 yield link
         finally:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), suppress(SandboxError):
                 await link.sandbox.close()
 
 

@@ -28,7 +28,7 @@ class NoIsolation:
         warnings.warn("`sandbox.backend` = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[ProcessLink]:
         """Yield a first process in a temporary folder."""
         made = partial(tempfile.TemporaryDirectory, prefix="agentrl-sandbox-", ignore_cleanup_errors=True)
         folder = await in_thread(made)

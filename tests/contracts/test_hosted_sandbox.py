@@ -116,7 +116,7 @@ async def hosted(service: HostedService) -> AsyncIterator[HostedSandbox]:
 
 @pytest.fixture
 async def pool(service: HostedService) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SPEC, backend=Hosted(service), size=2, ahead=1) as pool:
+    async with open_pool(SPEC, backend=Hosted(service), size=2) as pool:
         yield pool
 
 

@@ -62,7 +62,6 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         "files": ({"a": "b"},),
         "candidate_names": (("a",),),
         "shared": (),  # names no file
-        "folders": (),  # text is no pair of folders
         "run": (("a",),),
         "build": (("a",),),
         "compare": (Comparison(),),
@@ -74,7 +73,6 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         "exact": (True,),
         "wrapped": (True,),
         "names": (("a",),),
-        "network": (True,),
         "entry_point": ("text", None),
         "runtime": ("text", None),
         "language": (),
@@ -87,7 +85,7 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         return ("text",)
     if field in ("memory_mb", "disk_mb", "file_mb", "processes", "open_files"):
         return (1,)
-    assert field in ("build_timeout_s", "timeout_s", "output_mb", "cpus", "absolute", "relative"), field
+    assert field in ("build_timeout_s", "timeout_s", "output_mb", "absolute", "relative"), field
     return (1, 1.5)
 
 
@@ -132,7 +130,6 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
         (AssertTest, {"entry_point": ""}, "AssertTest.entry_point = '' must be"),
         (IOTest, {"compare": Comparison}, "IOTest.compare = <class .*Comparison'> must be a Comparison"),
         (Language, {"run": "./main"}, "Language.run = './main' must be a tuple of text"),
-        (SandboxSpec, {"folders": (("/opt/x",),)}, "SandboxSpec.folders = .* must be a tuple of \\(text, text\\)"),
         (TestFile, {"framework": "nose"}, "TestFile.framework = 'nose' must be 'unittest' or 'pytest'"),
         (TestFile, {"module": "a.b"}, "TestFile.module = 'a.b' must be one name"),
         (TestFile, {"files": {"a": 1}}, "TestFile.files = .* must be a dict of text to text or bytes"),

@@ -35,7 +35,7 @@ def containers() -> list[Any]:
 
 async def test_a_container_is_locked_down(docker: BackendName) -> None:
     limits = Limits(memory_mb=100, disk_mb=10, processes=20)
-    async with open_sandbox(backend=docker, limits=limits, cpus=0.5):
+    async with open_sandbox(backend=docker, limits=limits):
         (container,) = [c for c in await in_thread(containers) if str(os.getpid()) in c.labels[LABEL].split(":")]
         host, config = container.attrs["HostConfig"], container.attrs["Config"]
     assert host["NetworkMode"] == "none"
@@ -45,7 +45,7 @@ async def test_a_container_is_locked_down(docker: BackendName) -> None:
     assert host["SecurityOpt"] == ["no-new-privileges"]  # and so Docker's own seccomp and AppArmor profiles
     assert host["Privileged"] is False
     assert host["PidsLimit"] == 21
-    assert host["CpuQuota"] == host["CpuPeriod"] / 2
+    assert host["CpuQuota"] == host["CpuPeriod"]
     assert host["Memory"] == host["MemorySwap"] == (100 + 10 + 64) * 2**20
     assert {path: "size=10485760" in options for path, options in host["Tmpfs"].items()} == dict.fromkeys(
         ("/sandbox", "/tmp", "/dev/shm"), True
@@ -53,12 +53,6 @@ async def test_a_container_is_locked_down(docker: BackendName) -> None:
     assert not host["Binds"]
     assert host["AutoRemove"] is True
     assert int(config["User"].partition(":")[0]) >= 10_000
-
-
-@pytest.mark.soak
-async def test_more_cores_than_there_are_is_all_of_them(docker: BackendName) -> None:
-    async with open_sandbox(backend=docker, cpus=100_000) as sandbox:
-        assert (await sandbox.run(["true"])).ok
 
 
 @pytest.mark.soak
