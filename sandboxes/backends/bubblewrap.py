@@ -47,18 +47,13 @@ class Bubblewrap:
     name = "bubblewrap"
 
     async def holes(self) -> list[str]:
-        """Return what a program can do here that it should not, in sentences; empty when nothing is known."""
-        found = []
-        if await in_thread(parent_group) is None:
-            found += [
-                "no control group can be had: memory_mb bounds each process, and not all of them together",
-                "no control group can be had: files of memory, socket buffers and empty files are not counted",
-            ]
-        if os.geteuid() != 0:
-            found.append(
-                "sandboxes share this user's id: limits that the kernel keeps by user, such as inotify's, are shared"
-            )
-        return found
+        """Return what a program can do here that it should not, in sentences."""
+        if await in_thread(parent_group) is not None:
+            return []
+        return [
+            "no control group can be had: memory_mb bounds each process, and not all of them together; "
+            "files of memory, socket buffers and empty files are not counted"
+        ]
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Look whether bubblewrap works here.

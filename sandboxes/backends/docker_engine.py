@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError, error_line
@@ -50,13 +50,14 @@ class Docker:
         self._on_progress = on_progress
 
     async def holes(self) -> list[str]:
-        """Return what a program can do here that it should not, in sentences; empty when nothing is known.
+        """Return what the engine says that it cannot bound.
 
         Raises:
             SandboxError: The engine does not answer or refuses.
         """
         engine = await in_thread(find_engine)
-        return _holes(await engine.call(lambda client: client.info()))
+        found: list[str] | None = (await engine.call(lambda client: client.info())).get("Warnings")
+        return found or []
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Fetch or build the image where it is missing, and remove the containers of dead processes.
@@ -156,13 +157,3 @@ class AttachedLink:
             self._errors = (self._errors + data)[-4096:]
         line = error_line(self._errors.decode(errors="replace"))
         raise SandboxLostError("its container ended" + (f": {line}" if line else ""))
-
-
-def _holes(engine: dict[str, Any]) -> list[str]:
-    """Return those of an engine, by what it says of itself."""
-    counted = {"memory": "MemoryLimit", "processes": "PidsLimit", "swap": "SwapLimit", "CPU": "CpuCfsQuota"}
-    missing = [what for what, name in counted.items() if not engine.get(name)]
-    found = [f"the engine bounds no {what}: its control groups lack the controller" for what in missing]
-    if not any("name=seccomp" in option for option in engine.get("SecurityOptions") or ()):
-        found.append("the engine has no filter of system calls: agentrl's is alone")
-    return found

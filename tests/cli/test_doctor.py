@@ -35,18 +35,6 @@ def test_it_names_the_backend_in_use_and_its_holes() -> None:
     assert "transformers 5." in shown
 
 
-def test_it_names_what_an_engine_cannot_bound() -> None:
-    from agentrl.sandboxes.backends.docker_engine import _holes
-
-    whole = dict.fromkeys(("MemoryLimit", "PidsLimit", "SwapLimit", "CpuCfsQuota"), True)
-    engine = {**whole, "CgroupVersion": "2", "SecurityOptions": ["name=seccomp,profile=builtin"]}
-    assert _holes(engine) == []
-    (hole,) = _holes({**engine, "PidsLimit": False})  # as a rootless engine without delegation says
-    assert "bounds no processes" in hole
-    (hole,) = _holes({**engine, "SecurityOptions": []})
-    assert "no filter of system calls" in hole
-
-
 def test_without_a_backend_it_fails(tmp_path: Path) -> None:
     code, shown = doctor(DOCKER_HOST="unix:///nowhere.sock", PATH=str(tmp_path))
     assert code == 1
