@@ -15,8 +15,7 @@ import anyio
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
-from agentrl.sandboxes.container import Container, open_container
-from agentrl.sandboxes.container_engine import ContainerSpec
+from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test

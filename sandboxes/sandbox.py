@@ -12,7 +12,6 @@ from anyio.abc import TaskStatus
 
 from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.machine.sandbox_bounds import MAX_PACKED_BYTES
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER, frame
 from agentrl.sandboxes.process import Process
@@ -21,6 +20,8 @@ from agentrl.sandboxes.seams import MB, ExecResult, Limits, Link, SandboxSpec
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing, packing and resetting."""
 MAX_STDIN_BYTES = 64 * MB
+MAX_PACKED_BYTES = 32 * MB
+"""Of the files in a snapshot."""
 MAX_FRAME_BYTES = 512 * MB
 """Of what a sandbox sends at once: the largest is a snapshot of its files."""
 

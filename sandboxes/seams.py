@@ -13,10 +13,11 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
-from agentrl.machine.sandbox_bounds import WORK as WORK
 from agentrl.sandboxes.checked_fields import AboveZero, WholeAboveZero, check_fields
 
 MB = 2**20
+WORK = "/sandbox"
+"""The folder of the user's files, and where programs run."""
 DEFAULT_IMAGE = "agentrl/sandbox"
 """Built from `images/Dockerfile` where it is missing."""
 
@@ -158,11 +159,6 @@ class Backend(Protocol):
     """A source of sandboxes."""
 
     name: str
-
-    @property
-    def isolates(self) -> Mapping[str, str]:
-        """The lines of `agentrl doctor`: what is kept apart, and by what."""
-        ...
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Get ready for sandboxes of this kind: fetch the image, remove what a crashed run left.

@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentrl import Episode
 from agentrl.errors import WorkflowError
 from agentrl.rollout.task_settings import Cpus, Disk, Megabytes, Seconds
-from agentrl.sandboxes.container import Container
-from agentrl.sandboxes.container_engine import ContainerSpec
+from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, installed_agents

@@ -23,9 +23,8 @@ from agentrl.rollout.folder_digest import folder_digest
 from agentrl.rollout.task_folders import TaskFolder, read_unchanged, variables
 from agentrl.rollout.task_settings import Environment
 from agentrl.sandboxes import EndReason
-from agentrl.sandboxes.container import Container
-from agentrl.sandboxes.container_engine import ContainerSpec
-from agentrl.sandboxes.task_image import ImageSource, built_image
+from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
+from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.workflows.agent_work import Open, Work, state_after
 from agentrl.workflows.repository import pack_folder
 

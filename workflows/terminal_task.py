@@ -24,8 +24,8 @@ from agentrl import Episode, Reward
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
 from agentrl.rollout.task_folders import read_unchanged
+from agentrl.sandboxes.backends.docker_images import missing_images
 from agentrl.sandboxes.container import Container
-from agentrl.sandboxes.readiness import missing_images
 from agentrl.workflows.agent_work import AgentLimits, agents_shown, let_agent_work
 from agentrl.workflows.harnesses import NamedHarness
 from agentrl.workflows.task_verifier import attempt, open_task

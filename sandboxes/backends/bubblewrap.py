@@ -1,8 +1,7 @@
 """Sandboxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
 
 A sandbox sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
-Its memory and processes are bounded by a control group of version 2 where one can be had. Elsewhere each process is bounded by resource
-limits, and kinds of memory that no process's size shows are refused.
+Its memory and processes are bounded by a control group of version 2 where one can be had, elsewhere each process by resource limits.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import anyio
 
@@ -28,7 +26,6 @@ from agentrl.sandboxes.backends.start_arguments import (
     FOLDERS,
     PATH,
     init_arguments,
-    packed_modules,
     sandbox_environment,
 )
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
@@ -48,29 +45,15 @@ class Bubblewrap:
     """The backend for machines without a Docker engine. Needs the `bwrap` program, and user namespaces unless run as root."""
 
     name = "bubblewrap"
-    isolates: ClassVar = {
-        "files": "a view of its own: /usr and this Python read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace; the number by RLIMIT_NPROC; all are killed after each run, and at each reset",
-        "network": "a namespace without interfaces, unless network = true",
-        "memory": "RLIMIT_DATA and RLIMIT_AS for each process; a control group of version 2 for all, where one can be had",
-        "cpu": "CPU seconds by RLIMIT_CPU for each process; pinned to a core",
-        "privileges": "an unprivileged user, the sandbox's own as root; no capabilities, no-new-privileges",
-        "system calls": "agentrl's filter",
-    }
 
     async def holes(self) -> list[str]:
-        """Return what a program can do here that it should not, in sentences; empty when nothing is known."""
-        found = []
-        if await in_thread(parent_group) is None:
-            found += [
-                "no control group can be had: memory_mb bounds each process, and not all of them together",
-                "no control group can be had: socket buffers and empty files are not counted",
-            ]
-        if os.geteuid() != 0:
-            found.append(
-                "sandboxes share this user's id: limits that the kernel keeps by user, such as inotify's, are shared"
-            )
-        return found
+        """Return what a program can do here that it should not, in sentences."""
+        if await in_thread(parent_group) is not None:
+            return []
+        return [
+            "no control group can be had: memory_mb bounds each process, and not all of them together; "
+            "files of memory, socket buffers and empty files are not counted"
+        ]
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Look whether bubblewrap works here.
@@ -99,7 +82,6 @@ class Bubblewrap:
     @asynccontextmanager
     async def start(self, spec: SandboxSpec) -> AsyncIterator[ProcessLink]:
         """Yield a new sandbox."""
-        await in_thread(packed_modules, True)  # which is kept
         parent = await in_thread(parent_group)
         group = None if parent is None else await in_thread(make_group, parent, spec.limits)
         core = min(os.sched_getaffinity(0), key=_SANDBOXES_ON.__getitem__)
@@ -126,7 +108,7 @@ def _command(spec: SandboxSpec, core: int, group: Path | None) -> tuple[list[str
         *_file_system(spec, group),
         *("--chdir", WORK, "--"),
         str(python),
-        *init_arguments(own_python=True, uid=uid, counted=group is not None),
+        *init_arguments(uid=uid, counted=group is not None),
     ]
     return command, env
 
@@ -161,11 +143,8 @@ def _file_system(spec: SandboxSpec, group: Path | None) -> Iterator[str]:
         yield from ("--ro-bind-try", name, name)
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
-    yield from ("--proc", "/proc")
-    if group is None:
-        yield from _devices_without_memory()
-    else:
-        yield from ("--dev", "/dev")
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    if group is not None:
         yield from _folders_above(TOP)
         yield from ("--ro-bind", str(group), str(TOP))
     yield from ("--remount-ro", "/dev")
@@ -178,13 +157,3 @@ def _folders_above(path: Path) -> Iterator[str]:
     """Make the folders above a path, which bubblewrap would make with mode 0700, and root's, when root runs it."""
     for parent in reversed(path.parents[:-1]):
         yield from ("--perms", "0755", "--dir", str(parent))
-
-
-def _devices_without_memory() -> Iterator[str]:
-    """Return the usual devices but for /dev/zero, which gives shared memory that nothing here counts, and terminals."""
-    yield from ("--perms", "0755", "--tmpfs", "/dev")
-    for name in ("null", "full", "random", "urandom"):
-        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        yield from ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
-    yield from ("--symlink", "/proc/self/fd", "/dev/fd", "--perms", "0755", "--dir", "/dev/shm")  # noqa: S108

@@ -12,8 +12,8 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, replace
-from typing import Any, ClassVar, Protocol
+from dataclasses import asdict
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -74,10 +74,6 @@ class HostedService(Protocol):
 class Hosted:
     """The backend on a service."""
 
-    isolates: ClassVar = dict.fromkeys(
-        ("files", "processes", "network", "memory", "cpu", "privileges", "system calls"), "as the service has it"
-    )
-
     def __init__(self, service: HostedService) -> None:
         self.name = service.name
         self._service = service
@@ -88,14 +84,13 @@ class Hosted:
     @asynccontextmanager
     async def start(self, spec: SandboxSpec) -> AsyncIterator[HostedLink]:
         """Yield a new sandbox of the service."""
-        link = HostedLink(self._service, spec, await self._service.start(spec))
-        try:
-            async with background_tasks() as tasks:
-                link.tasks = tasks
+        async with background_tasks() as tasks:
+            link = HostedLink(tasks, self._service, spec, await self._service.start(spec))
+            try:
                 yield link
-        finally:
-            with anyio.CancelScope(shield=True), suppress(SandboxError):
-                await link.sandbox.close()
+            finally:
+                with anyio.CancelScope(shield=True), suppress(SandboxError):
+                    await link.sandbox.close()
 
 
 class HostedLink:
@@ -104,15 +99,15 @@ class HostedLink:
     work = WORK
     nproc = None
 
-    def __init__(self, service: HostedService, spec: SandboxSpec, sandbox: HostedSandbox) -> None:
+    def __init__(self, tasks: TaskGroup, service: HostedService, spec: SandboxSpec, sandbox: HostedSandbox) -> None:
         self.env = sandbox_environment(WORK, PATH)
         self.sandbox = sandbox
-        self.tasks: TaskGroup
+        self._tasks = tasks
         self._service = service
         self._spec = spec
-        self._runs: dict[int, anyio.CancelScope] = {}
+        self._scopes: dict[int, anyio.CancelScope] = {}
         self._turn = anyio.Lock()
-        self._said: deque[bytes | SandboxLostError] = deque([frame(b"r", 0, b"")])
+        self._answers: deque[bytes | SandboxLostError] = deque([frame(b"r", 0, b"")])
         self._changed = Condition()
 
     async def send(self, data: bytes) -> None:
@@ -120,53 +115,51 @@ class HostedLink:
         while data:
             kind, number, length = HEADER.unpack_from(data)
             payload, data = data[HEADER.size : HEADER.size + length], data[HEADER.size + length :]
-            if kind == b"K":
-                if number in self._runs:
-                    self._runs[number].cancel()
-            elif kind not in b"IE":
-                self._runs[number] = anyio.CancelScope()
-                self.tasks.start_soon(self._answer, kind, number, payload)
+            if kind == b"K" and number in self._scopes:
+                self._scopes[number].cancel()
+            elif kind not in b"IEK":
+                self._tasks.start_soon(self._answer, kind, number, payload)
+                self._scopes[number] = anyio.CancelScope()
 
     async def receive(self) -> bytes:
-        """Return some answers.
+        """Return an answer.
 
         Raises:
             SandboxLostError: The sandbox is gone.
         """
-        await self._changed.wait_for(lambda: bool(self._said))
-        said = self._said.popleft()
-        if isinstance(said, SandboxLostError):
-            raise said
-        return said
+        await self._changed.wait_for(lambda: bool(self._answers))
+        answer = self._answers.popleft()
+        if isinstance(answer, SandboxLostError):
+            raise answer
+        return answer
 
     async def _answer(self, kind: bytes, number: int, payload: bytes) -> None:
-        answer: bytes | SandboxLostError
-        with self._runs[number] as scope:
-            try:
+        answer: bytes | SandboxLostError = frame(b"x", number, b'{"end_reason": "killed", "duration_s": 0.0}')
+        try:
+            with self._scopes[number]:
                 async with self._turn:
+                    head, _, data = payload.partition(b"\n")
                     if kind == b"S":
-                        answer = await self._run(number, payload)
+                        answer = await self._run(number, json.loads(head), data)
+                    elif kind == b"U":
+                        answer = frame(b"a", number, await self._restore(payload))
                     else:
-                        answer = frame(b"a", number, await self._do(kind, payload))
-            except SandboxLostError as error:
-                answer = error
-            except SandboxError as error:
-                answer = frame(b"f", number, str(error).encode())
-        del self._runs[number]
-        if scope.cancelled_caught:
-            answer = _report(number, {"end_reason": "killed"})
-        self._said.append(answer)
+                        request = json.loads(head) if head else {}
+                        answer = frame(b"a", number, await self._do(kind, request, data))
+        except SandboxLostError as error:
+            answer = error
+        except SandboxError as error:
+            answer = frame(b"f", number, str(error).encode())
+        del self._scopes[number]
+        self._answers.append(answer)
         self._changed.notify_all()
 
-    async def _do(self, kind: bytes, payload: bytes) -> bytes:
-        head, _, data = payload.partition(b"\n")
+    async def _do(self, kind: bytes, request: dict[str, Any], data: bytes) -> bytes:
         if kind == b"W":
-            path, mode = json.loads(head)["path"], json.loads(head)["mode"]
-            await self.sandbox.write(_under_work(path), data)
-            if mode != 0o644:
-                await self._command("chmod", f"{mode:o}", _under_work(path))
+            await self.sandbox.write(_under_work(request["path"]), data)
+            if request["mode"] != 0o644:
+                await self._command("chmod", f"{request['mode']:o}", _under_work(request["path"]))
         elif kind == b"R":
-            request = json.loads(head)
             content = await self.sandbox.read(_under_work(request["path"]))
             if len(content) > request["max_bytes"]:
                 raise SandboxError(f"{len(content)} bytes, more than max_bytes = {request['max_bytes']}")
@@ -179,23 +172,24 @@ class HostedLink:
             self.sandbox = await self._service.start(self._spec)
         else:
             await self._command("sh", "-c", EMPTY, WORK)
-            if kind == b"U":
-                await self.sandbox.write(PACKED, payload)
-                await self._command("tar", "-xf", PACKED, "-C", WORK)
         return b""
 
-    async def _run(self, number: int, payload: bytes) -> bytes:
-        head, _, data = payload.partition(b"\n")
-        request = json.loads(head)
+    async def _restore(self, snapshot: bytes) -> bytes:
+        await self._command("sh", "-c", EMPTY, WORK)
+        await self.sandbox.write(PACKED, snapshot)
+        await self._command("tar", "-xf", PACKED, "-C", WORK)
+        return b""
+
+    async def _run(self, number: int, request: dict[str, Any], data: bytes) -> bytes:
         if request["interactive"]:
             raise SandboxLostError(
                 f"{self._service.name} runs programs to their end, and cannot talk to one; use docker"
             )
-        if (files := request["only_files"]) is not None:
+        if request["only_files"] is not None:
             await self._command("sh", "-c", EMPTY, WORK)
-            for path, length in files:
-                await self.sandbox.write(_under_work(path), data[:length])
-                data = data[length:]
+        for path, length in request["only_files"] or ():
+            await self.sandbox.write(_under_work(path), data[:length])
+            data = data[length:]
         wanted = request["limits"]
         limits = self._spec.limits.but(
             timeout_s=wanted["timeout_s"],
@@ -205,11 +199,12 @@ class HostedLink:
         )
         argv = request.get("argv") or ["python3", *await in_thread(program_arguments, request)]
         done = await self.sandbox.run(argv, stdin=data, env=request["env"], cwd=request["cwd"], limits=limits)
-        report = {name: value for name, value in asdict(done).items() if name not in ("stdout", "stderr")}
-        return frame(b"o", number, done.stdout) + frame(b"e", number, done.stderr) + _report(number, report)
+        report = asdict(done)
+        output = frame(b"o", number, report.pop("stdout")) + frame(b"e", number, report.pop("stderr"))
+        return output + frame(b"x", number, json.dumps(report).encode())
 
     async def _command(self, *argv: str) -> None:
-        done = await self.sandbox.run(argv, stdin=b"", env=self.env, cwd="/", limits=replace(self._spec.limits))
+        done = await self.sandbox.run(argv, stdin=b"", env=self.env, cwd="/", limits=self._spec.limits)
         if not done.ok:
             raise SandboxError(
                 f"{argv[0]} failed in a sandbox of {self._service.name}: {done.stderr[-500:].decode(errors='replace')}"
@@ -218,7 +213,3 @@ class HostedLink:
 
 def _under_work(path: str) -> str:
     return path if path.startswith("/") else f"{WORK}/{path}"
-
-
-def _report(number: int, report: dict[str, Any]) -> bytes:
-    return frame(b"x", number, json.dumps({"duration_s": 0.0, **report}).encode())

@@ -35,7 +35,6 @@ from agentrl.sandboxes.inside.processes import (
     kill_group,
     kill_others,
     lock_down,
-    make_filter,
     reap,
 )
 from agentrl.sandboxes.inside.program_start import become, make_stdin
@@ -78,7 +77,7 @@ class FirstProcess:
     def __init__(self, config: dict[str, Any]) -> None:
         self.work: str = config["work"]
         self.folders: list[str] = [path for path in config["folders"] if os.access(path, os.W_OK)]
-        self.filter = None if config["counted"] else make_filter(base64.b64decode(config["filter"]))
+        self.counted: bool = config["counted"]
         wipe(self.folders)
         self.running: dict[int, Running] = {}
         self.waiting: dict[int, tuple[Payload, float]] = {}
@@ -205,7 +204,7 @@ class FirstProcess:
         memory_kills = count_memory_kills()
         pid = os.fork()
         if pid == 0:
-            return become(request, (child_stdin, out_w, err_w), self.filter)
+            return become(request, (child_stdin, out_w, err_w), counted=self.counted)
         for fd in (child_stdin, out_w, err_w):
             os.close(fd)
         running = self.running[number] = Running(
@@ -370,9 +369,7 @@ def main(library: Library) -> None:
         run_program(Program(config["program"]), library)
     lock_down(config["uid"])
     os.chdir(config["work"])
-    if config["counted"]:
-        # Once for all programs: making a filter takes a millisecond. Else this process needs what they may not have: files of memory.
-        install_filter(make_filter(base64.b64decode(config["filter"])))
+    install_filter(base64.b64decode(config["filter"]))  # once for all programs
     compile("def f(x): return [x for x in x]", "", "exec")  # the compiler's own preparations take 2 ms, once
     gc.collect()
     gc.freeze()  # its memory stays shared with that of its children

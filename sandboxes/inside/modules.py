@@ -1,8 +1,8 @@
 """Makes the modules of this package importable in a sandbox, where agentrl is not installed; as a program, starts the sandbox.
 
-    python3 -I -c SOURCE CONFIG MODULES...
+    python3 -I -c SOURCE CONFIG MODULES
 
-The last arguments hold all of them, packed by `start_arguments`: compiled, where the sandbox has the host's own Python, or else as sources.
+The last argument holds the sources of all, packed by `start_arguments`.
 """
 
 from __future__ import annotations
@@ -57,14 +57,12 @@ _kept: list[types.ModuleType] = []
 
 def unpack(packed: str) -> dict[str, bytes]:
     """Return the marshalled code of modules, by dotted name."""
-    form, _, content = packed.partition(":")
-    data = zlib.decompress(base64.b64decode(content))
-    if form == "compiled":
-        return dict(marshal.loads(data))  # noqa: S302  the host's own
+    sources = json.loads(zlib.decompress(base64.b64decode(packed)))
     read_end, write_end = os.pipe()
     if os.fork() == 0:  # the memory that a compiler leaves behind would be every program's
         with open(write_end, "wb") as pipe:
-            pipe.write(marshal.dumps(marshalled(json.loads(data))))
+            code = {name: compile(text, f"<{name}>", "exec", dont_inherit=True) for name, text in sources.items()}
+            pipe.write(marshal.dumps({name: marshal.dumps(module) for name, module in code.items()}))
         os._exit(0)
     os.close(write_end)
     with open(read_end, "rb") as pipe:
@@ -73,15 +71,8 @@ def unpack(packed: str) -> dict[str, bytes]:
     return dict(marshal.loads(found))  # noqa: S302  our own
 
 
-def marshalled(sources: dict[str, str]) -> dict[str, bytes]:
-    """Return the code of modules, compiled of their sources."""
-    return {
-        name: marshal.dumps(compile(text, f"<{name}>", "exec", dont_inherit=True)) for name, text in sources.items()
-    }
-
-
 if __name__ == "__main__":
-    library = Library(unpack("".join(sys.argv[2:])))
+    library = Library(unpack(sys.argv[2]))
     sys.meta_path.insert(0, library)
     from agentrl.sandboxes.inside.first_process import main
 

@@ -30,17 +30,13 @@ class Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def make_filter(program: bytes) -> Filter:
-    """Return the filter of a compiled BPF `program`."""
-    return Filter(len(program) // 8, program)
-
-
-def install_filter(filter_: Filter) -> None:
-    """Hold this process, and all that it starts, to a filter of system calls (seccomp).
+def install_filter(program: bytes) -> None:
+    """Hold this process, and all that it starts, to a filter of system calls (seccomp): a compiled BPF `program`.
 
     Raises:
         OSError: The kernel refuses it.
     """
+    filter_ = Filter(len(program) // 8, program)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_), 0, 0):
         raise OSError(ctypes.get_errno(), "the system-call filter was refused")
@@ -63,7 +59,7 @@ def lock_down(uid: int | None) -> None:
 
 
 def set_limits(limits: dict[str, Any], *, counted: bool) -> None:
-    """Set this process's resource limits. Where no control group has `counted` it, they bound its stack too."""
+    """Set this process's resource limits. Where no control group has `counted` it, they bound its stack and shared memory too."""
     cpu_s, nproc, memory = limits["cpu_s"], limits["nproc"], limits["memory_bytes"] + OWN_BYTES
     for kind, value in (
         (resource.RLIMIT_CORE, 0),

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from agentrl.sandboxes.inside.processes import PR_SET_DUMPABLE, Filter, install_filter, libc, set_limits
+from agentrl.sandboxes.inside.processes import PR_SET_DUMPABLE, libc, set_limits
 from agentrl.sandboxes.inside.python_program import Program
 
 ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -27,7 +27,7 @@ def make_stdin(*, interactive: bool, data: memoryview) -> tuple[int, int | None]
     return fd, None
 
 
-def become(request: dict[str, Any], stdio: tuple[int, int, int], filter_: Filter | None) -> Program:
+def become(request: dict[str, Any], stdio: tuple[int, int, int], *, counted: bool) -> Program:
     """In the child: lock it down, then execute the command, or return the Python program to run."""
     try:
         signal.set_wakeup_fd(-1)
@@ -45,9 +45,7 @@ def become(request: dict[str, Any], stdio: tuple[int, int, int], filter_: Filter
         # /proc/self is the program's own again. The first process shut its, so that no program reads the host's frames there.
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         make_first_to_kill()
-        set_limits(request["limits"], counted=filter_ is None)
-        if filter_ is not None:
-            install_filter(filter_)  # after the lines above, whose calls it may refuse
+        set_limits(request["limits"], counted=counted)
         os.chdir(request["cwd"])
         set_environment(request["env"])
         argv = request.get("argv")
