@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import SandboxError
 from agentrl.sandboxes.container import Container, open_container
 from agentrl.sandboxes.container_engine import ContainerSpec
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
+from agentrl.sandboxes.grading.partial_credit import Baseline
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
 from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import Lease, SandboxPool
@@ -99,23 +99,17 @@ class RunSandboxes:
             ConfigError: Both `partial` and `fail_fast` are asked for, or the tests make no sense.
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
         """
-        if partial and fail_fast:
-            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
         pool = await self._pool("grade", image, limits, cpus=1.0, network=False, folders={})
-        language = language or PYTHON
         with pool.in_use():
-            if partial:
-                return await grade_partial(
-                    source,
-                    tests,
-                    pool=pool,
-                    language=language,
-                    limits=limits,
-                    deadline_s=deadline_s,
-                    baseline=None if partial is True else partial,
-                )
             return await grade(
-                source, tests, pool=pool, language=language, limits=limits, fail_fast=fail_fast, deadline_s=deadline_s
+                source,
+                tests,
+                pool=pool,
+                language=language or PYTHON,
+                limits=limits,
+                fail_fast=fail_fast,
+                partial=partial,
+                deadline_s=deadline_s,
             )
 
     def metrics(self) -> dict[str, float]:
