@@ -78,10 +78,6 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
         (Limits, {"memory_mb": True}, "Limits.memory_mb = True must be a valid integer"),
         (TestFile, {"module": "a.b"}, "TestFile.module = 'a.b' must be one name"),
         (TestFile, {"files": {"a": 1}}, "TestFile.files = .*, whose 1 must be a valid string or a valid bytes"),
-        *(
-            (TestFile, {"files": {path: ""}}, "TestFile.files has .* must have paths below")
-            for path in ("../a", "a/../b", "/a", "", "a/", "./solution.py", "solution.py", "solution/a.py", "a\0")
-        ),
         (TestFile, {"files": {"a": ""}, "shared": "a"}, "TestFile.shared = 'a' must be a valid list or a valid tuple"),
         (TestFile, {"files": {"a": ""}, "shared": ["b"]}, "TestFile.shared names 'b', which is none of its files"),
     ],
@@ -102,9 +98,3 @@ def test_what_is_made_by_the_thousand_is_made_quickly() -> None:
     for make in makers:
         # A few millionths of a second; the bound is for a busy machine.
         assert min(timeit.repeat(make, number=200, repeat=5)) / 200 < 1e-4
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a.b", "__builtins__", "__eq__", "if", "2x"])
-def test_a_name_that_no_program_gives_is_none_of_the_candidate_s(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"AssertTest.candidate_names = .* a name that a program may give"):
-        AssertTest(code="assert 1", candidate_names=(name,))
