@@ -243,8 +243,8 @@ class Episode(Generic[TaskT]):
             image: Docker image; None: `sandbox.image`.
             limits: What the program may use; None: the limits of the run.
             fail_fast: Stop at the first test that does not pass.
-            partial: Give the verdict a `fraction` to reward: tests that programs pass which do nothing count for nothing
-                (`agentrl.sandboxes.grade_partial`). A vetted task's `baseline` says which those are; True: they are measured first.
+            partial: Give the verdict a `fraction` to reward: tests that programs pass which do nothing count for nothing.
+                A vetted task's `baseline` says which those are; True: they are measured first.
             deadline_s: Bound of the whole; None: one that follows from the tests' own.
 
         Raises:

@@ -7,7 +7,7 @@ from agentrl.sandboxes.choose import BackendName, choose_backend, open_sandbox
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
+from agentrl.sandboxes.grading.partial_credit import Baseline
 from agentrl.sandboxes.grading.task_tests import load_tests
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task
 from agentrl.sandboxes.grading.tests import (
@@ -70,7 +70,6 @@ __all__ = [
     "code_blocks",
     "extract_code",
     "grade",
-    "grade_partial",
     "load_code_task",
     "load_tests",
     "open_pool",

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import SandboxError
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
+from agentrl.sandboxes.grading.partial_credit import Baseline
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
 from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import Lease, PoolMetrics, SandboxPool, Slots, default_size, open_slots
@@ -94,16 +94,16 @@ class RunSandboxes:
             ConfigError: Both `partial` and `fail_fast` are asked for, or the tests make no sense.
             SandboxError: None could be had within `wait_timeout_s`, or none can be started.
         """
-        if partial and fail_fast:
-            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
         pool = await self._pool(self.graders, image, limits)
-        language = language or PYTHON
-        if partial:
-            baseline = None if partial is True else partial
-            return await grade_partial(
-                source, tests, pool=pool, language=language, deadline_s=deadline_s, baseline=baseline
-            )
-        return await grade(source, tests, pool=pool, language=language, fail_fast=fail_fast, deadline_s=deadline_s)
+        return await grade(
+            source,
+            tests,
+            pool=pool,
+            language=language or PYTHON,
+            fail_fast=fail_fast,
+            partial=partial,
+            deadline_s=deadline_s,
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return sums since the run began, or nothing while no sandbox has been used."""

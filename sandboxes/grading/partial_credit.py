@@ -14,16 +14,9 @@ import keyword
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from agentrl.concurrency.threads import in_thread
-from agentrl.errors import ConfigError
-from agentrl.sandboxes.checked_fields import check_argument
-from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, IOTest, Language, Test, TestFile
-from agentrl.sandboxes.grading.verdict import TestResult, Verdict
-from agentrl.sandboxes.pool import SandboxPool
-from agentrl.sandboxes.seams import Limits
+from agentrl.sandboxes.grading.verdict import TestResult
 
 Baseline = Sequence[Mapping[str, float]]
 """What programs that do nothing pass of each test: the share of its runs, by the name of the function; `[{"test 1": 1.0}, ...]`."""
@@ -101,58 +94,16 @@ def _shares(results: Sequence[TestResult], count: int) -> list[dict[str, float]]
     return [{name: sum(passed) / len(passed) for name, passed in test.items()} for test in runs]
 
 
-async def grade_partial(
-    source: str,
-    tests: Sequence[Test],
-    *,
-    pool: SandboxPool,
-    language: Language = PYTHON,
-    limits: Limits | None = None,
-    deadline_s: float | None = None,
-    baseline: Baseline | None = None,
-) -> Verdict:
-    """Run a program against all its tests, as `grade` does, for a verdict that has a `fraction`.
-
-    `baseline` is that of a vetted task. Without it, what programs that do nothing pass is measured first, once for the same tests
-    in the same pool, and is no part of `deadline_s`.
-
-    Raises:
-        ConfigError: The tests make no sense, or programs that do nothing pass all of them.
-        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
-    """
-    if baseline is None:
-        baseline = await measured_baseline(tests, pool=pool, language=language, limits=limits)
-    if not earnable(baseline):
-        raise ConfigError(
-            "a program that does nothing passes all tests of this task, so that no partial reward can be earned; mend its tests "
-            "or leave it out (`agentrl vet` finds such tasks)"
-        )
-    verdict = await grade(source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s)
-    return replace(verdict, fraction=partial_credit(verdict.results, baseline))
+def least_shares(runs: Sequence[Sequence[TestResult]], count: int) -> Baseline:
+    """Return the baseline of `count` tests from the results of programs that do nothing: of each function the most that one passes."""
+    of_programs = [_shares(results, count) for results in runs]
+    return [
+        {name: max(run.get(name, 0.0) for run in of_test) for name in max(of_test, key=len)}
+        for of_test in zip(*of_programs, strict=True)
+    ]
 
 
-async def measured_baseline(
-    tests: Sequence[Test], *, pool: SandboxPool, language: Language = PYTHON, limits: Limits | None = None
-) -> Baseline:
-    """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
-    check_argument("pool", pool, SandboxPool)
-    check_argument("tests", tests, Sequence[Test])
-
-    key = await in_thread(_digest, list(tests), language, limits)
-    async with pool.measuring[key]:
-        if key not in pool.baselines:
-            runs = []
-            for source in do_nothing_programs(tests, language).values():
-                verdict = await grade(source, tests, pool=pool, language=language, limits=limits)
-                runs.append(_shares(verdict.results, len(tests)))
-            pool.baselines[key] = [
-                {name: max(run.get(name, 0.0) for run in of_test) for name in max(of_test, key=len)}
-                for of_test in zip(*runs, strict=True)
-            ]
-    baseline: Baseline = pool.baselines[key]
-    return baseline
-
-
-def _digest(*content: object) -> bytes:
+def tests_digest(*content: object) -> bytes:
+    """Return a name for the content of tests and of what they are run with."""
     # The repr of these dataclasses holds all of their content, and is the same for the same content.
     return hashlib.sha256(repr(content).encode(errors="surrogatepass")).digest()

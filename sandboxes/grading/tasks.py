@@ -125,19 +125,19 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         raise ConfigError(
             f"no tests: a task has one of {', '.join(_FORMS)}; this one has {', '.join(sorted(task)[:8]) or 'nothing'}"
         )
-    named, partial, baseline = task.get("language", "python"), task.get("partial", False), task.get("baseline")
+    partial, baseline = task.get("partial", False), task.get("baseline")
     check_argument("partial", partial, bool)
     check_argument("baseline", baseline, Sequence[Mapping[str, float]] | None)
-    language = LANGUAGES.get(str(named).lower())
+    language = LANGUAGES.get(str(task.get("language", "python")).lower())
     if language is None and form is _own:  # in other forms the field may say something else
-        raise ConfigError(f"language = {shown(named)} must be one of {', '.join(LANGUAGES)}")
-    limits, tolerance = _limits(task), task.get("tolerance")
+        raise ConfigError(f"language = {shown(task['language'])} must be one of {', '.join(LANGUAGES)}")
     language = language or PYTHON
     loaded = form({**task, "language": language}, task_name(task, index))
     if baseline is not None and len(baseline) != len(loaded.tests):
         raise ConfigError(
             f"baseline is of {len(baseline)} tests, and there are {len(loaded.tests)}; vet the task again"
         )
+    limits, tolerance = _limits(task), task.get("tolerance")
     return replace(
         loaded,
         reference=loaded.reference or next((_text(task, key) for key in REFERENCES if key in task), None),
@@ -157,29 +157,30 @@ def task_name(task: Row, index: int) -> str:
 
 def _limits(task: Row) -> Row:
     """Return the limits of a task's tests: its own `limits`, and before those the ones of the contest that a row is of."""
-    own, limits = task.get("limits", {}), dict[str, float]()
+    own = task.get("limits", {})
     check_argument("limits", own, Mapping[str, Any])
     check_limits(own)
-    match task.get("time_limit"):
-        case {"seconds": seconds, "nanos": nanos}:
-            limits["timeout_s"] = seconds + nanos / 1e9
-        case int() | float() as seconds:
-            limits["timeout_s"] = seconds
-    if isinstance(memory_mb := task.get("memory_limit"), int | float):  # more than a sandbox has would be refused
+    if "tests" in task:
+        return own
+    seconds, memory_mb = task.get("time_limit"), task.get("memory_limit")
+    if isinstance(seconds, Mapping):
+        seconds = seconds["seconds"] + seconds["nanos"] / 1e9
+    limits: dict[str, float] = {}
+    if isinstance(seconds, int | float) and seconds > 0:
+        limits["timeout_s"] = seconds
+    if isinstance(memory_mb, int | float) and memory_mb >= 1:  # more than a sandbox has would be refused
         limits["memory_mb"] = min(int(memory_mb), Limits().memory_mb)
-    return {**({} if "tests" in task else limits), **own}
+    return {**limits, **own}
 
 
 def _with_defaults(test: Test, limits: Row, tolerance: Any) -> Test:
     """Return a test with the limits and the tolerance of its task where it has none of its own."""
-    changes: dict[str, Any] = {}
-    if limits and not isinstance(test.limits, Limits):
-        changes["limits"] = {**limits, **(test.limits or {})}
+    changes: dict[str, Any] = {"limits": {**limits, **(test.limits or {})}} if limits else {}
     if tolerance is not None and isinstance(test, IOTest) and test.compare == Comparison():
         changes["compare"] = comparison("the task", tolerance)
     if tolerance is not None and isinstance(test, CallTest) and test.tolerance is None:
         changes["tolerance"] = tolerance
-    return replace(test, **changes) if changes else test
+    return replace(test, **changes)
 
 
 def _own(task: Row, name: str) -> CodeTask:
@@ -191,7 +192,7 @@ def _humaneval(task: Row, name: str) -> CodeTask:
     prompt = _text(task, "prompt")
     prelude = f"{prompt.rstrip()}\n    pass\n"  # the beginning of a function, of which a comment may be all
     test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prelude)
-    reference = prompt + _text(task, "canonical_solution") if "canonical_solution" in task else None
+    reference = prompt + task["canonical_solution"] if "canonical_solution" in task else None
     asked = f"Write this Python program to its end.\n\n```python\n{prompt.rstrip()}\n```"
     return CodeTask(name=name, prompt=asked, tests=(test,), reference=reference)
 
@@ -201,11 +202,9 @@ def _mbpp(task: Row, name: str) -> CodeTask:
     assertions = [*_texts(task, "test_list"), *_texts(task, "challenge_test_list")]
     # A builtin's name, such as `sum`, is the program's where the reference defines it.
     own = sorted({*re.findall(r"^(?:def|class) (\w+)", _text(task, "code", ""), re.MULTILINE)} & {*dir(builtins)})
+    used = [tuple(one for one in own if re.search(rf"\b{one}\b", code)) for code in assertions]
     tests = tuple(
-        AssertTest(
-            code=code, prelude=prelude, candidate_names=tuple(name for name in own if re.search(rf"\b{name}\b", code))
-        )
-        for code in assertions
+        map(lambda code, names: AssertTest(code=code, prelude=prelude, candidate_names=names), assertions, used)
     )
     asked = _text(task, "text", "") or _text(task, "prompt", "")  # as MBPP's sanitized tasks have it
     if not asked or not tests:
@@ -217,9 +216,10 @@ def _mbpp(task: Row, name: str) -> CodeTask:
 
 def _apps(task: Row, name: str) -> CodeTask:
     tests = load_tests(read_json(task["input_output"], "input_output"), "input_output")
-    solutions = _texts({**task, "solutions": read_json(task.get("solutions", []), "solutions")}, "solutions")
-    keys = ("question", "question_content")
-    return _row(task, name, keys, [], tests, reference=next(iter(solutions), None), prelude=PRELUDE)
+    solutions = _texts({"solutions": read_json(task.get("solutions", []), "solutions")}, "solutions")
+    return _row(
+        task, name, ("question", "question_content"), [], tests, reference=next(iter(solutions), None), prelude=PRELUDE
+    )
 
 
 def _livecodebench(task: Row, name: str) -> CodeTask:
@@ -283,10 +283,9 @@ def _row(
 
 
 def _text(task: Row, key: str, default: str | None = None) -> str:
-    value = task.get(key, default)
-    if not isinstance(value, str):
-        raise ConfigError(f"{key} = {shown(value)} must be text")
-    return value
+    text: str = task.get(key, default)  # type: ignore[assignment]
+    check_argument(key, text, str)
+    return text
 
 
 def _texts(task: Row, key: str) -> Sequence[str]:

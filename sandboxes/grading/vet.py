@@ -15,12 +15,11 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, one_line
-from agentrl.sandboxes.grading.grade import grade
+from agentrl.sandboxes.grading.grade import grade, measured_baseline
 from agentrl.sandboxes.grading.partial_credit import (
     Baseline,
     do_nothing_programs,
     earnable,
-    measured_baseline,
     partial_credit,
     stubs,
 )
@@ -149,7 +148,7 @@ async def vet_task(task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool
         if report.faults:
             return report
         if code.partial:
-            baseline = await measured_baseline(code.tests, pool=pool, language=code.language)
+            baseline = await measured_baseline(code.tests, pool, code.language, pool.spec.limits)
             report = replace(report, baseline=baseline)
             if not earnable(baseline):
                 return with_fault(report, FaultKind.FREE, "a program that does nothing passes all tests")

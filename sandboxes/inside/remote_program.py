@@ -52,10 +52,9 @@ class RemoteProgram:
         return function
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a function of the program's returns, and change lists, sets and dicts as one that returns None has changed them."""
+        """Return what a function of the program's returns, and change lists, sets and dicts as it has changed them."""
         try:
-            request = {"name": name, "args": encode(list(args)), "kwargs": encode(kwargs), "argument": None}
-            line = write_line(request)
+            line = write_line({"name": name, "args": encode(list(args)), "kwargs": encode(kwargs)})
         except NotPlainError as error:
             raise self.fail(
                 "checker_error", f"the tests call {name} with {error}; give them trust = 'inside'"
@@ -66,7 +65,7 @@ class RemoteProgram:
             answer = self._receive()
         try:
             value = decode(answer["ok"])
-            for before, after in zip(args, decode(answer.get("args", [])) if value is None else (), strict=False):
+            for before, after in zip(args, decode(answer["args"]), strict=True):
                 change(before, after)
             return value
         except (KeyError, ValueError) as error:

@@ -2,7 +2,7 @@
 
     job ─► program: RemoteProgram, or a plain import ─► asserts, unittest or pytest ─► Report ─► one line to the host
 
-A job is {"nonce", "trust", "kind", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "fail_fast"}. Apart, the
+A job is {"nonce", "trust", "kind", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "cpu_s", "fail_fast"}. Apart, the
 host's next line says which functions the program has, and each later one is an answer of the program's. Files, such as the program's
 own when it is inside, lie in the working directory.
 """
@@ -31,7 +31,7 @@ def main() -> None:
     job = json.loads(requests.readline())
     nonce = job.pop("nonce")
     remote = RemoteProgram(reports, requests) if job["trust"] == "apart" else None
-    report = Report(job["module"], job["timeout_s"], remote, fail_fast=job["fail_fast"])
+    report = Report(job, remote)
     sys.path.insert(0, os.getcwd())
     guard = None
     gc.disable()  # nothing that is imported becomes garbage
@@ -40,7 +40,9 @@ def main() -> None:
         guard = Guard() if remote is None else None
         gc.freeze()  # pytest looks for garbage after each run: not in what was imported
         gc.enable()
-        if remote is not None:
+        if remote is None:
+            report.start_clocks()  # the program is loaded before the first test begins
+        else:
             sys.modules[job["module"]] = module_of(remote, job["module"], remote.load(), job["names"])
         RUN[job["kind"]](job, report)
     except BaseException as error:
@@ -57,38 +59,26 @@ def main() -> None:
 def run_asserts(job: dict[str, Any], report: Report) -> None:
     """Run test code that asserts; with an entry point, call its `check(candidate)`."""
     report.begin()
-    error, text = None, None
+    error: BaseException | None = None
+    text, path = None, job["entry_point"]
     try:
         program = import_module(job["module"])
         space: dict[str, Any] = {"__name__": "tests"}
         space |= {name: import_module(name) for name in job["libraries"]}
-        space |= {"check": no_check} if job["entry_point"] is not None else {}
         exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
-        # After the prelude, which HumanEval's tests begin with: the unwritten function itself.
-        known = {*vars(program), *functions(program)}
+        # The program's names, but for those that the prelude has; HumanEval's begins with the unwritten entry point itself.
+        known = {*vars(program), *functions(program)} - ({*space} if path is None else set())
         space |= {name: find(program, name) for name in job["names"] if name in known}
         exec(compile(job["code"], TESTS, "exec", dont_inherit=True), space)
-        if job["entry_point"] is not None:
-            space["check"](entry_point(program, job["entry_point"], report))
+        if path is not None and "check" not in space:
+            error = SyntaxError("the tests define no check(candidate), which is to be called with the entry point")
+        elif path is not None:
+            space["check"](find(program, path) if report.remote is None else report.remote.function(path))
     except BaseException as raised:
         error = raised
         line = line_of(job["code"], raised.__traceback__)
         text = f"AssertionError: {line}" if type(raised) is AssertionError and not raised.args else None
     report.end(job["name"], "", error, text)
-
-
-def no_check(candidate: object) -> None:
-    """Stand where the tests should define a function of this name.
-
-    Raises:
-        SyntaxError: Always: the tests cannot run.
-    """
-    raise SyntaxError("the tests define no check(candidate), which is to be called with the entry point")
-
-
-def entry_point(program: Any, path: str, report: Report) -> Callable[..., Any]:
-    """Return the function that a test is called with."""
-    return find(program, path) if report.remote is None else report.remote.function(path)
 
 
 RUN: dict[str, Callable[[dict[str, Any], Report], None]] = {

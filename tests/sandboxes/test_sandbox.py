@@ -273,7 +273,7 @@ async def test_a_run_that_is_given_up_is_killed(sandbox: Sandbox) -> None:
 
 
 async def test_limits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="memory_mb = 0 must be a whole number above 0"):
+    with pytest.raises(ConfigError, match="memory_mb = 0 must be greater than 0"):
         Limits(memory_mb=0)
 
 

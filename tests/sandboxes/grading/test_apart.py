@@ -46,6 +46,10 @@ PASSES = {
         "def f(x, y): x.add(1); y['a'] = 2",
         "x, y = set(), {}\nf(x, y)\nassert (x, y) == ({1}, {'a': 2})",
     ),
+    "in place, and a value": (
+        "def f(x):\n x.sort()\n return x.pop()",
+        "x = [3, 1, 2]\nassert (f(x), f(x)) == (3, 2)\nassert x == [1]",
+    ),
     "a generator": ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
     "a Counter": (
         "from collections import Counter\ndef f(x): return Counter(x)",
@@ -86,11 +90,6 @@ FAILS = {
     "too much data": ("def f(x): return 'a' * 9_000_000", "assert f(1)", "wrong_answer"),
     "another name": ("def g(x): return x", "assert f(1) == 1", "runtime_error"),
     "no Python": ("def f(x: return x", "assert f(1) == 1", "runtime_error"),
-    "a change of what it was given": (
-        "def f(x):\n x.clear()\n return x",
-        "x = [1]\ny = f(x)\nassert x == []",
-        "wrong_answer",
-    ),
     "a builtin of its own": ("def len(x): return 1\ndef f(x): return x", "assert len(f([])) == 1", "wrong_answer"),
 }
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
+    PYTHON,
     AssertTest,
     BackendName,
     CallTest,
@@ -19,12 +20,11 @@ from agentrl.sandboxes import (
     TestFile,
     TestResult,
     grade,
-    grade_partial,
     open_pool,
 )
+from agentrl.sandboxes.grading.grade import measured_baseline
 from agentrl.sandboxes.grading.partial_credit import (
     do_nothing_programs,
-    measured_baseline,
     partial_credit,
     stubs,
 )
@@ -107,7 +107,7 @@ async def test_programs_that_do_nothing_earn_nothing(bubblewrap: BackendName) ->
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap) as pool:
 
         async def credit(source: str, tests: list[Test]) -> float | None:
-            return (await grade_partial(source, tests, pool=pool)).fraction
+            return (await grade(source, tests, pool=pool, partial=True)).fraction
 
         tests: list[Test] = [SUBLIST]
         nothing = do_nothing_programs(tests)
@@ -125,13 +125,13 @@ async def test_programs_that_do_nothing_earn_nothing(bubblewrap: BackendName) ->
 async def test_a_baseline_is_measured_once_or_read_from_the_task(bubblewrap: BackendName) -> None:
     tests = [CallTest(function="f", args=[1], expected=None), CallTest(function="f", args=[2], expected=2)]
     async with open_pool(backend=bubblewrap) as pool:
-        measured = await measured_baseline(tests, pool=pool)
+        measured = await measured_baseline(tests, pool, PYTHON, pool.spec.limits)
         assert measured == [{"test 1": 1.0}, {"test 2": 0.0}]
         taken = pool.metrics.taken
-        assert (await grade_partial("def f(x): return 2", tests, pool=pool)).fraction == 1
+        assert (await grade("def f(x): return 2", tests, pool=pool, partial=True)).fraction == 1
         assert pool.metrics.taken == taken + 1
         known = [{"test 1": 0.0}, {"test 2": 0.0}]
-        assert (await grade_partial("def f(x): return 2", tests, pool=pool, baseline=known)).fraction == 0.5
+        assert (await grade("def f(x): return 2", tests, pool=pool, partial=known)).fraction == 0.5
         assert pool.metrics.taken == taken + 2
 
 
@@ -140,6 +140,6 @@ async def test_a_task_with_nothing_left_to_earn_is_refused(bubblewrap: BackendNa
     tests = [AssertTest(code="assert not f(1)"), CallTest(function="f", args=[2], expected=None)]
     async with open_pool(backend=bubblewrap) as pool:
         with pytest.raises(ConfigError, match="does nothing passes all tests of this task"):
-            await grade_partial("def f(x): return False", tests, pool=pool)
+            await grade("def f(x): return False", tests, pool=pool, partial=True)
         plain = await grade("def f(x): return None", tests, pool=pool)
     assert (plain.pass_rate, plain.fraction) == (1, None)

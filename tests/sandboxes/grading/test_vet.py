@@ -106,7 +106,7 @@ async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
 UNREADABLE: dict[str, tuple[Any, str, str]] = {
     "no tests": ({"tests": []}, "no_tests", "the task has no tests"),
     "no form": ({"prompt": "p"}, "unreadable", "no tests: a task has"),
-    "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a list"),
+    "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a valid list"),
     "what cannot be graded": ({"tests": call("f", (1, 2)), "language": "cpp", "solution": ""}, "unsupported", "a CallTest calls Python functions"),
     "a reference that is no Python": ({"tests": call("f", (1, 2)), "solution": "def f(:"}, "reference_fails", "SyntaxError"),
     "a reference without an encoding": ({"tests": call("f", (1, 2)), "solution": "'\udc80'"}, "reference_fails", "surrogates not allowed"),
