@@ -25,13 +25,10 @@ from agentrl.sandboxes.backends.docker_connection import (
     STDOUT,
     DockerEngine,
     DockerStream,
-    container_name,
-    create_container,
     find_engine,
-    remove_image,
-    remove_left_over,
 )
 from agentrl.sandboxes.backends.docker_images import have_image, show
+from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_image, remove_left_over
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
 
 if TYPE_CHECKING:
@@ -104,22 +101,24 @@ def _start(client: APIClient, name: str, spec: ContainerSpec) -> None:
         raise SandboxError(
             f"memory_mb = {spec.memory_mb} is more than the {there // MB} MB of the engine's machine; lower it, or name an engine with more in DOCKER_HOST"
         )
-    disk = [Ulimit(name="fsize", soft=spec.disk_mb * MB, hard=spec.disk_mb * MB)] if spec.disk_mb else []
-    create_container(
-        client,
-        name,
-        spec.image or DEFAULT_IMAGE,
-        _WAIT,
-        memory_bytes=spec.memory_mb * MB,
-        host={
-            "cpu_quota": int(spec.cpus * CPU_PERIOD_US),
-            "mounts": [Mount(inside, here, type="bind", read_only=True) for inside, here in spec.folders.items()],
-            "network_mode": "bridge" if spec.network else "none",
-            "pids_limit": PROCESSES,
-            "runtime": spec.runtime,
-            "ulimits": disk,
-        },
+    host = client.create_host_config(
+        cpu_period=CPU_PERIOD_US,
+        cpu_quota=int(spec.cpus * CPU_PERIOD_US),
+        mem_limit=spec.memory_mb * MB,
+        memswap_limit=spec.memory_mb * MB,
+        mounts=[Mount(inside, here, type="bind", read_only=True) for inside, here in spec.folders.items()],
+        network_mode="bridge" if spec.network else "none",
+        pids_limit=PROCESSES,
+        runtime=spec.runtime,
+        ulimits=[Ulimit(name="fsize", soft=spec.disk_mb * MB, hard=spec.disk_mb * MB)] if spec.disk_mb else [],
+    )
+    client.create_container(
+        spec.image,
+        command=_WAIT,
         environment=dict(spec.env),
+        host_config=host,
+        labels={LABEL: owner()},
+        name=name,
         user=spec.user,
         working_dir=spec.workdir,
     )
@@ -153,7 +152,7 @@ class Container:
         started = anyio.current_time()
         async with self.start(argv, env=env, cwd=cwd, user=user, stdin=False) as process:
             with anyio.move_on_after(timeout_s):
-                while (part := await process.receive()) is not None:
+                while (part := await process.stream.receive_part()) is not None:
                     output = outputs[part[0]]
                     output += part[1]
                     del output[: -int(output_mb * MB)]
@@ -184,7 +183,17 @@ class Container:
         Raises:
             SandboxLostError: The container has ended.
         """
-        async with self._exec(argv, env, cwd, user, stdin=stdin) as process:
+        mark = secrets.token_hex(16)
+
+        def begin(client: APIClient) -> ContainerProcess:
+            variables = {**(env or {}), _MARK: mark}
+            made = client.exec_create(
+                self.id, list(argv), stdin=stdin, user=user or "", environment=variables, workdir=cwd
+            )["Id"]
+            return ContainerProcess(self, made, mark, user, DockerStream(client.exec_start(made, socket=True)))
+
+        process: ContainerProcess = await self._call(begin)
+        with closing(process.stream):
             try:
                 yield process
             finally:
@@ -289,23 +298,6 @@ class Container:
                 f"the container of {self.spec.image} has ended ({why}); if at once: its ENTRYPOINT must run the command that it is given"
             )
 
-    @asynccontextmanager
-    async def _exec(
-        self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, user: str | None, *, stdin: bool
-    ) -> AsyncIterator[ContainerProcess]:
-        mark = secrets.token_hex(16)
-
-        def begin(client: APIClient) -> ContainerProcess:
-            variables = {**(env or {}), _MARK: mark}
-            made: str = client.exec_create(
-                self.id, list(argv), stdin=stdin, user=user or "", environment=variables, workdir=cwd
-            )["Id"]
-            return ContainerProcess(self, made, mark, user, DockerStream(client.exec_start(made, socket=True)))
-
-        process: ContainerProcess = await self._call(begin)
-        with closing(process.stream):
-            yield process
-
     async def _call(self, function: Any) -> Any:
         try:
             return await self.engine.call(function)
@@ -338,10 +330,6 @@ class ContainerProcess:
         except SandboxLostError:
             await self.container.check_alive()
 
-    async def receive(self) -> tuple[int, bytes] | None:
-        """Return some of its output and its stream, 1 or 2; None at the end."""
-        return await self.stream.receive()
-
     async def read_line(self) -> bytes | None:
         """Return the next line of its standard output; None at the end.
 
@@ -353,7 +341,7 @@ class ContainerProcess:
             searched = len(self._output)
             if searched > MAX_FILE_BYTES:
                 raise SandboxLostError(f"a program printed a line of more than {MAX_FILE_BYTES} bytes")
-            part = await self.receive()
+            part = await self.stream.receive_part()
             if part is None:
                 await self._check_survived()
                 return None
@@ -384,11 +372,15 @@ class ContainerProcess:
         Raises:
             SandboxLostError: The container has ended.
         """
+
+        def end(client: APIClient) -> None:
+            killer = client.exec_create(
+                self.container.id, ["sh", "-c", _KILL, self.mark], user=self.user or "", workdir="/"
+            )
+            client.exec_start(killer["Id"])
+
+        await self.container._call(end)
         with anyio.move_on_after(KILL_S):
-            killer = self.container._exec(["sh", "-c", _KILL, self.mark], None, "/", self.user, stdin=False)
-            async with killer as killing:
-                while await killing.receive() is not None:
-                    pass
             await self.wait()
 
     async def _check_survived(self) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.backends.owner import is_dead, owner
+from agentrl.sandboxes.backends.leftovers import is_dead, owner
 from agentrl.sandboxes.seams import MB, Limits
 
 OWN_MEMORY_MB = 64

@@ -1,4 +1,4 @@
-"""How a Docker engine is reached and called, through the `docker` package, and how what dead processes left there is removed.
+"""How a Docker engine is reached and called, through the `docker` package.
 
     find_engine() ─► DockerEngine.call(function) ─► function(client), in a thread, with a client of its own
                                                     └─ an attached connection ─► DockerStream
@@ -9,12 +9,11 @@ The engine is that of the environment, or of the current context of the `docker`
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +21,13 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError, one_line
-from agentrl.sandboxes.backends.owner import is_dead, owner
 
 if TYPE_CHECKING:
     from docker import APIClient
     from docker.tls import TLSConfig
 
-DEFAULT_URL = "unix:///var/run/docker.sock"
 CALL_TIMEOUT_S = 120
 """Bound of one call of the engine, such as a commit."""
-LABEL = "agentrl.owner"
-"""Which process a container, or an image of its state, belongs to: "host:boot:pid:start of pid"."""
 STREAM_HEADER = struct.Struct(">BxxxI")
 """Channel and length of a part of an attached stream."""
 STDOUT = 1
@@ -118,19 +113,16 @@ def find_engine() -> DockerEngine:
     """
     with docker_errors():
         from docker.context import ContextAPI
-        from docker.context.config import get_current_context_name
         from docker.utils import kwargs_from_env
 
-        name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
         if os.environ.get("DOCKER_HOST"):
             found = kwargs_from_env()
             engine = DockerEngine(found["base_url"], found.get("tls"))
-        elif name == "default":
-            engine = DockerEngine(DEFAULT_URL, None)
-        elif context := ContextAPI.get_context(name):
-            engine = DockerEngine(context.Host, context.TLSConfig)
         else:
-            raise SandboxError(f"there is no Docker context {name!r}; `docker context ls` lists them")
+            name = os.environ.get("DOCKER_CONTEXT")
+            if (context := ContextAPI.get_context(name)) is None:
+                raise SandboxError(f"there is no Docker context {name!r}; `docker context ls` lists them")
+            engine = DockerEngine(context.Host, context.TLSConfig)
     if engine.url.startswith("ssh:"):
         raise SandboxError(
             f"{engine}: no engine is reached over ssh; forward its socket, `ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST`, "
@@ -175,7 +167,7 @@ class DockerStream:
             except OSError as error:
                 raise SandboxLostError(f"its connection broke: {error}") from error
 
-    async def receive(self) -> tuple[int, bytes] | None:
+    async def receive_part(self) -> tuple[int, bytes] | None:
         """Return a part of the output, and its channel: 1 or 2. None at the end."""
         while True:
             if len(self._inbox) >= STREAM_HEADER.size:
@@ -199,82 +191,3 @@ class DockerStream:
     def close(self) -> None:
         """Close the connection."""
         self._held.close()
-
-
-@asynccontextmanager
-async def container_name(engine: DockerEngine) -> AsyncIterator[str]:
-    """Yield the name of a container that is to be made. It is removed at the end of the context."""
-    name = f"agentrl-{secrets.token_hex(6)}"
-    try:
-        yield name
-    finally:
-        with anyio.CancelScope(shield=True), suppress(SandboxError):  # else it is found by its label
-            await engine.call(remove_container, name)
-
-
-def create_container(
-    client: APIClient,
-    name: str,
-    image: str,
-    command: Sequence[str],
-    *,
-    memory_bytes: int,
-    host: Mapping[str, Any],
-    **options: Any,
-) -> None:
-    """Make a container, which is not started yet.
-
-    Args:
-        client: A client of the engine.
-        name: Its name.
-        image: Its image.
-        command: Its first process.
-        memory_bytes: What all in it may take together; it has no swap.
-        host: More of `create_host_config`.
-        options: More of `create_container`.
-    """
-    client.create_container(
-        image,
-        command=list(command),
-        host_config=client.create_host_config(
-            cpu_period=CPU_PERIOD_US, mem_limit=memory_bytes, memswap_limit=memory_bytes, **host
-        ),
-        labels={LABEL: owner()},
-        name=name,
-        **options,
-    )
-
-
-def remove_left_over(client: APIClient, engine: DockerEngine) -> None:
-    """Remove the containers of processes that are dead, and the images of their states."""
-    found = {"label": LABEL}
-    for remove, things in (
-        (remove_container, client.containers(all=True, filters=found)),
-        (remove_image, client.images(filters=found)),
-    ):
-        for one in things:
-            if is_dead(one["Labels"][LABEL], same_boot=not engine.is_here):
-                remove(client, one["Id"])
-
-
-def remove_container(client: APIClient, container: str) -> None:
-    """Remove a container, running or not."""
-    with _gone_already():
-        client.remove_container(container, force=True, v=True)
-
-
-def remove_image(client: APIClient, image: str) -> None:
-    """Remove an image of a state."""
-    with _gone_already():
-        client.remove_image(image, force=True)
-
-
-@contextmanager
-def _gone_already() -> Iterator[None]:
-    from docker.errors import APIError
-
-    try:
-        yield
-    except APIError as error:
-        if error.status_code not in (404, 409):  # gone, or going
-            raise

@@ -13,8 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError, error_line
@@ -23,12 +22,10 @@ from agentrl.sandboxes.backends.docker_connection import (
     CPU_PERIOD_US,
     STDOUT,
     DockerStream,
-    container_name,
-    create_container,
     find_engine,
-    remove_left_over,
 )
 from agentrl.sandboxes.backends.docker_images import have_image, show
+from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_left_over
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
 from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
 
@@ -79,70 +76,65 @@ class Docker:
         # Found once: where the choice of the engine changes later, a container ends on the one that it was made on.
         engine = await in_thread(find_engine)
         async with container_name(engine) as name:
-            with closing(await engine.call(_start, name, spec)) as stream:
-                yield AttachedLink(stream)
+            with closing(await engine.call(_start, name, spec)) as link:
+                yield link
 
 
-def _start(client: APIClient, name: str, spec: SandboxSpec) -> DockerStream:
+def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
     from docker.types import LogConfig, Ulimit
 
     uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID)
-    create_container(
-        client,
-        name,
+    memory = memory_of_a_sandbox(spec.limits)
+    host = client.create_host_config(
+        auto_remove=True,
+        cap_drop=["ALL"],
+        cpu_quota=CPU_PERIOD_US,
+        cpu_period=CPU_PERIOD_US,
+        ipc_mode="private",
+        log_config=LogConfig(type="none"),
+        mem_limit=memory,
+        memswap_limit=memory,
+        network_mode="none",
+        pids_limit=spec.limits.processes + OWN_PROCESSES,
+        read_only=True,
+        runtime=spec.runtime,
+        security_opt=["no-new-privileges"],
+        tmpfs=dict.fromkeys(FOLDERS, f"exec,uid={uid},gid={uid},size={spec.limits.disk_mb * MB},nr_inodes={FILES}"),
+        # Without a bound of the stack's own, that of all memory holds, and a thread gets 2 MB and not as much as the bound.
+        ulimits=[Ulimit(name="core", soft=0, hard=0), Ulimit(name="stack", soft=-1, hard=-1)],
+    )
+    client.create_container(
         spec.image,
-        ["python3", *init_arguments()],
-        memory_bytes=memory_of_a_sandbox(spec.limits),
-        host={
-            "auto_remove": True,
-            "cap_drop": ["ALL"],
-            "cpu_quota": CPU_PERIOD_US,
-            "ipc_mode": "private",
-            "log_config": LogConfig(type="none"),
-            "network_mode": "none",
-            "pids_limit": spec.limits.processes + OWN_PROCESSES,
-            "read_only": True,
-            "runtime": spec.runtime,
-            "security_opt": ["no-new-privileges"],
-            "tmpfs": dict.fromkeys(
-                FOLDERS, f"exec,uid={uid},gid={uid},size={spec.limits.disk_mb * MB},nr_inodes={FILES}"
-            ),
-            # Without a bound of the stack's own, that of all memory holds, and a thread gets 2 MB and not as much as the bound.
-            "ulimits": [Ulimit(name="core", soft=0, hard=0), Ulimit(name="stack", soft=-1, hard=-1)],
-        },
+        command=["python3", *init_arguments()],
         entrypoint=[],
         environment={"PATH": PATH, "LANG": "C.UTF-8"},
+        host_config=host,
+        labels={LABEL: owner()},
+        name=name,
         stdin_open=True,
         stop_signal="SIGKILL",
         user=f"{uid}:{uid}",
         working_dir=WORK,
     )
-    stream = DockerStream(client.attach_socket(name, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
+    link = AttachedLink(client.attach_socket(name, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
     try:
         client.start(name)
     except BaseException:
-        stream.close()
+        link.close()
         raise
-    return stream
+    return link
 
 
-@dataclass
-class AttachedLink:
+class AttachedLink(DockerStream):
     """The link over a container's standard streams."""
 
-    stream: DockerStream
-    work: str = WORK
-    nproc: None = None
-    env: dict[str, str] = field(default_factory=lambda: sandbox_environment(WORK, PATH))
-    _errors: bytes = b""
+    work = WORK
+    nproc = None
 
-    async def send(self, data: bytes) -> None:
-        """Send all of it.
-
-        Raises:
-            SandboxLostError: The connection broke.
-        """
-        await self.stream.send(data)
+    def __init__(self, attached: Any) -> None:
+        super().__init__(attached)
+        self.env = sandbox_environment(WORK, PATH)
+        self._errors = b""
 
     async def receive(self) -> bytes:
         """Return some bytes, at least one.
@@ -150,7 +142,7 @@ class AttachedLink:
         Raises:
             SandboxLostError: The container ended, or the connection broke.
         """
-        while (part := await self.stream.receive()) is not None:
+        while (part := await self.receive_part()) is not None:
             channel, data = part
             if channel == STDOUT:
                 return data

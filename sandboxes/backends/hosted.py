@@ -115,8 +115,8 @@ class HostedLink:
             if kind == b"K" and number in self._scopes:
                 self._scopes[number].cancel()
             elif kind not in b"IEK":
-                self._tasks.start_soon(self._answer, kind, number, payload)
                 self._scopes[number] = anyio.CancelScope()
+                self._tasks.start_soon(self._answer, kind, number, payload)
 
     async def receive(self) -> bytes:
         """Return an answer.

@@ -18,9 +18,8 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.rollout.folder_digest import folder_digest
 from agentrl.sandboxes import EndReason
-from agentrl.sandboxes.backends.docker_connection import LABEL
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
-from agentrl.sandboxes.backends.owner import owner
+from agentrl.sandboxes.backends.leftovers import LABEL, owner
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("docker")]

@@ -18,8 +18,9 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, grade, open_pool, open_sandbox
-from agentrl.sandboxes.backends.docker_connection import LABEL, find_engine
+from agentrl.sandboxes.backends.docker_connection import find_engine
 from agentrl.sandboxes.backends.docker_images import IMAGES, follow
+from agentrl.sandboxes.backends.leftovers import LABEL
 from agentrl.sandboxes.choose import start_sandbox
 from tests.components import missing, wait_until
 
