@@ -220,7 +220,7 @@ class SandboxPool:
                     lease = Lease(sandbox)
                     self._slots.add_idle(lease)
                 else:
-                    self.metrics.lost += 1
+                    self.metrics.lost += not self._slots.closed
                     return
 
     async def _reset(self, sandbox: Sandbox) -> bool:

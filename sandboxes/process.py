@@ -46,7 +46,7 @@ class Process:
         if self._report is None and not self._sandbox.lost:
             with anyio.move_on_after(REPORT_GRACE_S, shield=True), suppress(SandboxLostError):
                 await self.kill()
-                await self._until(lambda: self._report is not None or self._sandbox.unheard)
+                await self._until(lambda: self._report is not None)
 
     @property
     def running(self) -> bool:

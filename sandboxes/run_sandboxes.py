@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import anyio
 
@@ -17,7 +18,6 @@ from agentrl.errors import SandboxError
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.partial_credit import Baseline
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
 from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import Lease, PoolMetrics, SandboxPool, Slots, default_size, open_slots
@@ -81,29 +81,19 @@ class RunSandboxes:
         source: str,
         tests: Sequence[Test],
         *,
-        language: Language | None = None,
         image: str | None = None,
         limits: Limits | None = None,
-        fail_fast: bool = False,
-        partial: bool | Baseline = False,
-        deadline_s: float | None = None,
+        language: Language | None = None,
+        **options: Any,
     ) -> Verdict:
-        """Run a program against tests in a sandbox. See `Episode.grade`.
+        """Run a program against tests in a sandbox, with the options of `grade`. See `Episode.grade`.
 
         Raises:
-            ConfigError: Both `partial` and `fail_fast` are asked for, or the tests make no sense.
+            ConfigError: The tests make no sense.
             SandboxError: None could be had within `wait_timeout_s`, or none can be started.
         """
         pool = await self._pool(self.graders, image, limits)
-        return await grade(
-            source,
-            tests,
-            pool=pool,
-            language=language or PYTHON,
-            fail_fast=fail_fast,
-            partial=partial,
-            deadline_s=deadline_s,
-        )
+        return await grade(source, tests, pool=pool, language=language or PYTHON, **options)
 
     def metrics(self) -> dict[str, float]:
         """Return sums since the run began, or nothing while no sandbox has been used."""

@@ -66,8 +66,6 @@ class Sandbox:
         """Why the sandbox is gone, when it is."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the sandbox is lost."""
-        self.unheard = False
-        """Whether its context has ended: no program's end will be reported."""
         self.runs = 0
         self.run_s = 0.0
         self._link = link
@@ -231,7 +229,7 @@ class Sandbox:
             if not ready:
                 raise
         finally:
-            self.unheard = True
+            self.lost = self.lost or "its context has ended"
             for process in self._processes.values():
                 process._changed.notify_all()
 

@@ -110,9 +110,7 @@ class ExecResult:
     cpu_s: float = 0.0
     """CPU time of all its processes."""
     peak_memory_bytes: int = 0
-    """Memory: the largest process's resident memory, or that of all together as seen every 10 ms, whichever is more. Where a
-    control group counts, also what it is charged for besides, as seen every 10 ms: shared memory and files of memory that nobody
-    maps, page tables, socket buffers. Files in /sandbox, /tmp and /dev/shm count only where they are mapped; `disk_mb` bounds them."""
+    """Resident memory of its largest process."""
 
     @property
     def ok(self) -> bool:

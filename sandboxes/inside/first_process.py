@@ -36,7 +36,7 @@ from agentrl.sandboxes.inside.processes import (
     lock_down,
     reap,
 )
-from agentrl.sandboxes.inside.program_start import become, make_stdin
+from agentrl.sandboxes.inside.program_start import become
 from agentrl.sandboxes.inside.python_program import run_program
 
 if TYPE_CHECKING:
@@ -58,13 +58,14 @@ class Running:
     pipes: dict[int, bytes]
     """Read end -> kind of frame."""
     stdin: int | None
-    """Write end of a pipe; None when its input was given whole."""
+    """Write end of the pipe to its input, until that is closed."""
+    pending: memoryview
+    """Input that the pipe has not taken yet."""
     interactive: bool
+    input_ended: bool
     ends_at: float
     memory_kills: int
     started: float = field(default_factory=time.monotonic)
-    pending: bytes = b""
-    input_ended: bool = False
     output: int = 0
     orphans_cpu_s: float = 0.0
     ended_by: str | None = None
@@ -180,21 +181,22 @@ class FirstProcess:
             import_framework(framework, [])
             gc.freeze()
             self.frameworks.add(framework)
-        child_stdin, stdin = make_stdin(interactive=request["interactive"], data=data)
-        (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
+        (in_r, in_w), (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe(), os.pipe()
         memory_kills = count_memory_kills()
         pid = os.fork()
         if pid == 0:
-            return become(request, (child_stdin, out_w, err_w), counted=self.counted)
-        for fd in (child_stdin, out_w, err_w):
+            return become(request, (in_r, out_w, err_w), counted=self.counted)
+        for fd in (in_r, out_w, err_w):
             os.close(fd)
         running = self.running[number] = Running(
             number=number,
             pid=pid,
             limits=request["limits"],
             pipes={out_r: b"o", err_r: b"e"},
-            stdin=stdin,
-            interactive=stdin is not None,
+            stdin=in_w,
+            pending=data,
+            interactive=request["interactive"],
+            input_ended=not request["interactive"],
             ends_at=time.monotonic() + request["limits"]["timeout_s"],
             memory_kills=memory_kills,
         )
@@ -202,6 +204,8 @@ class FirstProcess:
             os.set_blocking(fd, False)
             self.owners[fd] = running
             self.poller.register(fd, select.POLLIN)
+        os.set_blocking(in_w, False)
+        self.feed(running)
         return None
 
     def talk(self, kind: bytes, number: int, payload: bytes) -> None:
@@ -211,7 +215,7 @@ class FirstProcess:
         if kind == b"K":
             self.stop(running, "killed")
         else:
-            running.pending += payload
+            running.pending = memoryview(bytes(running.pending) + payload)
             running.input_ended = running.input_ended or kind == b"E"
             self.feed(running)
 
@@ -227,7 +231,7 @@ class FirstProcess:
             self.poller.register(running.stdin, select.POLLOUT)
             return
         except BrokenPipeError:
-            running.pending, running.input_ended = b"", True
+            running.pending, running.input_ended = memoryview(b""), True
         if running.input_ended:
             self.close(running.stdin)
             running.stdin = None
