@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
-    PYTHON,
     AssertTest,
     BackendName,
     CallTest,
@@ -125,7 +124,7 @@ async def test_programs_that_do_nothing_earn_nothing(bubblewrap: BackendName) ->
 async def test_a_baseline_is_measured_once_or_read_from_the_task(bubblewrap: BackendName) -> None:
     tests = [CallTest(function="f", args=[1], expected=None), CallTest(function="f", args=[2], expected=2)]
     async with open_pool(backend=bubblewrap) as pool:
-        measured = await measured_baseline(tests, pool, PYTHON, pool.spec.limits)
+        measured = await measured_baseline(tests, pool, pool.spec.limits)
         assert measured == [{"test 1": 1.0}, {"test 2": 0.0}]
         taken = pool.metrics.taken
         assert (await grade("def f(x): return 2", tests, pool=pool, partial=True)).fraction == 1
