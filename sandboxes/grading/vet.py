@@ -160,12 +160,17 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
     tests, source = [*task.tests, *task.public_tests], task.program(task.reference)
     verdicts = [await grade(source, tests, pool=pool, language=task.language) for _ in range(runs)]
     report = replace(report, tests=sum(result.test_index < len(task.tests) for result in verdicts[0].results))
-    first = [
-        next(result for result in verdict.results if not result.passed) for verdict in verdicts if not verdict.passed
-    ]
-    where = ["public tests, " if result.test_index >= len(task.tests) else "" for result in first]
-    failed = [f"{of}{one.name}: {one.status} {reason(one.message)}" for of, one in zip(where, first, strict=True)]
-    return with_failures(report, failed, runs)
+    failed = [result for verdict in verdicts for result in verdict.results if not result.passed]
+    times = Counter(result.test_index for result in failed)
+    messages = []
+    for result in failed:
+        where = "public tests, " if result.test_index >= len(task.tests) else ""
+        messages.append(f"{where}{result.name}: {result.status} {reason(result.message)}")
+    # Of several tests, those that fail at times say more than those that always do.
+    rare = min(times, key=lambda index: times[index], default=None)
+    return with_failures(
+        report, [text for text, one in zip(messages, failed, strict=True) if one.test_index == rare], runs
+    )
 
 
 async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> TaskReport:
