@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 from dataclasses import replace
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from agentrl.sandboxes.grading.program_runs import CALLS, Bench, result_of
 from agentrl.sandboxes.grading.tests import AssertTest, TestFile
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Status, TestResult, status_of, tail
+from agentrl.sandboxes.inside.frameworks import ANY
 from agentrl.sandboxes.inside.plain import MAX_BYTES
 from agentrl.sandboxes.inside.remote_program import PROGRAMS
 from agentrl.sandboxes.process import LongLineError, Process
@@ -75,6 +77,8 @@ async def _run_inside(bench: Bench, test: AssertTest | TestFile, job: dict[str, 
     status, message = status_of(done)
     if status is Status.PASSED:
         status, message = Status.RUNTIME_ERROR, "the program has left before the tests were done"
+    elif done.signal == signal.SIGVTALRM:  # the clock of `inside/report.py` for code that no exception ends
+        status, message = Status.TIME_LIMIT, ""
     return [result_of(test, status, message, done)]
 
 
@@ -92,7 +96,12 @@ async def _run_apart(bench: Bench, test: AssertTest | TestFile, job: dict[str, A
         try:
             while line := await tests.read_line(MAX_BYTES + 100):
                 if line.startswith(nonce):
-                    return _results(bench, test, line[len(nonce) :], program.usage)
+                    return _results(
+                        bench,
+                        test,
+                        line[len(nonce) :],
+                        ExecResult(end_reason=EndReason.KILLED, duration_s=program.spent_s),
+                    )
                 head, _, request = line.partition(b" ")
                 if int(head) != number:  # another test, whose time is its own
                     number, program.spent_s = int(head), 0.0
@@ -109,7 +118,7 @@ async def _run_apart(bench: Bench, test: AssertTest | TestFile, job: dict[str, A
     elif not answered or done.end_reason is EndReason.EXIT:  # tests that end by themselves do so whatever the program
         status = Status.CHECKER_ERROR
         message = f"the test code ended before it was done: {message or fault or tail(done.stderr)}"
-    return [result_of(test, status, message, program.usage)]
+    return [result_of(test, status, message, ExecResult(end_reason=EndReason.KILLED, duration_s=program.spent_s))]
 
 
 class _Program:
@@ -120,7 +129,6 @@ class _Program:
         """Why the process has ended, if it has."""
         self.spent_s = 0.0
         """How long the program has been waited for, in this test."""
-        self._end = ExecResult(end_reason=EndReason.KILLED)
         self._bench = bench
         self._job = json.dumps({"source": bench.source, "module": module}).encode() + b"\n"
         limits = bench.limits_of(test)
@@ -132,11 +140,6 @@ class _Program:
             output_mb=max(limits.output_mb, OUTPUT_MB),
         )
         self._process: Process | None = None
-
-    @property
-    def usage(self) -> ExecResult:
-        """What the program has used, as far as that is known."""
-        return replace(self._end, duration_s=self.spent_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -173,9 +176,9 @@ class _Program:
                 await process.send(request)
                 answer = await process.read_line(MAX_BYTES)
                 if answer is None or not answer.endswith(b"\n"):
-                    self._end = await process.wait()
+                    status, message = status_of(await process.wait())
                     left = Status.RUNTIME_ERROR, "the program has left before it answered"
-                    self.failure = left if self._end.ok else status_of(self._end)
+                    self.failure = left if status is Status.PASSED else (status, message)
             except LongLineError:
                 self.failure = Status.OUTPUT_LIMIT, f"the program answers more than {MAX_BYTES >> 20} MB at once"
             finally:
@@ -195,7 +198,8 @@ def _results(bench: Bench, test: AssertTest | TestFile, line: bytes, done: ExecR
         for name, status, message in report["results"]
     ]
     failed = any(not result.passed for result in results)
-    missing = functions_of(test) - {*report["functions"]} if not failed or bench.fail_fast else set()
+    missing = set() if failed and not bench.fail_fast else functions_of(test) - {*report["functions"]}
+    missing = set() if ANY in report["functions"] else missing
     status, message = (Status.NOT_RUN, EARLIER_FAILED) if failed else (Status.RUNTIME_ERROR, "it has not run")
     results += [TestResult(name=name, status=status, message=message) for name in sorted(missing)]
     if not results:

@@ -10,6 +10,7 @@ still only choose what it answers, without knowing what the answer should be.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,55 +79,45 @@ async def grade(
         ConfigError: Tests that make no sense, both `partial` and `fail_fast`, or nothing that a partial verdict leaves to earn.
         SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
     """
+    check_argument("source", source, str)
     check_argument("pool", pool, SandboxPool)
-    if isinstance(language, str):
-        raise ConfigError(f"language = {language!r} is text; use PYTHON, CPP or a Language(file=..., run=(...))")
     check_argument("language", language, Language)
     check_argument("limits", limits, Limits | None)
     check_argument("fail_fast", fail_fast, bool)
     check_argument("deadline_s", deadline_s, AboveZero | None)
     limits = limits or pool.spec.limits
-    _check_gradable(source, tests, language, limits, pool.spec.limits)
-    if partial is False:
-        return await _grade(source, tests, pool, language, limits, deadline_s, fail_fast=fail_fast)
-    if fail_fast:
-        raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
-    baseline = await measured_baseline(tests, pool, language, limits) if partial is True else partial
-    if not earnable(baseline):
-        raise ConfigError(
-            "a program that does nothing passes all tests of this task, so that no partial reward can be earned; mend its tests "
-            "or leave it out (`agentrl vet` finds such tasks)"
-        )
-    verdict = await _grade(source, tests, pool, language, limits, deadline_s)
-    return replace(verdict, fraction=partial_credit(verdict.results, baseline))
+    _check_tests(tests, language, limits, pool.spec.limits)
+    baseline: Baseline | None = None
+    if partial is not False:
+        if fail_fast:
+            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
+        baseline = await measured_baseline(tests, pool, limits) if partial is True else partial
+        if not earnable(baseline):
+            raise ConfigError(
+                "a program that does nothing passes all tests of this task, so that no partial reward can be earned; mend its "
+                "tests or leave it out (`agentrl vet` finds such tasks)"
+            )
+    named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
+    bench = Bench(source, language, limits, fail_fast)
+    verdict = await _run_tests(bench, named, pool, deadline_s or default_deadline_s(tests, language, limits))
+    return verdict if baseline is None else replace(verdict, fraction=partial_credit(verdict.results, baseline))
 
 
-async def measured_baseline(tests: Sequence[Test], pool: SandboxPool, language: Language, limits: Limits) -> Baseline:
+async def measured_baseline(tests: Sequence[Test], pool: SandboxPool, limits: Limits) -> Baseline:
     """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
-    key = await in_thread(tests_digest, tests, language, limits)
+    key = await in_thread(tests_digest, tests, limits)
     async with pool.measuring[key]:
         if key not in pool.baselines:
-            programs = do_nothing_programs(tests, language).values()
-            verdicts = [await _grade(source, tests, pool, language, limits, None) for source in programs]
+            programs = do_nothing_programs(tests).values()
+            verdicts = [await grade(source, tests, pool=pool, limits=limits) for source in programs]
             pool.baselines[key] = least_shares([verdict.results for verdict in verdicts], len(tests))
     baseline: Baseline = pool.baselines[key]
     return baseline
 
 
-async def _grade(
-    source: str,
-    tests: Sequence[Test],
-    pool: SandboxPool,
-    language: Language,
-    limits: Limits,
-    deadline_s: float | None,
-    *,
-    fail_fast: bool = False,
-) -> Verdict:
-    tests = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
+async def _run_tests(bench: Bench, tests: Sequence[Test], pool: SandboxPool, left_s: float) -> Verdict:
     trusts = [trust_of(test) for test in tests]
     results: list[TestResult] = []
-    left_s = deadline_s or default_deadline_s(tests, language, limits)
     build_output, losses, index = "", 0, 0
     rest: tuple[Status, str] | None = None
     """What becomes of the tests from `index` on, where they are not to run."""
@@ -136,14 +127,14 @@ async def _grade(
         nonlocal index, losses, rest
         results.extend(replace(result, test_index=index, trust=trusts[index]) for result in found)
         index, losses = index + 1, 0
-        if fail_fast and any(not result.passed for result in found):
+        if bench.fail_fast and any(not result.passed for result in found):
             rest = Status.NOT_RUN, EARLIER_FAILED
 
     while index < len(tests) and rest is None:
         several = any(map(_needs_second_sandbox, tests[index:], trusts[index:]))
         async with pool.take(2 if several else 1) as sandboxes:
             started = anyio.current_time()
-            bench = Bench(source, language, limits, sandboxes, started + left_s, fail_fast)
+            bench.sandboxes, bench.deadline = sandboxes, started + left_s
             try:
                 with anyio.fail_after(left_s + GRACE_S):
                     built, build_output = await build(bench)
@@ -185,13 +176,7 @@ def _name(test: Test, index: int) -> str:
     return test.name or f"test {index + 1}"
 
 
-def _check_gradable(
-    source: str, tests: Sequence[Test], language: Language, limits: Limits, sandbox_limits: Limits
-) -> None:
-    if not isinstance(source, str):
-        raise ConfigError(
-            f"source = {shown(source)} must be a program's text; extract_code gives None where a reply has none"
-        )
+def _check_tests(tests: Sequence[Test], language: Language, limits: Limits, sandbox_limits: Limits) -> None:
     check_argument("tests", tests, Sequence[Any])
     if not tests:
         raise ConfigError("tests is an empty list: there is nothing to grade by")
@@ -217,12 +202,7 @@ def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits
     What they take if each of them is as slow as it may be, with all its sleeping, and at most MAX_DEADLINE_S, or the time limit of
     the slowest test where that is more.
     """
-    total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
-    longest = 0.0
-    for test in tests:
-        wall_s = wall_clock_s(test.limits_of(limits))
-        longest = max(longest, wall_s)
-        total += wall_s * (FILE_TESTS if isinstance(test, TestFile) else 1)
-        if isinstance(test, IOTest) and isinstance(test.compare, Checker):
-            total += limits.timeout_s
-    return min(total, max(MAX_DEADLINE_S, longest + OVERHEAD_S))
+    walls_s = [wall_clock_s(test.limits_of(limits)) for test in tests]
+    counts = [FILE_TESTS if isinstance(test, TestFile) else 1 for test in tests]
+    total = OVERHEAD_S + (language.build_timeout_s if language.build else 0) + sum(map(operator.mul, walls_s, counts))
+    return min(total, max(MAX_DEADLINE_S, max(walls_s) + OVERHEAD_S))

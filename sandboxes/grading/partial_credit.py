@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, IOTest, Language, Test, TestFile
+from agentrl.sandboxes.grading.tests import AssertTest, CallTest, IOTest, Test, TestFile
 from agentrl.sandboxes.grading.verdict import TestResult
 
 Baseline = Sequence[Mapping[str, float]]
@@ -30,14 +30,14 @@ def _stub(*args, **kwargs):
 """
 
 
-def do_nothing_programs(tests: Sequence[Test], language: Language = PYTHON) -> dict[str, str]:
+def do_nothing_programs(tests: Sequence[Test]) -> dict[str, str]:
     """Return the programs that count as doing nothing for `tests`, by name.
 
-    The empty program; and in Python, for tests that call, every name that they want as a function that returns None, or that
-    raises NotImplementedError.
+    The empty program; and for tests that call, every name that they want as a function that returns None, or that raises
+    NotImplementedError. They are in Python whatever the language of the task: what they print is nothing.
     """
-    programs = {"empty": "int main() {}\n" if language == CPP else ""}
-    if language == PYTHON and not all(isinstance(test, IOTest) for test in tests):
+    programs = {"empty": ""}
+    if not all(isinstance(test, IOTest) for test in tests):
         programs["stubs"] = stubs(tests, "return None")
         programs["stubs that raise"] = stubs(tests, "raise NotImplementedError")
     return programs

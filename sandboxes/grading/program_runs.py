@@ -50,11 +50,11 @@ class Bench:
     source: str
     language: Language
     limits: Limits
-    sandboxes: Sequence[Sandbox]
-    """The first is the program's; the last that of checkers and of test code."""
-    deadline: float
-    """Of the verdict, by the event loop's clock."""
     fail_fast: bool
+    sandboxes: Sequence[Sandbox] = ()
+    """The first is the program's; the last that of checkers and of test code."""
+    deadline: float = math.inf
+    """Of the verdict, by the event loop's clock."""
     built: bytes | None = None
     """The files of a program that had to be built."""
 

@@ -101,8 +101,6 @@ class _Reading:
         """Expressions that are called or entered, or decorate."""
         self.fine: set[int] = set()
         """Places of a function of the program's: it is called, or passed on to be."""
-        self.owners: set[int] = set()
-        """Expressions whose methods are called."""
         self.plain_looks: set[int] = set()
         for node in self.nodes:
             match node:
@@ -121,7 +119,6 @@ class _Reading:
                 case ast.Call(func=function, args=args):
                     self.used.add(id(function))
                     self.fine.add(id(function))
-                    self.owners.add(id(getattr(function, "value", None)))
                     if _last_word(function) not in LOOKS:
                         self.fine |= set(map(id, args))
                     elif _last_word(function) in TYPE_LOOKS and all(map(_is_plain_class, args[1:2])):
@@ -195,9 +192,9 @@ class _Reading:
     def _is_function(self, node: ast.AST) -> bool:
         """Return whether an expression is a function or a class of the tests' or Python's."""
         match node:
-            case ast.Name(id=name) if id(node) not in self.used | self.owners:
+            case ast.Name(id=name) if id(node) not in self.used:
                 return name in self.own | self.functions or hasattr(builtins, name)
-            case ast.Attribute(attr=name) if id(node) not in self.used | self.owners:
+            case ast.Attribute(attr=name) if id(node) not in self.used:
                 return _root(node) in self.libraries and name not in NUMBERS
         return isinstance(node, ast.Lambda)
 

@@ -22,7 +22,7 @@ def main() -> None:
         last = [*traceback.walk_tb(error.__traceback__)][-1][0].f_code.co_filename
         own = error.filename == CHECKER if isinstance(error, SyntaxError) else last == CHECKER
         # A name that has no value yet may have one with another output.
-        may_have = isinstance(error, NameError) and error.name in bound_names()
+        may_have = isinstance(error, NameError) and error.name in {None, *bound_names()}
         sys.exit(OWN_FAULT if own and not may_have else 1)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, BinaryIO
@@ -61,19 +60,16 @@ class Report:
         """End what runs here when its time is over: by an exception, or, where C code lets none in, with the whole process."""
         for number in (signal.SIGALRM, signal.SIGPROF):
             signal.signal(number, _end_test)
-        signal.setitimer(signal.ITIMER_REAL, self.job["timeout_s"])
-        signal.setitimer(signal.ITIMER_PROF, self.job["cpu_s"])
-        signal.setitimer(signal.ITIMER_VIRTUAL, self.job["cpu_s"] + 1)
+        self._set_clocks(self.job["timeout_s"], self.job["cpu_s"], self.job["cpu_s"] + 1)
 
-    def stop_clocks(self) -> None:
-        """Let what runs here take its time."""
-        for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF, signal.ITIMER_VIRTUAL):
-            signal.setitimer(timer, 0)
+    def _set_clocks(self, *times_s: float) -> None:
+        for timer, time_s in zip((signal.ITIMER_REAL, signal.ITIMER_PROF, signal.ITIMER_VIRTUAL), times_s, strict=True):
+            signal.setitimer(timer, time_s)
 
     def end(self, name: str, function: str, error: BaseException | None, text: str | None = None) -> None:
         """Note that a test has ended: it has passed if there is no `error`. `text` shows what was wrong."""
         if self.remote is None:
-            self.stop_clocks()
+            self._set_clocks(0, 0, 0)
         status, message = "passed", ""
         if error is not None:
             status, message = self.status_of(error), text or _shown(error)
@@ -149,8 +145,3 @@ def line_of(code: str, trace: TracebackType | None) -> str:
     """Return the line of test code that an exception has come from."""
     numbers = [number for file, number in places(trace) if file == TESTS]
     return code.splitlines()[numbers[-1] - 1].strip() if numbers else ""
-
-
-def print_error(error: Any) -> None:
-    """Show an exception to whoever reads standard error."""
-    sys.excepthook(type(error), error, error.__traceback__)

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -21,7 +20,7 @@ from agentrl.sandboxes.inside.frameworks import import_framework, run_pytest, ru
 from agentrl.sandboxes.inside.guard import Guard
 from agentrl.sandboxes.inside.program_calls import find, functions
 from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
-from agentrl.sandboxes.inside.report import TESTS, Report, line_of, print_error
+from agentrl.sandboxes.inside.report import TESTS, Report, line_of
 from agentrl.sandboxes.inside.standard_streams import private_streams
 
 
@@ -44,9 +43,8 @@ def main() -> None:
             report.start_clocks()  # the program is loaded before the first test begins
         else:
             sys.modules[job["module"]] = module_of(remote, job["module"], remote.load(), job["names"])
-        RUN[job["kind"]](job, report)
+        RUN[job["kind"]](report)
     except BaseException as error:
-        print_error(error)
         report.end(job["name"], "", error)
     if guard is not None:
         if (name := guard.replaced()) is not None:
@@ -56,9 +54,10 @@ def main() -> None:
     report.send(reports, nonce)
 
 
-def run_asserts(job: dict[str, Any], report: Report) -> None:
+def run_asserts(report: Report) -> None:
     """Run test code that asserts; with an entry point, call its `check(candidate)`."""
     report.begin()
+    job = report.job
     error: BaseException | None = None
     text, path = None, job["entry_point"]
     try:
@@ -81,8 +80,4 @@ def run_asserts(job: dict[str, Any], report: Report) -> None:
     report.end(job["name"], "", error, text)
 
 
-RUN: dict[str, Callable[[dict[str, Any], Report], None]] = {
-    "assert": run_asserts,
-    "unittest": lambda job, report: run_unittest(report),
-    "pytest": lambda job, report: run_pytest(report),
-}
+RUN = {"assert": run_asserts, "unittest": run_unittest, "pytest": run_pytest}

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from agentrl.sandboxes import (
     AssertTest,
-    BackendName,
     CallTest,
     Limits,
     SandboxPool,
-    SandboxSpec,
     Test,
     TestFile,
     grade,
-    open_pool,
 )
 from agentrl.sandboxes.grading.trust import Trust
 from tests.sandboxes.grading.trials import all_kinds_of_tests
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=1)), backend=bubblewrap, size=2) as pool:
-        yield pool
 
 
 async def test_every_kind_of_test_of_a_function_is_unforgeable(pool: SandboxPool) -> None:

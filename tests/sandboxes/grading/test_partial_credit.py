@@ -8,19 +8,15 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
-    PYTHON,
     AssertTest,
-    BackendName,
     CallTest,
     IOTest,
-    Limits,
-    SandboxSpec,
+    SandboxPool,
     Status,
     Test,
     TestFile,
     TestResult,
     grade,
-    open_pool,
 )
 from agentrl.sandboxes.grading.grade import measured_baseline
 from agentrl.sandboxes.grading.partial_credit import (
@@ -103,43 +99,38 @@ def test_stubs_define_what_tests_want() -> None:
 
 
 @pytest.mark.anyio
-async def test_programs_that_do_nothing_earn_nothing(bubblewrap: BackendName) -> None:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap) as pool:
+async def test_programs_that_do_nothing_earn_nothing(pool: SandboxPool) -> None:
+    async def credit(source: str, tests: list[Test]) -> float | None:
+        return (await grade(source, tests, pool=pool, partial=True)).fraction
 
-        async def credit(source: str, tests: list[Test]) -> float | None:
-            return (await grade(source, tests, pool=pool, partial=True)).fraction
-
-        tests: list[Test] = [SUBLIST]
-        nothing = do_nothing_programs(tests)
-        rates = {name: (await grade(source, tests, pool=pool)).pass_rate for name, source in nothing.items()}
-        assert rates["stubs"] >= 2 / 6
-        assert [await credit(source, tests) for source in nothing.values()] == [0.0, 0.0, 0.0]
-        assert await credit(RIGHT, tests) == 1
-        assert await credit(HALF, tests) == 2 / 3
-        calls: list[Test] = [CallTest(function="f", args=[n], expected=n if n else None) for n in range(3)]
-        assert await credit("def f(x): return x or None", calls) == 1
-        assert await credit("def f(x): return 1", calls) == 0.5
+    tests: list[Test] = [SUBLIST]
+    nothing = do_nothing_programs(tests)
+    rates = {name: (await grade(source, tests, pool=pool)).pass_rate for name, source in nothing.items()}
+    assert rates["stubs"] >= 2 / 6
+    assert [await credit(source, tests) for source in nothing.values()] == [0.0, 0.0, 0.0]
+    assert await credit(RIGHT, tests) == 1
+    assert await credit(HALF, tests) == 2 / 3
+    calls: list[Test] = [CallTest(function="f", args=[n], expected=n if n else None) for n in range(3)]
+    assert await credit("def f(x): return x or None", calls) == 1
+    assert await credit("def f(x): return 1", calls) == 0.5
 
 
 @pytest.mark.anyio
-async def test_a_baseline_is_measured_once_or_read_from_the_task(bubblewrap: BackendName) -> None:
+async def test_a_baseline_is_measured_once_or_read_from_the_task(pool: SandboxPool) -> None:
     tests = [CallTest(function="f", args=[1], expected=None), CallTest(function="f", args=[2], expected=2)]
-    async with open_pool(backend=bubblewrap) as pool:
-        measured = await measured_baseline(tests, pool, PYTHON, pool.spec.limits)
-        assert measured == [{"test 1": 1.0}, {"test 2": 0.0}]
-        taken = pool.metrics.taken
-        assert (await grade("def f(x): return 2", tests, pool=pool, partial=True)).fraction == 1
-        assert pool.metrics.taken == taken + 1
-        known = [{"test 1": 0.0}, {"test 2": 0.0}]
-        assert (await grade("def f(x): return 2", tests, pool=pool, partial=known)).fraction == 0.5
-        assert pool.metrics.taken == taken + 2
+    assert await measured_baseline(tests, pool, pool.spec.limits) == [{"test 1": 1.0}, {"test 2": 0.0}]
+    taken = pool.metrics.taken
+    assert (await grade("def f(x): return 2", tests, pool=pool, partial=True)).fraction == 1
+    assert pool.metrics.taken == taken + 1
+    known = [{"test 1": 0.0}, {"test 2": 0.0}]
+    assert (await grade("def f(x): return 2", tests, pool=pool, partial=known)).fraction == 0.5
+    assert pool.metrics.taken == taken + 2
 
 
 @pytest.mark.anyio
-async def test_a_task_with_nothing_left_to_earn_is_refused(bubblewrap: BackendName) -> None:
+async def test_a_task_with_nothing_left_to_earn_is_refused(pool: SandboxPool) -> None:
     tests = [AssertTest(code="assert not f(1)"), CallTest(function="f", args=[2], expected=None)]
-    async with open_pool(backend=bubblewrap) as pool:
-        with pytest.raises(ConfigError, match="does nothing passes all tests of this task"):
-            await grade("def f(x): return False", tests, pool=pool, partial=True)
-        plain = await grade("def f(x): return None", tests, pool=pool)
+    with pytest.raises(ConfigError, match="does nothing passes all tests of this task"):
+        await grade("def f(x): return False", tests, pool=pool, partial=True)
+    plain = await grade("def f(x): return None", tests, pool=pool)
     assert (plain.pass_rate, plain.fraction) == (1, None)

@@ -6,7 +6,7 @@ import base64
 import json
 import pickle
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -18,21 +18,17 @@ from agentrl.sandboxes import (
     JAVA,
     PYTHON,
     AssertTest,
-    BackendName,
     CallTest,
     Checker,
     CodeTask,
     Comparison,
     IOTest,
-    Limits,
     SandboxPool,
-    SandboxSpec,
     TestFile,
     Verdict,
     grade,
     load_code_task,
     load_tests,
-    open_pool,
 )
 from tests.sandboxes.grading.honest_sets import stdin_problems
 
@@ -271,12 +267,6 @@ def test_mistakes_are_named(task: Any, complaint: str, capsys: pytest.CaptureFix
     with pytest.raises(ConfigError, match=complaint):
         load_code_task(task)
     assert capsys.readouterr().out == ""
-
-
-@pytest.fixture(scope="module")
-async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=bubblewrap, size=2) as pool:
-        yield pool
 
 
 async def graded(task: CodeTask, source: str, pool: SandboxPool) -> Verdict:

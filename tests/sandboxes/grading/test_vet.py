@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import anyio
 import pytest
 
 from agentrl.cli import main as cli
-from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, open_pool
+from agentrl.sandboxes import BackendName, SandboxPool
 from agentrl.sandboxes.grading.tasks import load_code_task
 from agentrl.sandboxes.grading.vet import TaskReport, cheats, each_task, reason, vet_task, vetting_summary
 
@@ -65,12 +64,6 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
         {"tests": [{"kind": "io", "stdin": "4", "stdout": "YES"}], "language": "cpp", "solution": YES}, "cheater", "'prints YES' gets 1",
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=4) as pool:
-        yield pool
 
 
 async def vet(tasks: list[dict[str, Any]], pool: SandboxPool, runs: int) -> list[TaskReport]:
