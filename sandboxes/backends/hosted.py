@@ -23,10 +23,9 @@ from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.start_arguments import PATH, program_arguments, sandbox_environment
-from agentrl.sandboxes.inside.inbox import HEADER, frame
+from agentrl.sandboxes.inside.inbox import frame, take_frames
 from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, SandboxSpec
 
-PACKED = "/tmp/agentrl-snapshot.tar"  # noqa: S108
 EMPTY = 'find "$0" /tmp -mindepth 1 -delete 2>/dev/null; mkdir -p "$0"'
 """Empties the user's folder, which is its argument."""
 
@@ -112,9 +111,7 @@ class HostedLink:
 
     async def send(self, data: bytes) -> None:
         """Take frames, each of which is answered in a task of its own, in order."""
-        while data:
-            kind, number, length = HEADER.unpack_from(data)
-            payload, data = data[HEADER.size : HEADER.size + length], data[HEADER.size + length :]
+        for kind, number, payload in take_frames(bytearray(data)):
             if kind == b"K" and number in self._scopes:
                 self._scopes[number].cancel()
             elif kind not in b"IEK":
@@ -141,8 +138,6 @@ class HostedLink:
                     head, _, data = payload.partition(b"\n")
                     if kind == b"S":
                         answer = await self._run(number, json.loads(head), data)
-                    elif kind == b"U":
-                        answer = frame(b"a", number, await self._restore(payload))
                     else:
                         request = json.loads(head) if head else {}
                         answer = frame(b"a", number, await self._do(kind, request, data))
@@ -164,20 +159,11 @@ class HostedLink:
             if len(content) > request["max_bytes"]:
                 raise SandboxError(f"{len(content)} bytes, more than max_bytes = {request['max_bytes']}")
             return content
-        elif kind == b"P":
-            await self._command("tar", "-cf", PACKED, "-C", WORK, ".")
-            return await self.sandbox.read(PACKED)
         elif kind == b"Z":
             await self.sandbox.close()
             self.sandbox = await self._service.start(self._spec)
         else:
             await self._command("sh", "-c", EMPTY, WORK)
-        return b""
-
-    async def _restore(self, snapshot: bytes) -> bytes:
-        await self._command("sh", "-c", EMPTY, WORK)
-        await self.sandbox.write(PACKED, snapshot)
-        await self._command("tar", "-xf", PACKED, "-C", WORK)
         return b""
 
     async def _run(self, number: int, request: dict[str, Any], data: bytes) -> bytes:

@@ -18,8 +18,6 @@ OWN_BYTES = 16 * 2**20
 """Of the interpreter that a program is forked from."""
 ROOM_BYTES = 2**30
 """Of address space beyond the memory limit, where no control group counts: for libraries, and for what is reserved and never used."""
-MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Where the kernel counts the processes that it has killed for memory, by version of control groups."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -80,9 +78,9 @@ def set_limits(limits: dict[str, Any], *, counted: bool) -> None:
 
 def count_memory_kills() -> int:
     """Return how often the kernel has killed for memory in this sandbox's control group; always 0 where that cannot be read."""
-    for path in MEMORY_EVENTS:
+    for name in ("memory.events", "memory/memory.oom_control"):  # of version 2, and of 1, which Docker may have
         try:
-            with open(path, "rb") as file:
+            with open(f"/sys/fs/cgroup/{name}", "rb") as file:
                 return sum(int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
         except OSError:
             continue

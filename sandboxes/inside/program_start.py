@@ -8,7 +8,6 @@ import signal
 from typing import Any
 
 from agentrl.sandboxes.inside.processes import PR_SET_DUMPABLE, libc, set_limits
-from agentrl.sandboxes.inside.python_program import Program
 
 ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -27,21 +26,16 @@ def make_stdin(*, interactive: bool, data: memoryview) -> tuple[int, int | None]
     return fd, None
 
 
-def become(request: dict[str, Any], stdio: tuple[int, int, int], *, counted: bool) -> Program:
-    """In the child: lock it down, then execute the command, or return the Python program to run."""
+def become(request: dict[str, Any], stdio: tuple[int, int, int], *, counted: bool) -> dict[str, Any]:
+    """In the child: lock it down, then execute the command, or return the request where it is for a Python program."""
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()  # in a group of its own, all that it starts can be killed at once
         for target, fd in enumerate(stdio):
             os.dup2(fd, target)
         os.closerange(3, 4096)  # nothing that the first process has open is the program's to use
-        for number in (
-            signal.SIGCHLD,
-            signal.SIGINT,
-            signal.SIGPIPE,
-            signal.SIGXFSZ,
-        ):  # else ignored after `execvp` too
-            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)  # else ignored after `execvp` too
         # /proc/self is the program's own again. The first process shut its, so that no program reads the host's frames there.
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         make_first_to_kill()
@@ -50,7 +44,7 @@ def become(request: dict[str, Any], stdio: tuple[int, int, int], *, counted: boo
         set_environment(request["env"])
         argv = request.get("argv")
         if argv is None:
-            return Program(request)
+            return request
         os.execvp(argv[0], argv)
     except OSError as error:
         shown = request.get("argv") or [request["cwd"]]
