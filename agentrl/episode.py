@@ -42,7 +42,7 @@ class EnvFactory(Protocol):
 
 
 class EpisodeSandboxes(Protocol):
-    """The sandboxes of a run: `agentrl.sandboxes.RunSandboxes`."""
+    """The sandboxes of a run: `agentrl.sandboxes.run_sandboxes.RunSandboxes`."""
 
     async def acquire(self, image: str | None, limits: Limits | None, *, first: bool) -> Lease:
         """Return a sandbox, as new, that is the caller's until it is released; `first`: the caller holds no other."""

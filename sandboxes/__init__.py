@@ -3,7 +3,7 @@
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.backends.hosted import HostedSandbox, HostedService
-from agentrl.sandboxes.choose import BackendName, choose_backend, open_sandbox
+from agentrl.sandboxes.choose import BackendName, open_sandbox
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.grading.grade import grade
@@ -23,10 +23,10 @@ from agentrl.sandboxes.grading.tests import (
     TestFile,
 )
 from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
-from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, open_pool
+from agentrl.sandboxes.pool import SandboxPool, open_pool
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
-from agentrl.sandboxes.run_sandboxes import RunSandboxes, open_sandboxes
+from agentrl.sandboxes.run_sandboxes import open_sandboxes
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
 
@@ -53,10 +53,8 @@ __all__ = [
     "IOTest",
     "Language",
     "Limits",
-    "PoolMetrics",
     "Process",
     "PythonSession",
-    "RunSandboxes",
     "Sandbox",
     "SandboxPool",
     "SandboxSpec",
@@ -66,7 +64,6 @@ __all__ = [
     "TestFile",
     "TestResult",
     "Verdict",
-    "choose_backend",
     "code_blocks",
     "extract_code",
     "grade",

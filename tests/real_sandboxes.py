@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, Sandbox, SandboxSpec, choose_backend
+from agentrl.sandboxes import BackendName, Sandbox, SandboxSpec
 from agentrl.sandboxes.backends import bubblewrap
+from agentrl.sandboxes.choose import choose_backend
 from tests.components import missing
 
 REMEDY = {

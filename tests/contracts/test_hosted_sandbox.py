@@ -195,8 +195,8 @@ async def test_a_service_is_found_by_its_entry_point(installed: None) -> None:
     async with open_sandbox(backend="hosted") as sandbox:
         assert (await sandbox.run(["echo", "fine"])).stdout == b"fine\n"
     for name, complaint in (
-        ("none", r"\(nosuch:Service\) cannot be imported: ModuleNotFoundError"),
-        ("wrong", r"made dict; it needs a `name` and `async def start"),
+        ("none", r"\(nosuch:Service\) cannot be loaded: ModuleNotFoundError"),
+        ("wrong", "no attribute 'name'; it is to be a class .* `async def start"),
         ("other", "use one of auto, docker, bubblewrap, UNSAFE_no_isolation, hosted, none, wrong"),
     ):
         with pytest.raises(ConfigError, match=complaint):

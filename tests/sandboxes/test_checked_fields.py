@@ -22,7 +22,7 @@ from agentrl.sandboxes import (
     TestFile,
 )
 
-OURS = {"CodeBlock", "CodeTask", "ExecResult", "SessionResult", "PoolMetrics", "RunSandboxes", "TestResult", "Verdict"}
+OURS = {"CodeBlock", "CodeTask", "ExecResult", "SessionResult", "TestResult", "Verdict"}
 """Values that a user is given, and never makes."""
 RIGHT: dict[type, dict[str, Any]] = {
     Language: {"file": "main.rs", "run": ("./main",)},

@@ -18,9 +18,9 @@ from agentrl.sandboxes import (
     Limits,
     Sandbox,
     SandboxSpec,
-    choose_backend,
     open_sandbox,
 )
+from agentrl.sandboxes.choose import choose_backend
 from tests.components import wait_until
 from tests.real_sandboxes import kill_first_process
 
