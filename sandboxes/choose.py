@@ -7,9 +7,6 @@ from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
-import anyio
-
-from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
@@ -23,7 +20,6 @@ BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
 AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
-START_TIMEOUT_S = 60.0
 _BACKENDS: dict[str, Callable[[], Backend]] = {
     "docker": Docker,
     "bubblewrap": Bubblewrap,
@@ -116,25 +112,6 @@ async def open_sandbox(
         SandboxError: The backend cannot be used; it says what to do.
     """
     spec = SandboxSpec(image=image, limits=limits or Limits(), runtime=runtime)
-    async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
-        yield sandbox
-
-
-@asynccontextmanager
-async def start_sandbox(backend: Backend, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-    """Yield a new sandbox for as long as the context lasts.
-
-    Args:
-        backend: Where it comes from, prepared for `spec`.
-        spec: The sandbox.
-
-    Raises:
-        SandboxError: It does not start.
-    """
-    async with backend.start(spec) as link, background_tasks() as tasks:
-        sandbox = Sandbox(link, spec)
-        with anyio.move_on_after(START_TIMEOUT_S) as bound:
-            await tasks.start(sandbox.serve)
-        if bound.cancelled_caught:
-            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
+    chosen = await choose_backend(backend, spec)
+    async with chosen.start(spec) as sandbox:
         yield sandbox

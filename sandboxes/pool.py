@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.condition import Condition
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend, start_sandbox
+from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
 
@@ -202,7 +202,7 @@ class SandboxPool:
         Raises:
             SandboxError: It cannot be started.
         """
-        async with start_sandbox(self.backend, self.spec) as sandbox:
+        async with self.backend.start(self.spec) as sandbox:
             self.metrics.started += 1
             lease = Lease(sandbox)
             task_status.started(lease)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Unpack, get_type_hints
 
 import anyio
 from anyio.abc import TaskStatus
 from typing_extensions import TypedDict
 
+from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import frame, take_frames
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.seams import MB, ExecResult, Limits, Link, SandboxSpec
+from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, Link, SandboxSpec
 
+START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing and resetting."""
 MAX_STDIN_BYTES = 64 * MB
@@ -58,9 +61,19 @@ class Sandbox:
     Files stay until `reset`. When the only running program ends, the processes that it left running are killed.
     """
 
-    def __init__(self, link: Link, spec: SandboxSpec) -> None:
+    def __init__(
+        self, spec: SandboxSpec, *, env: Mapping[str, str], work: str = WORK, nproc: int | None = None
+    ) -> None:
+        """Make one.
+
+        Args:
+            spec: What it is.
+            env: Environment variables of every program.
+            work: The folder of the user's files.
+            nproc: RLIMIT_NPROC of programs, where nothing better bounds their number.
+        """
         self.spec = spec
-        self.work = link.work
+        self.work = work
         """Where the user's files are, inside the sandbox."""
         self.lost: str | None = None
         """Why the sandbox is gone, when it is."""
@@ -68,12 +81,12 @@ class Sandbox:
         """Called when the sandbox is lost."""
         self.runs = 0
         self.run_s = 0.0
-        self._link = link
+        self._env = env
+        self._nproc = nproc
         self._processes: dict[int, Process] = {}
         self._answers: dict[int, tuple[bytes, bytes] | None] = {}
         self._changed = Condition()
         self._number = 0
-        self._sending = anyio.Lock()
 
     # -- programs ------------------------------------------------------------------------------------------------
 
@@ -135,7 +148,7 @@ class Sandbox:
             **program,
             "only_files": None if files is None else [(path, len(data)) for path, data in files.items()],
             "interactive": stdin is None,
-            "env": {**self._link.env, **options.get("env", {})},
+            "env": {**self._env, **options.get("env", {})},
             "cwd": options.get("cwd") or self.work,
             "limits": {
                 "timeout_s": limits.timeout_s,
@@ -144,7 +157,7 @@ class Sandbox:
                 "file_bytes": limits.file_mb * MB,
                 "output_bytes": int(limits.output_mb * MB),
                 "open_files": limits.open_files,
-                "nproc": self._link.nproc,
+                "nproc": self._nproc,
             },
         }
         self._number += 1
@@ -207,32 +220,6 @@ class Sandbox:
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
-    async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Take in what the sandbox says until it is lost. Reports started when the sandbox is ready.
-
-        Raises:
-            SandboxLostError: The sandbox is lost before it was ready.
-        """
-        received, ready = bytearray(), False
-        try:
-            while True:
-                received += await self._link.receive()
-                for kind, number, payload in take_frames(received):
-                    if kind == b"r" and not ready:
-                        ready = True
-                        task_status.started()
-                    self._dispatch(kind, number, payload)
-                if len(received) > MAX_RECEIVED_BYTES:
-                    raise SandboxLostError(f"it sent more than {MAX_RECEIVED_BYTES} bytes at once")
-        except SandboxLostError as error:
-            self._lose(str(error))
-            if not ready:
-                raise
-        finally:
-            self.lost = self.lost or "its context has ended"
-            for process in self._processes.values():
-                process._changed.notify_all()
-
     def _dispatch(self, kind: bytes, number: int, payload: bytes) -> None:
         process = self._processes.get(number)
         if process is not None and kind in b"oex":
@@ -263,16 +250,8 @@ class Sandbox:
         return answer[1]
 
     async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
-        self._check()
-        # Half a frame would garble all that follow: once begun, it is sent whole.
-        with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
-            async with self._sending:
-                try:
-                    await self._link.send(frame(kind, number, payload))
-                except SandboxLostError as error:
-                    raise self._lose(str(error)) from error
-        if bound.cancelled_caught:
-            raise self._lose(f"it took no input for {ANSWER_TIMEOUT_S:g} s")
+        """Ask for what a frame says; `_dispatch` takes what comes of it."""
+        raise NotImplementedError
 
     def _check(self) -> None:
         if self.lost is not None:
@@ -286,6 +265,69 @@ class Sandbox:
             process._changed.notify_all()
         self._changed.notify_all()
         return SandboxLostError(f"the sandbox is gone: {self.lost}")
+
+
+class LinkedSandbox(Sandbox):
+    """A sandbox whose first process is `inside/first_process.py`, at the other end of a link."""
+
+    def __init__(
+        self, link: Link, spec: SandboxSpec, *, env: Mapping[str, str], work: str = WORK, nproc: int | None = None
+    ) -> None:
+        super().__init__(spec, env=env, work=work, nproc=nproc)
+        self._link = link
+        self._sending = anyio.Lock()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Sandbox]:
+        """Yield it once it is ready, for as long as the context lasts.
+
+        Raises:
+            SandboxError: It was not ready in time.
+        """
+        async with background_tasks() as tasks:
+            with anyio.move_on_after(START_TIMEOUT_S) as bound:
+                await tasks.start(self.serve)
+            if bound.cancelled_caught:
+                raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
+            yield self
+
+    async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Take in what the sandbox says until it is lost. Reports started when the sandbox is ready.
+
+        Raises:
+            SandboxLostError: The sandbox is lost before it was ready.
+        """
+        received, ready = bytearray(), False
+        try:
+            while True:
+                received += await self._link.receive()
+                for kind, number, payload in take_frames(received):
+                    if kind == b"r" and not ready:
+                        ready = True
+                        task_status.started()
+                    self._dispatch(kind, number, payload)
+                if len(received) > MAX_RECEIVED_BYTES:
+                    raise SandboxLostError(f"it sent more than {MAX_RECEIVED_BYTES} bytes at once")
+        except SandboxLostError as error:
+            self._lose(str(error))
+            if not ready:
+                raise
+        finally:
+            self.lost = self.lost or "its context has ended"
+            for process in self._processes.values():
+                process._changed.notify_all()
+
+    async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
+        self._check()
+        # Half a frame would garble all that follow: once begun, it is sent whole.
+        with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
+            async with self._sending:
+                try:
+                    await self._link.send(frame(kind, number, payload))
+                except SandboxLostError as error:
+                    raise self._lose(str(error)) from error
+        if bound.cancelled_caught:
+            raise self._lose(f"it took no input for {ANSWER_TIMEOUT_S:g} s")
 
 
 def as_bytes(text: str) -> bytes:

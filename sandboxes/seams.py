@@ -6,14 +6,16 @@ Sandboxes ─► SandboxPool ─► Sandbox ─► Link ─► first_process (pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, WholeAboveZero, check_fields
+
+if TYPE_CHECKING:
+    from agentrl.sandboxes.sandbox import Sandbox
 
 MB = 2**20
 WORK = "/sandbox"
@@ -119,22 +121,7 @@ class ExecResult:
 
 
 class Link(Protocol):
-    """Bytes to and from the first process of a sandbox, and what programs in it are given."""
-
-    @property
-    def work(self) -> str:
-        """The folder of the user's files."""
-        ...
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Environment variables of every program."""
-        ...
-
-    @property
-    def nproc(self) -> int | None:
-        """RLIMIT_NPROC, where nothing better bounds the number of processes."""
-        ...
+    """Bytes to and from the first process of a sandbox."""
 
     async def send(self, data: bytes) -> None:
         """Send all of it.
@@ -166,6 +153,10 @@ class Backend(Protocol):
         """
         ...
 
-    def start(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Link]:
-        """Return a new sandbox, destroyed at the end of the context."""
+    def start(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        """Return a new sandbox, destroyed at the end of the context: `LinkedSandbox` makes one of a link.
+
+        Raises:
+            SandboxError: It does not start.
+        """
         ...

@@ -21,13 +21,14 @@ import anyio
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.backends.control_group import TOP, make_group, parent_group, remove_group, remove_orphaned_groups
-from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
+from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import (
     FOLDERS,
     PATH,
     init_arguments,
     sandbox_environment,
 )
+from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 VENV = "/venv"
@@ -80,7 +81,7 @@ class Bubblewrap:
             )
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec) -> AsyncIterator[ProcessLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a new sandbox."""
         parent = await in_thread(parent_group)
         group = None if parent is None else await in_thread(make_group, parent, spec.limits)
@@ -88,8 +89,11 @@ class Bubblewrap:
         _SANDBOXES_ON[core] += 1
         try:
             command, env = await in_thread(_command, spec, core, group)
-            async with process_link(command, work=WORK, env=env, nproc=spec.limits.processes) as link:
-                yield link
+            async with (
+                process_link(command, env) as link,
+                LinkedSandbox(link, spec, env=env, nproc=spec.limits.processes).open() as sandbox,
+            ):
+                yield sandbox
         finally:
             _SANDBOXES_ON[core] -= 1
             if group is not None:

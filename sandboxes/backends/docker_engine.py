@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError, error_line
@@ -27,6 +27,7 @@ from agentrl.sandboxes.backends.docker_connection import (
 from agentrl.sandboxes.backends.docker_images import have_image, show
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_left_over
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
+from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
 from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Docker:
         await engine.call(have_image, spec.image, self._on_progress)
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec) -> AsyncIterator[AttachedLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a new container.
 
         Raises:
@@ -77,7 +78,8 @@ class Docker:
         engine = await in_thread(find_engine)
         async with container_name(engine) as name:
             with closing(await engine.call(_start, name, spec)) as link:
-                yield link
+                async with LinkedSandbox(link, spec, env=sandbox_environment(WORK, PATH)).open() as sandbox:
+                    yield sandbox
 
 
 def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
@@ -128,13 +130,7 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
 class AttachedLink(DockerStream):
     """The link over a container's standard streams."""
 
-    work = WORK
-    nproc = None
-
-    def __init__(self, attached: Any) -> None:
-        super().__init__(attached)
-        self.env = sandbox_environment(WORK, PATH)
-        self._errors = b""
+    _errors = b""
 
     async def receive(self) -> bytes:
         """Return some bytes, at least one.

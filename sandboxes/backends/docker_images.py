@@ -11,14 +11,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
-from agentrl.sandboxes.backends.docker_connection import DockerEngine, docker_errors, find_engine
+from agentrl.sandboxes.backends.docker_connection import docker_errors, find_engine
 from agentrl.sandboxes.seams import DEFAULT_IMAGE
 
 if TYPE_CHECKING:
@@ -141,31 +142,27 @@ async def missing_images(images: Mapping[str, str]) -> list[str]:
     Args:
         images: The images, each with the name of a task that needs it. May be empty.
     """
-
-    def look() -> list[str]:
-        try:
-            engine = find_engine()
-            with engine.client() as client:
-                absent = [image for image in images if not _is_there(client, image)]
-        except SandboxError as error:
-            return [f"the images of the tasks run on a Docker engine, and there is none: {error}"]
-        with ThreadPoolExecutor(LOOKS_AT_ONCE, "registry") as threads:
-            reasons = list(threads.map(lambda image: _why_not_in_a_registry(engine, image), absent))
-        return [
-            f"the image {image!r}, which the task {images[image]} names, is neither on the Docker engine nor to be had from a registry "
-            f"({why}); correct its name, or build or load it there"
-            for image, why in zip(absent, reasons, strict=True)
-            if why
-        ]
-
-    return await in_thread(look)
-
-
-def _why_not_in_a_registry(engine: DockerEngine, image: str) -> str:
-    """Return why an image cannot be had from the registry that its name says; empty where it can."""
     try:
-        with engine.client() as client:
-            client.inspect_distribution(image)
+        engine = await in_thread(find_engine)
+        absent = await engine.call(lambda client: [image for image in images if not _is_there(client, image)])
     except SandboxError as error:
-        return one_line(error, 200)
-    return ""
+        return [f"the images of the tasks run on a Docker engine, and there is none: {error}"]
+    reasons: dict[str, str] = {}
+    at_once = anyio.CapacityLimiter(LOOKS_AT_ONCE)
+
+    async def ask_its_registry(image: str) -> None:
+        async with at_once:
+            try:
+                await engine.call(lambda client: client.inspect_distribution(image))
+            except SandboxError as error:
+                reasons[image] = one_line(error, 200)
+
+    async with anyio.create_task_group() as group:
+        for image in absent:
+            group.start_soon(ask_its_registry, image)
+    return [
+        f"the image {image!r}, which the task {images[image]} names, is neither on the Docker engine nor to be had from a registry "
+        f"({reasons[image]}); correct its name, or build or load it there"
+        for image in absent
+        if image in reasons
+    ]

@@ -1,29 +1,24 @@
 """Sandboxes of a hosted service, as a plug-in brings them: `start(spec)`, then `run`, `read`, `write` and `close`.
 
-    Sandbox ── frames ──► HostedLink ── run, read, write ──► the service's sandbox
-
-The link does what the first process does in a sandbox of agentrl's own. A reset closes the service's sandbox and starts another. A program
-cannot be talked to while it runs, so `trust = "apart"`, sessions and relays need another backend.
+A reset closes the service's sandbox and starts another. A program cannot be talked to while it runs, so `trust = "apart"`, sessions and
+relays need another backend.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Protocol
 
 import anyio
-from anyio.abc import TaskGroup
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.start_arguments import PATH, program_arguments, sandbox_environment
-from agentrl.sandboxes.inside.inbox import frame, take_frames
+from agentrl.sandboxes.process import REPORT_GRACE_S
+from agentrl.sandboxes.sandbox import ANSWER_TIMEOUT_S, Sandbox
 from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, SandboxSpec
 
 EMPTY = 'find "$0" /tmp -mindepth 1 -delete 2>/dev/null; mkdir -p "$0"'
@@ -81,92 +76,60 @@ class Hosted:
         """Do nothing: the service is asked for sandboxes alone."""
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec) -> AsyncIterator[HostedLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a new sandbox of the service."""
-        async with background_tasks() as tasks:
-            link = HostedLink(tasks, self._service, spec, await self._service.start(spec))
-            try:
-                yield link
-            finally:
-                with anyio.CancelScope(shield=True), suppress(SandboxError):
-                    await link.sandbox.close()
-
-
-class HostedLink:
-    """Answers the frames of a `Sandbox` by a sandbox of a service."""
-
-    work = WORK
-    nproc = None
-
-    def __init__(self, tasks: TaskGroup, service: HostedService, spec: SandboxSpec, sandbox: HostedSandbox) -> None:
-        self.env = sandbox_environment(WORK, PATH)
-        self.sandbox = sandbox
-        self._tasks = tasks
-        self._service = service
-        self._spec = spec
-        self._scopes: dict[int, anyio.CancelScope] = {}
-        self._turn = anyio.Lock()
-        self._answers: deque[bytes | SandboxLostError] = deque([frame(b"r", 0, b"")])
-        self._changed = Condition()
-
-    async def send(self, data: bytes) -> None:
-        """Take frames, each of which is answered in a task of its own, in order."""
-        for kind, number, payload in take_frames(bytearray(data)):
-            if kind == b"K" and number in self._scopes:
-                self._scopes[number].cancel()
-            elif kind not in b"IEK":
-                self._scopes[number] = anyio.CancelScope()
-                self._tasks.start_soon(self._answer, kind, number, payload)
-
-    async def receive(self) -> bytes:
-        """Return an answer.
-
-        Raises:
-            SandboxLostError: The sandbox is gone.
-        """
-        await self._changed.wait_for(lambda: bool(self._answers))
-        answer = self._answers.popleft()
-        if isinstance(answer, SandboxLostError):
-            raise answer
-        return answer
-
-    async def _answer(self, kind: bytes, number: int, payload: bytes) -> None:
-        answer: bytes | SandboxLostError = frame(b"x", number, b'{"end_reason": "killed", "duration_s": 0.0}')
+        sandbox = _Sandbox(spec, self._service, await self._service.start(spec))
         try:
-            with self._scopes[number]:
-                async with self._turn:
-                    head, _, data = payload.partition(b"\n")
-                    if kind == b"S":
-                        answer = await self._run(number, json.loads(head), data)
-                    else:
-                        request = json.loads(head) if head else {}
-                        answer = frame(b"a", number, await self._do(kind, request, data))
+            yield sandbox
+        finally:
+            with anyio.CancelScope(shield=True), suppress(SandboxError):
+                await sandbox.hosted.close()
+
+
+class _Sandbox(Sandbox):
+    """Does what a sandbox's first process does, by a sandbox of a service, in the task that asks for it."""
+
+    def __init__(self, spec: SandboxSpec, service: HostedService, hosted: HostedSandbox) -> None:
+        super().__init__(spec, env=sandbox_environment(WORK, PATH))
+        self.hosted = hosted
+        self._service = service
+
+    async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
+        self._check()
+        head, _, data = payload.partition(b"\n")
+        request = json.loads(head) if head else {}
+        timeout_s = request["limits"]["timeout_s"] + REPORT_GRACE_S if kind == b"S" else ANSWER_TIMEOUT_S
+        try:
+            with anyio.fail_after(timeout_s):
+                if kind == b"S":
+                    await self._run(number, request, data)
+                else:
+                    self._dispatch(b"a", number, await self._do(kind, request, data))
+        except TimeoutError as error:
+            raise self._lose(f"{self._service.name} did not answer within {timeout_s:g} s") from error
         except SandboxLostError as error:
-            answer = error
+            raise self._lose(str(error)) from error
         except SandboxError as error:
-            answer = frame(b"f", number, str(error).encode())
-        del self._scopes[number]
-        self._answers.append(answer)
-        self._changed.notify_all()
+            self._dispatch(b"f", number, str(error).encode())
 
     async def _do(self, kind: bytes, request: dict[str, Any], data: bytes) -> bytes:
         if kind == b"W":
-            await self.sandbox.write(_under_work(request["path"]), data)
+            await self.hosted.write(_under_work(request["path"]), data)
             if request["mode"] != 0o644:
                 await self._command("chmod", f"{request['mode']:o}", _under_work(request["path"]))
         elif kind == b"R":
-            content = await self.sandbox.read(_under_work(request["path"]))
+            content = await self.hosted.read(_under_work(request["path"]))
             if len(content) > request["max_bytes"]:
                 raise SandboxError(f"{len(content)} bytes, more than max_bytes = {request['max_bytes']}")
             return content
         elif kind == b"Z":
-            await self.sandbox.close()
-            self.sandbox = await self._service.start(self._spec)
+            await self.hosted.close()
+            self.hosted = await self._service.start(self.spec)
         else:
             await self._command("sh", "-c", EMPTY, WORK)
         return b""
 
-    async def _run(self, number: int, request: dict[str, Any], data: bytes) -> bytes:
+    async def _run(self, number: int, request: dict[str, Any], data: bytes) -> None:
         if request["interactive"]:
             raise SandboxLostError(
                 f"{self._service.name} runs programs to their end, and cannot talk to one; use docker"
@@ -174,23 +137,24 @@ class HostedLink:
         if request["only_files"] is not None:
             await self._command("sh", "-c", EMPTY, WORK)
         for path, length in request["only_files"] or ():
-            await self.sandbox.write(_under_work(path), data[:length])
+            await self.hosted.write(_under_work(path), data[:length])
             data = data[length:]
         wanted = request["limits"]
-        limits = self._spec.limits.but(
+        limits = self.spec.limits.but(
             timeout_s=wanted["timeout_s"],
             cpu_s=wanted["cpu_s"],
             memory_mb=wanted["memory_bytes"] // MB,
             output_mb=wanted["output_bytes"] / MB,
         )
         argv = request.get("argv") or ["python3", *await in_thread(program_arguments, request)]
-        done = await self.sandbox.run(argv, stdin=data, env=request["env"], cwd=request["cwd"], limits=limits)
+        done = await self.hosted.run(argv, stdin=data, env=request["env"], cwd=request["cwd"], limits=limits)
         report = asdict(done)
-        output = frame(b"o", number, report.pop("stdout")) + frame(b"e", number, report.pop("stderr"))
-        return output + frame(b"x", number, json.dumps(report).encode())
+        for kind, name in ((b"o", "stdout"), (b"e", "stderr")):
+            self._dispatch(kind, number, report.pop(name))
+        self._dispatch(b"x", number, json.dumps(report).encode())
 
     async def _command(self, *argv: str) -> None:
-        done = await self.sandbox.run(argv, stdin=b"", env=self.env, cwd="/", limits=self._spec.limits)
+        done = await self.hosted.run(argv, stdin=b"", env=self._env, cwd="/", limits=self.spec.limits)
         if not done.ok:
             raise SandboxError(
                 f"{argv[0]} failed in a sandbox of {self._service.name}: {done.stderr[-500:].decode(errors='replace')}"

@@ -13,8 +13,9 @@ from functools import partial
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
+from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
+from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
 from agentrl.sandboxes.seams import SandboxSpec
 
 
@@ -28,7 +29,7 @@ class NoIsolation:
         warnings.warn("`sandbox.backend` = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec) -> AsyncIterator[ProcessLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a first process in a temporary folder."""
         made = partial(tempfile.TemporaryDirectory, prefix="agentrl-sandbox-", ignore_cleanup_errors=True)
         folder = await in_thread(made)
@@ -36,8 +37,11 @@ class NoIsolation:
             work = folder.name
             command = [sys.executable, *init_arguments(counted=False, folders=[work])]
             env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
-            async with process_link(command, work=work, env=env, nproc=None) as link:
-                yield link
+            async with (
+                process_link(command, env) as link,
+                LinkedSandbox(link, spec, env=env, work=work).open() as sandbox,
+            ):
+                yield sandbox
         finally:
             with anyio.CancelScope(shield=True):
                 await in_thread(folder.cleanup)

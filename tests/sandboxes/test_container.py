@@ -125,11 +125,17 @@ async def test_an_image_that_is_not_built_says_why(
         await built_image(await in_thread(source, tmp_path / "it", dockerfile, timeout_s))
 
 
-async def test_a_time_limit_ends_what_a_program_started_and_nothing_else() -> None:
+async def test_a_time_limit_or_a_cancellation_ends_what_a_program_started_and_nothing_else() -> None:
     async with open_container(ContainerSpec()) as container:
         await container.run(["sh", "-c", "sleep 1234 > /dev/null 2>&1 &"])
         done = await container.run(["sh", "-c", "(setsid sleep 4321 &); echo begun; sleep 4321"], timeout_s=1)
         assert (done.end_reason, done.exit_code, done.stdout) == (EndReason.TIMEOUT, None, b"begun\n")
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(container.run, ["sleep", "4321"])
+                while not await processes(container, "sleep.4321"):
+                    pass
+                scope.cancel()
         assert await processes(container, "sleep.1234") == 1
         assert await processes(container, "sleep.4321") == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any
 
 import anyio
 import openai
@@ -15,8 +14,7 @@ from agentrl.config import RunConfig
 from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.sandboxes import Backend, BackendName, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
-from agentrl.sandboxes import pool as pool_module
+from agentrl.sandboxes import BackendName, Bubblewrap, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes.grading.tests import AssertTest, IOTest
 from agentrl.testing import ScriptedModel
 from tests.components import wait_until
@@ -189,10 +187,10 @@ async def test_a_kind_that_takes_long_to_start_keeps_nobody_from_another(
     bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, starts = SandboxSpec(limits=Limits(memory_mb=99)), anyio.Event()
-    start_sandbox = pool_module.start_sandbox
+    real = Bubblewrap.start
 
-    def start(backend: Backend, spec: SandboxSpec, **options: Any) -> AbstractAsyncContextManager[Sandbox]:
-        return never() if spec == slow else start_sandbox(backend, spec, **options)
+    def start(backend: Bubblewrap, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        return never() if spec == slow else real(backend, spec)
 
     @asynccontextmanager
     async def never() -> AsyncIterator[Sandbox]:
@@ -200,7 +198,7 @@ async def test_a_kind_that_takes_long_to_start_keeps_nobody_from_another(
         await anyio.sleep_forever()
         yield  # type: ignore[misc]
 
-    monkeypatch.setattr(pool_module, "start_sandbox", start)
+    monkeypatch.setattr(Bubblewrap, "start", start)
     async with open_sandboxes(backend=bubblewrap, leases=2) as sandboxes, anyio.create_task_group() as tasks:
         tasks.start_soon(partial(sandboxes.acquire, None, slow.limits, first=True))
         with anyio.fail_after(40):

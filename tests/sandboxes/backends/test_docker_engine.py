@@ -21,7 +21,6 @@ from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, 
 from agentrl.sandboxes.backends.docker_connection import find_engine
 from agentrl.sandboxes.backends.docker_images import IMAGES, follow
 from agentrl.sandboxes.backends.leftovers import LABEL
-from agentrl.sandboxes.choose import start_sandbox
 from tests.components import missing, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -215,7 +214,7 @@ def _alive(pid: int) -> bool:
 async def test_a_sandbox_says_why_it_is_lost(docker: BackendName) -> None:
     backend = Docker()
     await backend.prepare(SandboxSpec())
-    async with start_sandbox(backend, SandboxSpec()) as sandbox:
+    async with backend.start(SandboxSpec()) as sandbox:
         (container,) = [c for c in await in_thread(containers) if f":{os.getpid()}:" in c.labels[LABEL]]
         started = time.monotonic()
 
