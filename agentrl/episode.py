@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from agentrl.record.trajectory import Turn
     from agentrl.sandboxes import Baseline, Language, Limits, Sandbox, Test, Verdict
     from agentrl.sandboxes.container import Container, ContainerSpec
-    from agentrl.sandboxes.pool import Lease
 
 Task = dict[str, Any]
 """One line of the task file."""
@@ -44,8 +43,8 @@ class EnvFactory(Protocol):
 class EpisodeSandboxes(Protocol):
     """The sandboxes of a run: `agentrl.sandboxes.run_sandboxes.RunSandboxes`."""
 
-    async def acquire(self, image: str | None, limits: Limits | None, *, first: bool) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is released; `first`: the caller holds no other."""
+    def sandbox(self, image: str | None, limits: Limits | None, *, first: bool) -> AbstractAsyncContextManager[Sandbox]:
+        """Return a sandbox, as new, for as long as the context; `first`: the caller holds no other."""
         ...
 
     def container(self, spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
@@ -69,7 +68,8 @@ class EpisodeState:
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
-    leases: list[Lease] = field(default_factory=list)
+    sandboxes: AsyncExitStack = field(default_factory=AsyncExitStack)
+    holds_sandbox: bool = False
     leasing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held by who waits for a sandbox: an episode waits for its first alone, and gets the others at once."""
     envs: list[AsyncToolEnv] = field(default_factory=list)
@@ -81,8 +81,7 @@ class EpisodeState:
         async with AsyncExitStack() as stack:  # one that fails to close keeps no other open
             for env in self.envs:
                 stack.push_async_callback(env.close)
-            for lease in self.leases:
-                stack.callback(lease.release)
+            stack.push_async_callback(self.sandboxes.aclose)
 
     def check_open(self) -> None:
         """Check that the episode goes on.
@@ -200,12 +199,13 @@ class Episode(Generic[TaskT]):
         """
         state = self._state
         async with state.leasing:
-            lease = await self._of_run().acquire(image, limits, first=not state.leases)
+            context = self._of_run().sandbox(image, limits, first=not state.holds_sandbox)
+            sandbox = await state.sandboxes.enter_async_context(context)
+            state.holds_sandbox = True
             if state.closed:  # meanwhile
-                lease.release()
+                await state.sandboxes.aclose()
             state.check_open()
-            state.leases.append(lease)
-        return lease.sandbox
+        return sandbox
 
     def container(self, spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
         """Return a container for an agent: an image as its author meant it, with a writable root. It is removed at the end of the context.

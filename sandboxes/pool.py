@@ -55,17 +55,14 @@ class PoolMetrics:
 
 
 class Lease:
-    """A sandbox that somebody holds, or that is idle. `release` may be called from anywhere, and more than once."""
+    """A sandbox while somebody holds it, or while it is idle."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.slots = 1
         """How many it occupies while somebody holds it."""
         self.released = anyio.Event()
-
-    def release(self) -> None:
-        """Have the sandbox reset for its next user; one that is idle is ended."""
-        self.released.set()
+        """Set when it is to be reset, or when it is lost; of an idle one, when it is to end."""
 
 
 class Slots:
@@ -109,7 +106,7 @@ class Slots:
         self.idle.append(lease)
         waiting = [lease for lease in self.idle if not lease.released.is_set()]
         for oldest in waiting[: -self.size]:
-            oldest.release()
+            oldest.released.set()
 
 
 class SandboxPool:
@@ -126,22 +123,8 @@ class SandboxPool:
         self._slots = slots
 
     @asynccontextmanager
-    async def take(self, count: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
+    async def take(self, count: int = 1, *, slots: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
         """Yield `count` sandboxes as new, first come, first served. They go back at the end of the context.
-
-        Raises:
-            ConfigError: The pool is smaller.
-            SandboxError: None was free within the pool's wait_timeout_s, or none can be started.
-        """
-        leases = await self.acquire(count)
-        try:
-            yield [lease.sandbox for lease in leases]
-        finally:
-            for lease in leases:
-                lease.release()
-
-    async def acquire(self, count: int = 1, *, slots: int = 1) -> list[Lease]:
-        """Like `take`, for sandboxes that are released by hand.
 
         Args:
             count: How many.
@@ -166,16 +149,15 @@ class SandboxPool:
                 lease.slots = slots
                 self._slots.leased.add(lease)
                 leases.append(lease)
-        except BaseException:
+            waited_s = anyio.current_time() - started
+            self.metrics.taken += count
+            self.metrics.wait_s += waited_s
+            self.metrics.wait_max_s = max(self.metrics.wait_max_s, waited_s)
+            yield [lease.sandbox for lease in leases]
+        finally:
             self._slots.free((count - len(leases)) * slots)
             for lease in leases:
-                lease.release()
-            raise
-        waited_s = anyio.current_time() - started
-        self.metrics.taken += count
-        self.metrics.wait_s += waited_s
-        self.metrics.wait_max_s = max(self.metrics.wait_max_s, waited_s)
-        return leases
+                lease.released.set()
 
     async def _idle_or_new(self) -> Lease:
         slots, given_up_at = self._slots, anyio.current_time() + PATIENCE_S
@@ -207,7 +189,7 @@ class SandboxPool:
             lease = Lease(sandbox)
             task_status.started(lease)
             while True:
-                sandbox.on_lost = lease.release
+                sandbox.on_lost = lease.released.set
                 await lease.released.wait()
                 if lease in self._slots.idle:
                     self._slots.idle.remove(lease)

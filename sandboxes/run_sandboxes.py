@@ -20,7 +20,8 @@ from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
 from agentrl.sandboxes.grading.verdict import Verdict
-from agentrl.sandboxes.pool import Lease, PoolMetrics, SandboxPool, Slots, default_size, open_slots
+from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, Slots, default_size, open_slots
+from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, Limits, SandboxSpec
 
 
@@ -61,8 +62,9 @@ class RunSandboxes:
         finally:
             self.containers.release()
 
-    async def acquire(self, image: str | None, limits: Limits | None, *, first: bool) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is released. See `Episode.sandbox`.
+    @asynccontextmanager
+    async def sandbox(self, image: str | None, limits: Limits | None, *, first: bool) -> AsyncIterator[Sandbox]:
+        """Yield a sandbox, as new. See `Episode.sandbox`.
 
         Args:
             image: Docker image; None: the run's.
@@ -73,8 +75,8 @@ class RunSandboxes:
             SandboxError: None could be had within `wait_timeout_s`, or none can be started.
         """
         pool = await self._pool(self.leases, image, limits)
-        (lease,) = await pool.acquire(slots=1 if first else 0)
-        return lease
+        async with pool.take(slots=1 if first else 0) as (sandbox,):
+            yield sandbox
 
     async def grade(
         self,

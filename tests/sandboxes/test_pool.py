@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 
 import anyio
 import openai
@@ -117,7 +116,8 @@ async def test_a_closed_pool_leases_nothing(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         pass
     with anyio.fail_after(40), pytest.raises(SandboxError, match="this pool of sandboxes is closed"):
-        await pool.acquire()
+        async with pool.take():
+            pass
 
 
 async def test_a_lost_sandbox_is_replaced(bubblewrap: BackendName) -> None:
@@ -158,8 +158,9 @@ print(input())
 async def test_a_workflow_that_holds_a_sandbox_waits_for_no_verdict_of_its_own(bubblewrap: BackendName) -> None:
     async with open_sandboxes(backend=bubblewrap, graders=2, leases=1) as sandboxes:
         assert sandboxes.metrics() == {}
-        await sandboxes.acquire(None, None, first=True)
-        assert (await sandboxes.grade("def f(): return 1", [AssertTest(code="assert f() == 1")])).passed  # takes two
+        async with sandboxes.sandbox(None, None, first=True):
+            test = AssertTest(code="assert f() == 1")
+            assert (await sandboxes.grade("def f(): return 1", [test])).passed  # takes two
         assert sandboxes.metrics()["sandbox_taken"] == 3
 
 
@@ -168,19 +169,19 @@ async def test_idle_sandboxes_are_bounded_over_all_kinds(bubblewrap: BackendName
     kinds = [Limits(memory_mb=100 + n) for n in range(6)]
     async with open_sandboxes(backend=bubblewrap, leases=2) as sandboxes:
         metrics = sandboxes.leases.metrics
-        held = await sandboxes.acquire(None, kinds[0], first=True)
-        for number, kind in enumerate(kinds, start=1):
-            lease = await sandboxes.acquire(None, kind, first=True)
-            lease.release()
-            await wait_until(lambda number=number: metrics.resets == number, 40)  # type: ignore[misc]
-        await wait_until(lambda: len(sandboxes.leases.idle) == 2, 40)
-        assert (await held.sandbox.run(["true"])).ok
-        assert metrics.started == len(kinds) + 1
-        assert metrics.lost == 0
-        for kind in kinds[-2:]:
-            again = await sandboxes.acquire(None, kind, first=False)
-            assert (await again.sandbox.run(["true"])).ok
-        assert metrics.started == len(kinds) + 1, "those that were idle"
+        async with sandboxes.sandbox(None, kinds[0], first=True) as held:
+            for number, kind in enumerate(kinds, start=1):
+                async with sandboxes.sandbox(None, kind, first=True):
+                    pass
+                await wait_until(lambda number=number: metrics.resets == number, 40)  # type: ignore[misc]
+            await wait_until(lambda: len(sandboxes.leases.idle) == 2, 40)
+            assert (await held.run(["true"])).ok
+            assert metrics.started == len(kinds) + 1
+            assert metrics.lost == 0
+            for kind in kinds[-2:]:
+                async with sandboxes.sandbox(None, kind, first=False) as again:
+                    assert (await again.run(["true"])).ok
+            assert metrics.started == len(kinds) + 1, "those that were idle"
 
 
 async def test_a_kind_that_takes_long_to_start_keeps_nobody_from_another(
@@ -200,10 +201,11 @@ async def test_a_kind_that_takes_long_to_start_keeps_nobody_from_another(
 
     monkeypatch.setattr(Bubblewrap, "start", start)
     async with open_sandboxes(backend=bubblewrap, leases=2) as sandboxes, anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(sandboxes.acquire, None, slow.limits, first=True))
+        tasks.start_soon(sandboxes.sandbox(None, slow.limits, first=True).__aenter__)
         with anyio.fail_after(40):
             await starts.wait()
-            await sandboxes.acquire(None, None, first=True)
+            async with sandboxes.sandbox(None, None, first=True):
+                pass
         tasks.cancel_scope.cancel()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from textwrap import dedent
 from typing import Any
 
@@ -22,6 +23,7 @@ from agentrl.sandboxes import (
     IOTest,
     Language,
     Limits,
+    Sandbox,
     SandboxPool,
     SandboxSpec,
     Test,
@@ -438,17 +440,18 @@ async def test_a_sandbox_lost_under_a_program_is_tried_again(bubblewrap: Backend
     lost = 0
 
     async with open_pool(backend=bubblewrap, size=1) as pool:
-        real = pool.acquire
+        real = pool.take
 
-        async def acquire(count: int = 1) -> object:
+        @asynccontextmanager
+        async def take(count: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
             nonlocal lost
-            leases = await real(count)
-            if lost < times:
-                lost += 1
-                await anyio.to_thread.run_sync(kill_first_process, leases[0].sandbox)
-            return leases
+            async with real(count) as sandboxes:
+                if lost < times:
+                    lost += 1
+                    await anyio.to_thread.run_sync(kill_first_process, sandboxes[0])
+                yield sandboxes
 
-        pool.acquire = acquire  # type: ignore[method-assign, assignment]
+        pool.take = take  # type: ignore[method-assign, assignment]
         times = 2
         assert (await grade("print(1)", [IOTest(stdout="1")], pool=pool)).passed
         lost, times = 0, 3
