@@ -71,10 +71,8 @@ def trust_of(test: Test) -> Trust:
 
 def need_of(test: AssertTest | TestFile) -> str | None:
     """Say what test code needs beside calls of functions, as in "the program's class Stack"; None where that is all. In doubt it is no."""
-    if isinstance(test, TestFile):
-        beside = [*test.shared, *(path for path in test.files if path.endswith(".py"))]
-        if beside:
-            return f"the file {beside[0]} beside program and tests"
+    if beside := [path for path in test.files if path.endswith(".py")]:
+        return f"the file {beside[0]} beside program and tests"
     tree = parsed(test.code)
     return "to be Python" if tree is None else next(_Reading(tree, test).needs(), None)
 
@@ -84,18 +82,17 @@ class _Reading:
 
     def __init__(self, tree: ast.Module, test: AssertTest | TestFile) -> None:
         self.nodes = [*ast.walk(tree)]
-        self.module = test.module if isinstance(test, TestFile) else "solution"
-        self.modules = aliases(test) if isinstance(test, TestFile) else set[str]()
+        self.module, self.modules = test.module, aliases(test)
         """Names of the program's module."""
         self.wanted = names_of_program(test)
         self.functions = {*self.wanted}
         """Names of the program's functions."""
-        self.libraries = libraries_of(test) if isinstance(test, AssertTest) else set[str]()
+        self.libraries = libraries_of(test)
         """Names that are imported from elsewhere."""
-        prelude = nodes_of(test.prelude) if isinstance(test, AssertTest) else ()
-        self.own = {node.name for node in (*self.nodes, *prelude) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        defined = (ast.FunctionDef, ast.ClassDef)
+        self.own = {node.name for node in (*self.nodes, *nodes_of(test.prelude)) if isinstance(node, defined)}
         """Functions and classes of the tests."""
-        if isinstance(test, AssertTest) and test.entry_point is not None:
+        if test.entry_point is not None:
             self.wanted = {}  # which the tests know as check's argument
         self.used: set[int] = set()
         """Expressions that are called or entered, or decorate."""

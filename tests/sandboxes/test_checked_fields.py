@@ -61,7 +61,6 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         "kwargs": ({"a": "b"},),
         "files": ({"a": "b"},),
         "candidate_names": (["a"], ("a",)),
-        "shared": (),  # names no file
         "folders": (),  # text is no pair of folders
         "run": (("a",),),
         "build": (("a",),),
@@ -136,8 +135,6 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
         (TestFile, {"framework": "nose"}, "TestFile.framework = 'nose' must be 'unittest' or 'pytest'"),
         (TestFile, {"module": "a.b"}, "TestFile.module = 'a.b' must be one name"),
         (TestFile, {"files": {"a": 1}}, "TestFile.files = .* must be a dict of text to text or bytes"),
-        (TestFile, {"files": {"a": ""}, "shared": "a"}, "TestFile.shared = 'a' must be a list of text"),
-        (TestFile, {"files": {"a": ""}, "shared": ["b"]}, "TestFile.shared names 'b', which is none of its files"),
     ],
 )
 def test_a_value_without_sense_is_named(kind: type, given: dict[str, Any], complaint: str) -> None:
@@ -150,7 +147,7 @@ def test_what_is_made_by_the_thousand_is_made_quickly() -> None:
     makers = [
         lambda: IOTest(stdin="1 2", stdout="3"),
         lambda: CallTest(function="f", args=[1, 2], expected=3),
-        lambda: TestFile(code="x", files={"a": "b", "c": "d"}, shared=["a"]),
+        lambda: TestFile(code="x", files={"a": "b", "c": "d"}),
         lambda: Limits(timeout_s=2),
     ]
     for make in makers:
