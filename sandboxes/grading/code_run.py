@@ -146,32 +146,24 @@ class _Program:
 
         That is "a" and the program's line, or "x" and {"ended": [status, message]} of `failure`.
         """
-        if self.failure is None:
-            answer = await self._answer(request)
-            if self.failure is None:
-                return PROGRAMS + answer
-        return b"x" + json.dumps({"ended": self.failure}).encode() + b"\n"
-
-    async def _answer(self, request: bytes) -> bytes:
-        process, started = self._process, anyio.current_time()
-        assert process is not None
-        deadline = min(started + self._time_s - self.spent_s, self._bench.deadline)
-        answer: bytes | None = None
-        with anyio.CancelScope(deadline=deadline) as bound:
+        started, process = anyio.current_time(), self._process
+        if self.failure is None and process is not None:
             try:
-                await process.send(request)
-                answer = await process.read_line(MAX_BYTES)
-                if answer is None or not answer.endswith(b"\n"):
+                with anyio.fail_after(min(self._time_s - self.spent_s, self._bench.left_s)):
+                    await process.send(request)
+                    answer = await process.read_line(MAX_BYTES)
+                    if answer is not None and answer.endswith(b"\n"):
+                        return PROGRAMS + answer
                     status, message = status_of(await process.wait())
                     left = Status.RUNTIME_ERROR, "the program has left before it answered"
                     self.failure = left if status is Status.PASSED else (status, message)
+            except TimeoutError:
+                self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._bench.over else ""
             except LongLineError:
                 self.failure = Status.OUTPUT_LIMIT, f"the program answers more than {MAX_BYTES >> 20} MB at once"
             finally:
                 self.spent_s += anyio.current_time() - started
-        if bound.cancelled_caught:
-            self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._bench.over else ""
-        return answer or b""
+        return b"x" + json.dumps({"ended": self.failure}).encode() + b"\n"
 
 
 def _results(bench: Bench, test: AssertTest | TestFile, line: bytes, done: ExecResult) -> list[TestResult]:

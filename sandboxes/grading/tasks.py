@@ -157,7 +157,7 @@ def task_name(task: Row, index: int) -> str:
 
 def _limits(task: Row) -> Row:
     """Return the limits of a task's tests: its own `limits`, and before those the ones of the contest that a row is of."""
-    own = task.get("limits", {})
+    own: Row = task.get("limits", {})
     check_argument("limits", own, Mapping[str, Any])
     check_limits(own)
     if "tests" in task:
@@ -283,7 +283,7 @@ def _row(
 
 
 def _text(task: Row, key: str, default: str | None = None) -> str:
-    text: str = task.get(key, default)  # type: ignore[assignment]
+    text: str = task.get(key, default)
     check_argument(key, text, str)
     return text
 

@@ -120,13 +120,12 @@ class _Reading:
                         self.fine |= set(map(id, args))
                     elif _last_word(function) in TYPE_LOOKS and all(map(_is_plain_class, args[1:2])):
                         self.plain_looks.add(id(function))
-        self.called = {_last_word(node.func) for node in self.nodes if isinstance(node, ast.Call)}
 
     def needs(self) -> Iterator[str]:
         """Yield what the code needs beside calls of functions."""
         for local, name in self.wanted.items():
-            if local[:1].isupper() or local not in self.called:
-                yield f"the program's {'value' if local.isupper() or not local[:1].isupper() else 'class'} {name}"
+            if local[:1].isupper():
+                yield f"the program's {'value' if local.isupper() else 'class'} {name}"
         for node in self.nodes:
             match node:
                 case ast.ClassDef(name=name, bases=bases) if not any(

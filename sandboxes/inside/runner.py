@@ -50,6 +50,7 @@ def main() -> None:
     except BaseException as error:
         report.end(job["name"], "", error)
     if guard is not None:
+        report.start_clocks()
         if (name := guard.replaced()) is not None:
             report.fail_all(f"the program has replaced {name}, which is Python's own")
         elif (name := guard.equal_to_everything()) is not None:
