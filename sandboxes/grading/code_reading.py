@@ -1,4 +1,4 @@
-"""What the code of a test says of itself and of the program, read and never run.
+"""Read from the code of a test, which never runs here, what it needs of the program and of its process.
 
 code ─► names that it wants of the program, libraries that it counts on, modules that it imports, test functions that must run
 """
@@ -37,7 +37,7 @@ def nodes_of(code: str) -> Iterator[ast.AST]:
 
 def names_of_program(test: AssertTest | TestFile) -> dict[str, str]:
     """Return the names that a program has to define for test code, by what they are called there. Code that Python cannot parse wants none."""
-    if isinstance(test, AssertTest) and test.entry_point is not None:
+    if test.entry_point is not None:
         name = re.split(r"\W", test.entry_point)[0]
         return {name: name}
     if isinstance(test, AssertTest):
@@ -56,8 +56,8 @@ def names_of_program(test: AssertTest | TestFile) -> dict[str, str]:
     return names
 
 
-def aliases(test: TestFile) -> set[str]:
-    """Return what a test file calls the program's module."""
+def aliases(test: AssertTest | TestFile) -> set[str]:
+    """Return what test code calls the program's module."""
     imports = [node for node in nodes_of(test.code) if isinstance(node, ast.Import)]
     return {one.asname or one.name for node in imports for one in node.names if one.name == test.module}
 
@@ -82,9 +82,9 @@ def free_names(*sources: str) -> set[str]:
     return {name for name in used - bound if not name.startswith("__")}
 
 
-def libraries_of(test: AssertTest) -> set[str]:
+def libraries_of(test: AssertTest | TestFile) -> set[str]:
     """Return the modules of Python's library that code uses without an import, since programs happen to import them (`math.isclose`)."""
-    if test.entry_point is not None:
+    if isinstance(test, TestFile) or test.entry_point is not None:
         return set()
     nodes = [*nodes_of(test.code)]
     owners = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
@@ -100,8 +100,7 @@ def imports_of(test: AssertTest | TestFile) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    beside = {test.module, *test.files} if isinstance(test, TestFile) else {"solution"}
-    own = {re.split(r"[./]", path)[0] for path in beside}
+    own = {re.split(r"[./]", path)[0] for path in (test.module, *test.files)}
     return {name for name in names if name.partition(".")[0] not in own}
 
 

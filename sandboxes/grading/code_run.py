@@ -28,7 +28,6 @@ from agentrl.sandboxes.process import LongLineError, Process
 from agentrl.sandboxes.seams import EndReason, ExecResult
 
 RUNNER = "from agentrl.sandboxes.inside.runner import main; main()"
-TEST_FILE = "test_solution.py"
 OUTPUT_MB = 64.0
 """What test code, or the program that it calls, may print and answer in all."""
 LONGEST_PROCESS_S = 600.0
@@ -40,26 +39,13 @@ async def run_code(bench: Bench, test: AssertTest | TestFile, trust: Trust) -> l
     """Run test code, and return a result for each of its tests."""
     for box in bench.sandboxes:
         await box.clear()
-    inside, module = trust is Trust.INSIDE, test.module if isinstance(test, TestFile) else "solution"
-    files: dict[str, str | bytes] = {f"{module}.py": bench.source} if inside else {}
     limits = bench.limits_of(test)
-    job: dict[str, Any] = {
-        "nonce": secrets.token_hex(),
-        "trust": trust,
-        "name": test.name,
-        "module": module,
-        "names": sorted({*names_of_program(test).values()}),
-        "imports": sorted(imports_of(test)),
-        "timeout_s": limits.timeout_s,
-        "cpu_s": limits.cpu_s,
-        "fail_fast": bench.fail_fast,
-    }
-    if isinstance(test, TestFile):
-        job["kind"] = test.framework
-        files = {**test.files, TEST_FILE: test.code, **files}
-    else:
-        job |= {"kind": "assert", "libraries": sorted(libraries_of(test)), "entry_point": test.entry_point}
-        job |= {"prelude": test.prelude, "code": test.code}
+    job = {name: getattr(test, name) for name in ("name", "framework", "module", "entry_point", "prelude", "code")}
+    job |= {"names": sorted({*names_of_program(test).values()}), "libraries": sorted(libraries_of(test))}
+    job |= {"imports": sorted(imports_of(test)), "fail_fast": bench.fail_fast}
+    job |= {"timeout_s": limits.timeout_s, "cpu_s": limits.cpu_s, "trust": trust, "nonce": secrets.token_hex()}
+    inside = trust is Trust.INSIDE
+    files = {**test.files, **({f"{test.module}.py": bench.source} if inside else {})}
     for path, content in files.items():
         await bench.sandboxes[-1].write(path, content)
     return await (_run_inside if inside else _run_apart)(bench, test, job)
@@ -67,7 +53,7 @@ async def run_code(bench: Bench, test: AssertTest | TestFile, trust: Trust) -> l
 
 async def _run_inside(bench: Bench, test: AssertTest | TestFile, job: dict[str, Any]) -> list[TestResult]:
     limits = replace(bench.limits_of(test), timeout_s=bench.left_s, cpu_s=None)  # each test has its own in the process
-    async with await bench.sandboxes[-1].start_python(RUNNER, limits=limits, framework=job["kind"]) as process:
+    async with await bench.sandboxes[-1].start_python(RUNNER, limits=limits, framework=job["framework"]) as process:
         await process.send(json.dumps(job).encode() + b"\n")
         done = await process.wait()
     nonce = job["nonce"].encode()
@@ -87,8 +73,8 @@ async def _run_apart(bench: Bench, test: AssertTest | TestFile, job: dict[str, A
     box = bench.sandboxes[-1]
     limits = box.spec.limits.but(timeout_s=bench.left_s, output_mb=OUTPUT_MB)
     async with (
-        _Program(bench, test, job["module"]) as program,
-        await box.start_python(RUNNER, limits=limits, framework=job["kind"]) as tests,
+        _Program(bench, test) as program,
+        await box.start_python(RUNNER, limits=limits, framework=job["framework"]) as tests,
     ):
         await tests.send(json.dumps(job).encode() + b"\n")
         await tests.send(await program.load())
@@ -124,13 +110,13 @@ async def _run_apart(bench: Bench, test: AssertTest | TestFile, job: dict[str, A
 class _Program:
     """The process of a program that test code calls, asked within the time of a test."""
 
-    def __init__(self, bench: Bench, test: AssertTest | TestFile, module: str) -> None:
+    def __init__(self, bench: Bench, test: AssertTest | TestFile) -> None:
         self.failure: tuple[Status, str] | None = None
         """Why the process has ended, if it has."""
         self.spent_s = 0.0
         """How long the program has been waited for, in this test."""
         self._bench = bench
-        self._job = json.dumps({"source": bench.source, "module": module}).encode() + b"\n"
+        self._job = json.dumps({"source": bench.source, "module": test.module}).encode() + b"\n"
         limits = bench.limits_of(test)
         self._time_s = limits.timeout_s
         self._limits = replace(
@@ -160,32 +146,24 @@ class _Program:
 
         That is "a" and the program's line, or "x" and {"ended": [status, message]} of `failure`.
         """
-        if self.failure is None:
-            answer = await self._answer(request)
-            if self.failure is None:
-                return PROGRAMS + answer
-        return b"x" + json.dumps({"ended": self.failure}).encode() + b"\n"
-
-    async def _answer(self, request: bytes) -> bytes:
-        process, started = self._process, anyio.current_time()
-        assert process is not None
-        deadline = min(started + self._time_s - self.spent_s, self._bench.deadline)
-        answer: bytes | None = None
-        with anyio.CancelScope(deadline=deadline) as bound:
+        started, process = anyio.current_time(), self._process
+        if self.failure is None and process is not None:
             try:
-                await process.send(request)
-                answer = await process.read_line(MAX_BYTES)
-                if answer is None or not answer.endswith(b"\n"):
+                with anyio.fail_after(min(self._time_s - self.spent_s, self._bench.left_s)):
+                    await process.send(request)
+                    answer = await process.read_line(MAX_BYTES)
+                    if answer is not None and answer.endswith(b"\n"):
+                        return PROGRAMS + answer
                     status, message = status_of(await process.wait())
                     left = Status.RUNTIME_ERROR, "the program has left before it answered"
                     self.failure = left if status is Status.PASSED else (status, message)
+            except TimeoutError:
+                self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._bench.over else ""
             except LongLineError:
                 self.failure = Status.OUTPUT_LIMIT, f"the program answers more than {MAX_BYTES >> 20} MB at once"
             finally:
                 self.spent_s += anyio.current_time() - started
-        if bound.cancelled_caught:
-            self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._bench.over else ""
-        return answer or b""
+        return b"x" + json.dumps({"ended": self.failure}).encode() + b"\n"
 
 
 def _results(bench: Bench, test: AssertTest | TestFile, line: bytes, done: ExecResult) -> list[TestResult]:

@@ -10,7 +10,6 @@ still only choose what it answers, without knowing what the answer should be.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -204,5 +203,6 @@ def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits
     """
     walls_s = [wall_clock_s(test.limits_of(limits)) for test in tests]
     counts = [FILE_TESTS if isinstance(test, TestFile) else 1 for test in tests]
-    total = OVERHEAD_S + (language.build_timeout_s if language.build else 0) + sum(map(operator.mul, walls_s, counts))
+    total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
+    total += sum(wall_s * count for wall_s, count in zip(walls_s, counts, strict=True))
     return min(total, max(MAX_DEADLINE_S, max(walls_s) + OVERHEAD_S))

@@ -8,14 +8,13 @@ no program earns more by making more of them.
 
 from __future__ import annotations
 
-import builtins
 import hashlib
-import keyword
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from agentrl.sandboxes.grading.tests import AssertTest, CallTest, IOTest, Test, TestFile
+from agentrl.sandboxes.grading.code_reading import names_of_program
+from agentrl.sandboxes.grading.tests import CallTest, IOTest, Test
 from agentrl.sandboxes.grading.verdict import TestResult
 
 Baseline = Sequence[Mapping[str, float]]
@@ -44,27 +43,21 @@ def do_nothing_programs(tests: Sequence[Test]) -> dict[str, str]:
 
 
 def stubs(tests: Sequence[Test], body: str) -> str:
-    """Return a program with every name that tests may want: LIMIT is None, Stack a class, push a function with this body."""
-    names = sorted({name for test in tests for name in _wanted(test)} - {*dir(builtins), *keyword.kwlist})
-    lines = [
-        f"{name} = None"
-        if name[1:].isupper()
-        else f"class {name}(_Stub): pass"
-        if name[0].isupper()
-        else f"{name} = _stub"
-        for name in names
-    ]
+    """Return a program with every name that tests want: LIMIT is None, Stack a class, push a function with this body."""
+    lines = []
+    for name in sorted({name for test in tests for name in _wanted(test)}):
+        if name[1:].isupper():
+            lines.append(f"{name} = None")
+        else:
+            lines.append(f"class {name}(_Stub): pass" if name[0].isupper() else f"{name} = _stub")
     return "\n".join([_STUBS.format(body=body), *lines, ""])
 
 
 def _wanted(test: Test) -> set[str]:
-    """Return the names that a test may want of a program; of code, every word but the modules that it imports."""
-    match test:
-        case CallTest(function=name) | AssertTest(entry_point=str(name)):
-            return {re.split(r"\W", name)[0]}
-        case AssertTest(code=code) | TestFile(code=code):
-            return {*re.findall(r"\b[A-Za-z]\w*", code)} - {*re.findall(r"^import (\w+)", code, re.MULTILINE)}
-    return set()
+    """Return the names that a test wants of a program."""
+    if isinstance(test, CallTest):
+        return {re.split(r"\W", test.function)[0]}
+    return set() if isinstance(test, IOTest) else {*names_of_program(test).values()}
 
 
 def partial_credit(results: Sequence[TestResult], baseline: Baseline) -> float:

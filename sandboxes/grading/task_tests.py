@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Values, check_argument, shown
-from agentrl.sandboxes.grading.comparison import Comparison
+from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.tests import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
 T = TypeVar("T", bound=Values)
 Row = Mapping[str, Any]
 KINDS: Mapping[str, type[Test]] = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
+COMPARISON = Comparison()
 COMPARES = ("exact", "tolerance", "nan_equal")
 """Fields of an `io` test that are those of its Comparison."""
 
@@ -42,7 +43,7 @@ def load_tests(content: Any, name: str = "tests") -> list[Test]:
         ConfigError: Something is wrong with it; it says what.
     """
     if isinstance(content, Mapping) and "kind" not in content:
-        return paired_tests(content, name, content.get("fn_name") or None)
+        return paired_tests(content, name)
     check_argument(name, content, Sequence[Any])
     return [_load_test(f"{name}[{index}]", test) for index, test in enumerate(content)]
 
@@ -85,7 +86,9 @@ def _made(where: str, kind: type[T], given: Row) -> T:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def paired_tests(content: Any, name: str, function: str | None = None, compare: Any = None) -> list[Test]:
+def paired_tests(
+    content: Any, name: str, function: str | None = None, compare: Compare | Checker = COMPARISON
+) -> list[Test]:
     """Return the tests of inputs and outputs: {"inputs": [...], "outputs": [...]}, the same with "input", or [{"input", "output"}, ...].
 
     Raises:
@@ -93,6 +96,7 @@ def paired_tests(content: Any, name: str, function: str | None = None, compare: 
     """
     try:
         if isinstance(content, Mapping):
+            function = function or content.get("fn_name") or None
             sides = [content[f"{side}s" if f"{side}s" in content else side] for side in ("input", "output")]
         else:
             sides = [[one[side] for one in content] for side in ("input", "output")]
@@ -102,12 +106,10 @@ def paired_tests(content: Any, name: str, function: str | None = None, compare: 
     return [_pair(f"{name}[{index}]", pair, function, compare) for index, pair in enumerate(pairs)]
 
 
-def _pair(where: str, pair: tuple[Any, Any], function: str | None, compare: Any) -> Test:
+def _pair(where: str, pair: tuple[Any, Any], function: str | None, compare: Compare | Checker) -> Test:
     given, expected = pair
     if function is None:
-        return _made(
-            where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare or Comparison()}
-        )
+        return _made(where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare})
     call = {"function": function, "args": given, "expected": expected, "wrapped": not isinstance(given, str)}
     if isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
         args = [read_json(line, where) for line in given.split("\n") if line.strip()]

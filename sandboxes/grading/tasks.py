@@ -15,9 +15,9 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.comparison import Comparison
+from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.partial_credit import Baseline
-from agentrl.sandboxes.grading.task_tests import Row, comparison, load_tests, paired_tests, read_json
+from agentrl.sandboxes.grading.task_tests import COMPARISON, Row, comparison, load_tests, paired_tests, read_json
 from agentrl.sandboxes.grading.tests import (
     CPP,
     JAVA,
@@ -157,7 +157,7 @@ def task_name(task: Row, index: int) -> str:
 
 def _limits(task: Row) -> Row:
     """Return the limits of a task's tests: its own `limits`, and before those the ones of the contest that a row is of."""
-    own = task.get("limits", {})
+    own: Row = task.get("limits", {})
     check_argument("limits", own, Mapping[str, Any])
     check_limits(own)
     if "tests" in task:
@@ -215,44 +215,37 @@ def _mbpp(task: Row, name: str) -> CodeTask:
 
 
 def _apps(task: Row, name: str) -> CodeTask:
-    tests = load_tests(read_json(task["input_output"], "input_output"), "input_output")
     solutions = _texts({"solutions": read_json(task.get("solutions", []), "solutions")}, "solutions")
-    return _row(
-        task, name, ("question", "question_content"), [], tests, reference=next(iter(solutions), None), prelude=PRELUDE
-    )
+    parts, reference = ("question", "question_content"), next(iter(solutions), None)
+    return _row(task, name, parts, [], _pairs(task, "input_output"), reference=reference, prelude=PRELUDE)
 
 
 def _livecodebench(task: Row, name: str) -> CodeTask:
     metadata = read_json(task.get("metadata", {}), "metadata")
     check_argument("metadata", metadata, Mapping[str, Any])
-    tests = (
-        paired_tests(read_json(task.get(key, []), key), key, metadata.get("func_name"))
-        for key in ("public_test_cases", "private_test_cases")
+    public, hidden = (
+        _pairs(task, key, function=metadata.get("func_name")) for key in ("public_test_cases", "private_test_cases")
     )
-    return _row(task, name, ("question_content",), *tests, prelude=PRELUDE)
+    return _row(task, name, ["question_content"], public, hidden, prelude=PRELUDE)
 
 
 def _contests(task: Row, name: str) -> CodeTask:
-    public, private, generated = (
-        paired_tests(task.get(key, []), key) for key in ("public_tests", "private_tests", "generated_tests")
-    )
     solutions, languages = task.get("solutions", {}), {2: CPP, 3: PYTHON, 4: JAVA}
     written = zip(solutions.get("language", []), solutions.get("solution", []), strict=True)
     reference = next((code for of, code in written if languages.get(of) == task["language"]), None)
-    return _row(task, name, ("description",), public, private + generated, reference=reference)
+    hidden = _pairs(task, "private_tests", "generated_tests")
+    return _row(task, name, ["description"], _pairs(task, "public_tests"), hidden, reference=reference)
 
 
 def _codeforces(task: Row, name: str) -> CodeTask:
     if task.get("input_mode", "stdio") != "stdio" or task.get("interaction_format"):
         raise ConfigError("the problem is interactive or reads a file (interaction_format, input_mode); leave it out")
-    compare = (
-        Checker(source=_PRINTS_1.format(source=task["generated_checker"])) if "generated_checker" in task else None
-    )
-    public, tests = (paired_tests(task.get(key, []), key, compare=compare) for key in ("examples", "official_tests"))
     examples = [f"Input:\n{one['input']}\nOutput:\n{one['output']}" for one in task.get("examples", [])]
-    keys = ("description", "input_format", "output_format", "examples", "note")
-    hidden = [test for test in tests if test not in public]
-    return _row({**task, "examples": "\n\n".join(examples)}, name, keys, public, hidden)
+    checker = task.get("generated_checker")
+    compare = Checker(source=_PRINTS_1.format(source=checker)) if checker is not None else Comparison()
+    public, hidden = (_pairs(task, key, compare=compare) for key in ("examples", "official_tests"))
+    parts = ["description", "input_format", "output_format", "shown", "note"]
+    return _row({**task, "shown": "\n\n".join(examples)}, name, parts, public, hidden)
 
 
 _FORMS: Mapping[str, Callable[[Row, str], CodeTask]] = {
@@ -267,23 +260,30 @@ _FORMS: Mapping[str, Callable[[Row, str], CodeTask]] = {
 """By the field that tells each of them from the others, in this order."""
 
 
+def _pairs(task: Row, *keys: str, function: str | None = None, compare: Compare | Checker = COMPARISON) -> list[Test]:
+    """Return the tests of some fields of inputs and outputs."""
+    fields = {key: read_json(task.get(key, []), key) for key in keys}
+    return [test for key in keys for test in paired_tests(fields[key], key, function, compare)]
+
+
 def _row(
     task: Row, name: str, keys: Sequence[str], public: Sequence[Test], hidden: Sequence[Test], **more: Any
 ) -> CodeTask:
     """Return the task of a row. It is asked by its own prompt, or by its parts with what the program has to be."""
-    tests, language = (*public, *hidden), task["language"].names[0]
-    parts = [_text(task, key) for key in keys if task.get(key)]
+    tests = (*public, *(test for test in hidden if test not in public))
+    language = task["language"].names[0]
+    texts = [_text(task, key) for key in keys if task.get(key)]
     if starter := _text(task, "starter_code", "").strip():
-        parts.append(f"```{language}\n{starter}\n```")
+        texts.append(f"```{language}\n{starter}\n```")
     reads = any(isinstance(test, IOTest) for test in tests)
     does = "reads standard input and prints the answer" if reads else "defines the function"
-    parts.append(f"Write a program ({language}) that {does}, in one fenced code block.")
-    asked = _text(task, "prompt", "") or ("\n\n".join(parts) if len(parts) > 1 else "")
+    texts.append(f"Write a program ({language}) that {does}, in one fenced code block.")
+    asked = _text(task, "prompt", "") or ("\n\n".join(texts) if len(texts) > 1 else "")
     return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tuple(public), **more)
 
 
 def _text(task: Row, key: str, default: str | None = None) -> str:
-    text: str = task.get(key, default)  # type: ignore[assignment]
+    text: str = task.get(key, default)
     check_argument(key, text, str)
     return text
 

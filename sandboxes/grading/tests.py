@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
@@ -139,6 +139,9 @@ class AssertTest(_OneTest):
     program alone can define (MBPP). `prelude` is trusted code that runs before it.
     """
 
+    framework: ClassVar[str] = "assert"
+    module: ClassVar[str] = "solution"
+    files: ClassVar[Mapping[str, str | bytes]] = {}
     code: str
     entry_point: Annotated[str, CALLED] | None = None
     candidate_names: Sequence[str] = ()
@@ -160,16 +163,10 @@ class TestFile(_OneTest):
     module: Annotated[str, MODULE] = "solution"
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     """Helper modules and data files beside the test file, by relative path. They run in that folder; apart, the tests alone see them."""
-    shared: Sequence[str] = ()
-    """Those of `files` that the program is to read, in the folder that it runs in: such a file of tests runs inside."""
+    entry_point: ClassVar[None] = None
+    prelude: ClassVar[str] = ""
     trust: TrustOfCode | None = None
-    """As in AssertTest."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for path in self.shared:
-            if path not in self.files:
-                raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")
+    """As in AssertTest. `inside` where the program reads some of `files`."""
 
 
 Test = IOTest | CallTest | AssertTest | TestFile

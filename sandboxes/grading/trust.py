@@ -71,10 +71,8 @@ def trust_of(test: Test) -> Trust:
 
 def need_of(test: AssertTest | TestFile) -> str | None:
     """Say what test code needs beside calls of functions, as in "the program's class Stack"; None where that is all. In doubt it is no."""
-    if isinstance(test, TestFile):
-        beside = [*test.shared, *(path for path in test.files if path.endswith(".py"))]
-        if beside:
-            return f"the file {beside[0]} beside program and tests"
+    if beside := [path for path in test.files if path.endswith(".py")]:
+        return f"the file {beside[0]} beside program and tests"
     tree = parsed(test.code)
     return "to be Python" if tree is None else next(_Reading(tree, test).needs(), None)
 
@@ -84,18 +82,17 @@ class _Reading:
 
     def __init__(self, tree: ast.Module, test: AssertTest | TestFile) -> None:
         self.nodes = [*ast.walk(tree)]
-        self.module = test.module if isinstance(test, TestFile) else "solution"
-        self.modules = aliases(test) if isinstance(test, TestFile) else set[str]()
+        self.module, self.modules = test.module, aliases(test)
         """Names of the program's module."""
         self.wanted = names_of_program(test)
         self.functions = {*self.wanted}
         """Names of the program's functions."""
-        self.libraries = libraries_of(test) if isinstance(test, AssertTest) else set[str]()
+        self.libraries = libraries_of(test)
         """Names that are imported from elsewhere."""
-        prelude = nodes_of(test.prelude) if isinstance(test, AssertTest) else ()
-        self.own = {node.name for node in (*self.nodes, *prelude) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        defined = (ast.FunctionDef, ast.ClassDef)
+        self.own = {node.name for node in (*self.nodes, *nodes_of(test.prelude)) if isinstance(node, defined)}
         """Functions and classes of the tests."""
-        if isinstance(test, AssertTest) and test.entry_point is not None:
+        if test.entry_point is not None:
             self.wanted = {}  # which the tests know as check's argument
         self.used: set[int] = set()
         """Expressions that are called or entered, or decorate."""
@@ -123,13 +120,12 @@ class _Reading:
                         self.fine |= set(map(id, args))
                     elif _last_word(function) in TYPE_LOOKS and all(map(_is_plain_class, args[1:2])):
                         self.plain_looks.add(id(function))
-        self.called = {_last_word(node.func) for node in self.nodes if isinstance(node, ast.Call)}
 
     def needs(self) -> Iterator[str]:
         """Yield what the code needs beside calls of functions."""
         for local, name in self.wanted.items():
-            if local[:1].isupper() or local not in self.called:
-                yield f"the program's {'value' if local.isupper() or not local[:1].isupper() else 'class'} {name}"
+            if local[:1].isupper():
+                yield f"the program's {'value' if local.isupper() else 'class'} {name}"
         for node in self.nodes:
             match node:
                 case ast.ClassDef(name=name, bases=bases) if not any(

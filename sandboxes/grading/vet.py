@@ -16,13 +16,7 @@ import anyio
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, one_line
 from agentrl.sandboxes.grading.grade import grade, measured_baseline
-from agentrl.sandboxes.grading.partial_credit import (
-    Baseline,
-    do_nothing_programs,
-    earnable,
-    partial_credit,
-    stubs,
-)
+from agentrl.sandboxes.grading.partial_credit import Baseline, do_nothing_programs, earnable, stubs
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.grading.tests import CallTest, IOTest
 from agentrl.sandboxes.pool import SandboxPool
@@ -161,23 +155,22 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
     verdicts = [await grade(source, tests, pool=pool, language=task.language) for _ in range(runs)]
     report = replace(report, tests=sum(result.test_index < len(task.tests) for result in verdicts[0].results))
     failed = [result for verdict in verdicts for result in verdict.results if not result.passed]
-    times = Counter(result.test_index for result in failed)
-    messages = []
-    for result in failed:
-        where = "public tests, " if result.test_index >= len(task.tests) else ""
-        messages.append(f"{where}{result.name}: {result.status} {reason(result.message)}")
-    # Of several tests, those that fail at times say more than those that always do.
-    rare = min(times, key=lambda index: times[index], default=None)
-    return with_failures(
-        report, [text for text, one in zip(messages, failed, strict=True) if one.test_index == rare], runs
-    )
+    times = Counter((result.test_index, result.name) for result in failed)
+    # Of several tests, one that fails at times says more than one that always does.
+    rarest = min(times, key=lambda test: times[test], default=None)
+    messages = [
+        f"{'public tests, ' * (one.test_index >= len(task.tests))}{one.name}: {one.status} {reason(one.message)}"
+        for one in failed
+        if (one.test_index, one.name) == rarest
+    ]
+    return with_failures(report, messages, runs)
 
 
 async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> TaskReport:
-    rewards = {}
+    rewards, partial = {}, report.baseline or False
     for name, source in cheats(task).items():
-        verdict = await grade(source, task.tests, pool=pool, fail_fast=not task.partial)
-        share = float(verdict.passed) if report.baseline is None else partial_credit(verdict.results, report.baseline)
+        verdict = await grade(source, task.tests, pool=pool, fail_fast=not partial, partial=partial)
+        share = float(verdict.passed) if verdict.fraction is None else verdict.fraction
         if share:
             rewards[name] = round(share, 4)
     paid = [f"{name!r} gets {reward:.2g}" for name, reward in rewards.items() if reward > PARTIAL_MAX * task.partial]

@@ -2,7 +2,7 @@
 
     job ─► program: RemoteProgram, or a plain import ─► asserts, unittest or pytest ─► Report ─► one line to the host
 
-A job is {"nonce", "trust", "kind", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "cpu_s", "fail_fast"}. Apart, the
+A job is {"nonce", "trust", "framework", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "cpu_s", "fail_fast"}. Apart, the
 host's next line says which functions the program has, and each later one is an answer of the program's. Files, such as the program's
 own when it is inside, lie in the working directory.
 """
@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from agentrl.sandboxes.inside.frameworks import import_framework, run_pytest, run_unittest
+from agentrl.sandboxes.inside.frameworks import FILE, import_framework, run_pytest, run_unittest
 from agentrl.sandboxes.inside.guard import Guard
 from agentrl.sandboxes.inside.program_calls import find, functions
 from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
@@ -32,10 +32,13 @@ def main() -> None:
     remote = RemoteProgram(reports, requests) if job["trust"] == "apart" else None
     report = Report(job, remote)
     sys.path.insert(0, os.getcwd())
+    if job["framework"] != "assert":
+        with open(f"{FILE}.py", "w", encoding="utf-8") as file:
+            file.write(job["code"])
     guard = None
     gc.disable()  # nothing that is imported becomes garbage
     try:
-        import_framework(job["kind"], job["imports"])
+        import_framework(job["framework"], job["imports"])
         guard = Guard() if remote is None else None
         gc.freeze()  # pytest looks for garbage after each run: not in what was imported
         gc.enable()
@@ -43,10 +46,11 @@ def main() -> None:
             report.start_clocks()  # the program is loaded before the first test begins
         else:
             sys.modules[job["module"]] = module_of(remote, job["module"], remote.load(), job["names"])
-        RUN[job["kind"]](report)
+        RUN[job["framework"]](report)
     except BaseException as error:
         report.end(job["name"], "", error)
     if guard is not None:
+        report.start_clocks()
         if (name := guard.replaced()) is not None:
             report.fail_all(f"the program has replaced {name}, which is Python's own")
         elif (name := guard.equal_to_everything()) is not None:

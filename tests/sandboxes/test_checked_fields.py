@@ -78,8 +78,6 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
         (Limits, {"memory_mb": True}, "Limits.memory_mb = True must be a valid integer"),
         (TestFile, {"module": "a.b"}, "TestFile.module = 'a.b' must be one name"),
         (TestFile, {"files": {"a": 1}}, "TestFile.files = .*, whose 1 must be a valid string or a valid bytes"),
-        (TestFile, {"files": {"a": ""}, "shared": "a"}, "TestFile.shared = 'a' must be a valid list or a valid tuple"),
-        (TestFile, {"files": {"a": ""}, "shared": ["b"]}, "TestFile.shared names 'b', which is none of its files"),
     ],
 )
 def test_a_value_without_sense_is_named(kind: type, given: dict[str, Any], complaint: str) -> None:
@@ -92,7 +90,7 @@ def test_what_is_made_by_the_thousand_is_made_quickly() -> None:
     makers = [
         lambda: IOTest(stdin="1 2", stdout="3"),
         lambda: CallTest(function="f", args=[1, 2], expected=3),
-        lambda: TestFile(code="x", files={"a": "b", "c": "d"}, shared=["a"]),
+        lambda: TestFile(code="x", files={"a": "b", "c": "d"}),
         lambda: Limits(timeout_s=2),
     ]
     for make in makers:

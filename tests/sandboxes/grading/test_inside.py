@@ -105,7 +105,7 @@ FILES |= {
     "a file shared": TestFile(
         code="import solution\nfrom solution import Stack\ndef test(): assert open('a.txt').read() == 'b'",
         files={"a.txt": "b"},
-        shared=["a.txt"],
+        trust="inside",
     ),
 }
 

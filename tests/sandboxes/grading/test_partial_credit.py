@@ -82,7 +82,7 @@ def test_a_program_does_not_choose_how_many_tests_there_are(own: int, passing: i
 
 
 def test_stubs_define_what_tests_want() -> None:
-    code = "import pytest\nfrom solution import Stack, push as put\n\ndef test():\n    assert put(Stack.of()) == solution.size()"
+    code = "import pytest, solution\nfrom solution import Stack, push as put\n\ndef test():\n    assert put(Stack.of()) == solution.size()"
     tests: list[Test] = [
         IOTest(),
         TestFile(code=code),
@@ -93,7 +93,7 @@ def test_stubs_define_what_tests_want() -> None:
     space: dict[str, object] = {}
     exec(stubs(tests, "return 7"), space)
     assert {"Stack", "push", "size", "Solution", "found", "root"} <= space.keys()
-    assert not {"pytest", "candidate", "assert"} & space.keys()
+    assert not {"pytest", "candidate", "put"} & space.keys()
     exec("seen = push(Stack(1)), Stack(2).top(), Solution().sum([1])", space)
     assert (space["seen"], space["LIMIT"]) == ((7, 7, 7), None)
 

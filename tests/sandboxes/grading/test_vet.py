@@ -175,10 +175,8 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
         (["{tasks}", "--output", "{tasks}"], "is the task file itself"),
         (["swe:{tasks}", "--output", "{tasks}"], "is the task file itself"),
         (["python:{tasks}:NAME", "--report", "{tasks}"], "is the task file itself"),
-        (["harbor:{folder}", "--output", "{folder}/one/tests/kept"], "would be a file of the task folder"),
         (["{tasks}", "--report", "{folder}/no/report"], "cannot be written"),
         (["{tasks}", "--output", "/dev/null"], "cannot be written"),
-        (["{tasks}", "--report", "{folder}/a", "--output", "{folder}/a"], "are the same file"),
         (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
         (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),
         (["{tasks}", "--trainer.optimizer.lr", "1"], "vet takes no --trainer.optimizer.lr"),
@@ -193,8 +191,6 @@ def test_bad_input_is_named_before_anything_starts(
 ) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps(SOUND) + "\n")
-    (tmp_path / "one" / "tests").mkdir(parents=True)
-    (tmp_path / "one" / "task.toml").touch()
     (tmp_path / "damaged.jsonl").write_text(json.dumps(SOUND) + '\n{"torn\n')
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(json.dumps(SOUND).encode() * 99)[:-20])
     typed = [word.format(tasks=tasks, folder=tmp_path) for word in words]
