@@ -11,7 +11,7 @@ more than there are slots, those that were used last.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.condition import Condition
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
+from agentrl.sandboxes.choose import choose_backend
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
 
@@ -57,9 +57,9 @@ class PoolMetrics:
 class Lease:
     """A sandbox while somebody holds it, or while it is idle."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, slots: int) -> None:
         self.sandbox = sandbox
-        self.slots = 1
+        self.slots = slots
         """How many it occupies while somebody holds it."""
         self.released = anyio.Event()
         """Set when it is to be reset, or when it is lost; of an idle one, when it is to end."""
@@ -74,8 +74,8 @@ class Slots:
         self.metrics = metrics
         self.idle: list[Lease] = []
         """The sandbox that was used last is last."""
-        self.leased: set[Lease] = set()
-        """Also those that are being reset."""
+        self.resetting: Counter[SandboxSpec] = Counter()
+        """How many sandboxes of each kind are being reset."""
         self.closed = False
         self._wait_timeout_s = wait_timeout_s
         self._in_use = 0
@@ -145,10 +145,7 @@ class SandboxPool:
         leases: list[Lease] = []
         try:
             while len(leases) < count:
-                lease = await self._idle_or_new()
-                lease.slots = slots
-                self._slots.leased.add(lease)
-                leases.append(lease)
+                leases.append(await self._idle_or_new(slots))
             waited_s = anyio.current_time() - started
             self.metrics.taken += count
             self.metrics.wait_s += waited_s
@@ -159,18 +156,19 @@ class SandboxPool:
             for lease in leases:
                 lease.released.set()
 
-    async def _idle_or_new(self) -> Lease:
-        slots, given_up_at = self._slots, anyio.current_time() + PATIENCE_S
+    async def _idle_or_new(self, slots: int) -> Lease:
+        given_up_at = anyio.current_time() + PATIENCE_S
         while True:
-            for lease in reversed(slots.idle):
+            for lease in reversed(self._slots.idle):
                 if lease.sandbox.spec == self.spec and not lease.released.is_set():
-                    slots.idle.remove(lease)
+                    self._slots.idle.remove(lease)
+                    lease.slots = slots
                     return lease
-            if any(lease.sandbox.spec == self.spec and lease.released.is_set() for lease in slots.leased):
-                await slots.changed.wait()  # one is being reset, which takes less time than a start
+            if self._slots.resetting[self.spec]:  # which takes less time than a start
+                await self._slots.changed.wait()
                 continue
             try:
-                new: Lease = await slots.tasks.start(self._keep)
+                new: Lease = await self._slots.tasks.start(self._keep, slots)
             except SandboxError:
                 if not self.metrics.started or anyio.current_time() > given_up_at:
                     raise
@@ -178,7 +176,7 @@ class SandboxPool:
             else:
                 return new
 
-    async def _keep(self, *, task_status: TaskStatus[Lease]) -> None:
+    async def _keep(self, slots: int, *, task_status: TaskStatus[Lease]) -> None:
         """Start a sandbox, and lease and reset it until it is lost, or too many are idle. Reports started with its first lease.
 
         Raises:
@@ -186,7 +184,7 @@ class SandboxPool:
         """
         async with self.backend.start(self.spec) as sandbox:
             self.metrics.started += 1
-            lease = Lease(sandbox)
+            lease = Lease(sandbox, slots)
             task_status.started(lease)
             while True:
                 sandbox.on_lost = lease.released.set
@@ -195,11 +193,12 @@ class SandboxPool:
                     self._slots.idle.remove(lease)
                     self.metrics.lost += sandbox.lost is not None
                     return
+                self._slots.resetting[self.spec] += 1
                 was_reset = await self._reset(sandbox)
-                self._slots.leased.discard(lease)
+                self._slots.resetting[self.spec] -= 1
                 self._slots.free(lease.slots)
                 if was_reset:
-                    lease = Lease(sandbox)
+                    lease = Lease(sandbox, slots=0)
                     self._slots.add_idle(lease)
                 else:
                     self.metrics.lost += not self._slots.closed
@@ -227,7 +226,6 @@ async def open_pool(
     backend: str | Backend = "auto",
     size: int | None = None,
     wait_timeout_s: float = 600.0,
-    order: Sequence[BackendName] = AUTO_ORDER,
 ) -> AsyncIterator[SandboxPool]:
     """Yield a pool of at most `size` sandboxes (default: one a core), each started when it is first waited for.
 
@@ -238,7 +236,7 @@ async def open_pool(
     if size is not None and size < 1:
         raise ConfigError(f"a pool of {size} sandboxes: it needs one at least")
     spec = spec or SandboxSpec()
-    chosen = await choose_backend(backend, spec, order)
+    chosen = await choose_backend(backend, spec)
     async with open_slots(size or default_size(), wait_timeout_s, PoolMetrics()) as slots:
         yield SandboxPool(slots, chosen, spec)
 
