@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from agentrl.record.trajectory import Turn
     from agentrl.sandboxes import Baseline, Language, Limits, Sandbox, Test, Verdict
     from agentrl.sandboxes.container import Container, ContainerSpec
-    from agentrl.sandboxes.pool import Lease
 
 Task = dict[str, Any]
 """One line of the task file."""
@@ -41,38 +40,18 @@ class EnvFactory(Protocol):
 
 
 class EpisodeSandboxes(Protocol):
-    """The sandboxes of a run: `agentrl.sandboxes.RunSandboxes`."""
+    """The sandboxes of a run: `agentrl.sandboxes.run_sandboxes.RunSandboxes`."""
 
-    async def acquire(
-        self,
-        *,
-        image: str | None,
-        limits: Limits | None,
-        cpus: float,
-        network: bool,
-        folders: Mapping[str, str],
-        held: int,
-    ) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is released. The caller holds `held` others."""
+    def sandbox(self, image: str | None, limits: Limits | None, *, first: bool) -> AbstractAsyncContextManager[Sandbox]:
+        """Return a sandbox, as new, for as long as the context; `first`: the caller holds no other."""
         ...
 
     def container(self, spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
         """Return a container that is open as long as the context."""
         ...
 
-    async def grade(
-        self,
-        source: str,
-        tests: Sequence[Test],
-        *,
-        language: Language | None,
-        image: str | None,
-        limits: Limits | None,
-        fail_fast: bool,
-        partial: bool | Baseline,
-        deadline_s: float | None,
-    ) -> Verdict:
-        """Run a program against tests in a sandbox."""
+    async def grade(self, source: str, tests: Sequence[Test], **options: Any) -> Verdict:
+        """Run a program against tests in a sandbox, with the options of `Episode.grade`."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -88,9 +67,10 @@ class EpisodeState:
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
-    leases: list[Lease] = field(default_factory=list)
+    sandboxes: AsyncExitStack = field(default_factory=AsyncExitStack)
+    holds_sandbox: bool = False
     leasing: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held by who waits for a sandbox: an episode asks for them one after another, so that it waits above all that it holds."""
+    """Held by who waits for a sandbox: an episode waits for its first alone, and gets the others at once."""
     envs: list[AsyncToolEnv] = field(default_factory=list)
     closed: bool = False
 
@@ -100,8 +80,7 @@ class EpisodeState:
         async with AsyncExitStack() as stack:  # one that fails to close keeps no other open
             for env in self.envs:
                 stack.push_async_callback(env.close)
-            for lease in self.leases:
-                stack.callback(lease.release)
+            stack.push_async_callback(self.sandboxes.aclose)
 
     def check_open(self) -> None:
         """Check that the episode goes on.
@@ -200,21 +179,17 @@ class Episode(Generic[TaskT]):
         *,
         image: str | None = None,
         limits: Limits | None = None,
-        cpus: float = 1.0,
-        network: bool = False,
-        folders: Mapping[str, str] | None = None,
     ) -> Sandbox:
         """Return a locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
 
             sandbox = await episode.sandbox()
             done = await sandbox.run(["python3", "-c", code], timeout_s=5)
 
+        An agent that needs the network or folders of this machine works in a `container`.
+
         Args:
             image: Docker image; None: `sandbox.image`.
             limits: What a program in it may use; None: the limits of the run.
-            cpus: CPUs that its programs have together.
-            network: Whether they reach the network.
-            folders: Folders of this machine that they see, read-only: {path inside: path here}.
 
         Raises:
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
@@ -222,14 +197,13 @@ class Episode(Generic[TaskT]):
         """
         state = self._state
         async with state.leasing:
-            lease = await self._of_run().acquire(
-                image=image, limits=limits, cpus=cpus, network=network, folders=folders or {}, held=len(state.leases)
-            )
+            context = self._of_run().sandbox(image, limits, first=not state.holds_sandbox)
+            sandbox = await state.sandboxes.enter_async_context(context)
+            state.holds_sandbox = True
             if state.closed:  # meanwhile
-                lease.release()
+                await state.sandboxes.aclose()
             state.check_open()
-            state.leases.append(lease)
-        return lease.sandbox
+        return sandbox
 
     def container(self, spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
         """Return a container for an agent: an image as its author meant it, with a writable root. It is removed at the end of the context.
@@ -266,8 +240,8 @@ class Episode(Generic[TaskT]):
             image: Docker image; None: `sandbox.image`.
             limits: What the program may use; None: the limits of the run.
             fail_fast: Stop at the first test that does not pass.
-            partial: Give the verdict a `fraction` to reward: tests that programs pass which do nothing count for nothing
-                (`agentrl.sandboxes.grade_partial`). A vetted task's `baseline` says which those are; True: they are measured first.
+            partial: Give the verdict a `fraction` to reward: tests that programs pass which do nothing count for nothing.
+                A vetted task's `baseline` says which those are; True: they are measured first.
             deadline_s: Bound of the whole; None: one that follows from the tests' own.
 
         Raises:

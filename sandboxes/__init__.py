@@ -3,11 +3,11 @@
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.backends.hosted import HostedSandbox, HostedService
-from agentrl.sandboxes.choose import BackendName, choose_backend, open_sandbox
+from agentrl.sandboxes.choose import BackendName, open_sandbox
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.partial_credit import Baseline, grade_partial
+from agentrl.sandboxes.grading.partial_credit import Baseline
 from agentrl.sandboxes.grading.task_tests import load_tests
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task
 from agentrl.sandboxes.grading.tests import (
@@ -23,11 +23,10 @@ from agentrl.sandboxes.grading.tests import (
     TestFile,
 )
 from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
-from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, open_pool
-from agentrl.sandboxes.pools_of_run import Sandboxes, open_sandboxes
+from agentrl.sandboxes.pool import SandboxPool, open_pool
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
-from agentrl.sandboxes.run_sandboxes import RunSandboxes
+from agentrl.sandboxes.run_sandboxes import open_sandboxes
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
 
@@ -54,25 +53,20 @@ __all__ = [
     "IOTest",
     "Language",
     "Limits",
-    "PoolMetrics",
     "Process",
     "PythonSession",
-    "RunSandboxes",
     "Sandbox",
     "SandboxPool",
     "SandboxSpec",
-    "Sandboxes",
     "SessionResult",
     "Status",
     "Test",
     "TestFile",
     "TestResult",
     "Verdict",
-    "choose_backend",
     "code_blocks",
     "extract_code",
     "grade",
-    "grade_partial",
     "load_code_task",
     "load_tests",
     "open_pool",

@@ -1,17 +1,15 @@
-"""Values that are checked where they are made: what is wrong with one is told by the name of its field, and not by whoever meets it first.
-
-A task set has tests by the thousand, so each field has a few quick functions of its own, made once from its annotation.
-"""
+"""Values that are checked where they are made: a wrong one is named by its field, and not by whoever meets it first. pydantic checks."""
 
 from __future__ import annotations
 
-import math
-import types
+import dataclasses
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Union
+from typing import Annotated, Any, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, create_model
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from agentrl.errors import ConfigError, one_line
 
@@ -22,30 +20,38 @@ LARGEST_LIMIT = 2**31
 class Values(Protocol):
     """A dataclass."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
-class Rule(NamedTuple):
-    """What a field may hold."""
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """In an annotation: what a value has to be beside its type, and how messages call that."""
 
     allows: Callable[[Any], bool]
     words: str
     """After "must be"."""
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of the type, and of this."""
+        return core_schema.no_info_wrap_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any, of_type: Callable[[Any], Any]) -> Any:
+        try:
+            if self.allows(of_type(value)):
+                return value
+        except ValidationError:
+            pass
+        raise PydanticCustomError("rule", "{words}", {"words": self.words})
+
 
 def check_fields(value: Values) -> None:
-    """Raise ConfigError where a field of a dataclass holds what its annotation does not allow: call it in `__post_init__`.
-
-    A Rule in an annotation, as in `AboveZero`, has to allow the value too, and says in its own words what must be.
+    """Check each field of a dataclass against its annotation: call it in `__post_init__`.
 
     Raises:
         ConfigError: A field has a value that its annotation does not allow.
     """
     kind = type(value)
-    for name, allows, words in _rules(kind):
-        given = getattr(value, name)
-        if not allows(given):
-            raise ConfigError(f"{kind.__name__}.{name} = {shown(given)} must be {words}")
+    _check(f"{kind.__name__}.", _model_of(kind), vars(value))
 
 
 def check_argument(name: str, given: object, hint: Any) -> None:
@@ -54,9 +60,7 @@ def check_argument(name: str, given: object, hint: Any) -> None:
     Raises:
         ConfigError: It is none of `hint`.
     """
-    rule = _rule_of(hint)
-    if not rule.allows(given):
-        raise ConfigError(f"{name} = {shown(given)} must be {rule.words}")
+    _check("", _model(((name, hint),)), {name: given})
 
 
 def shown(given: object) -> str:
@@ -66,85 +70,37 @@ def shown(given: object) -> str:
     return text if plain else f"{text} ({type(given).__name__})"
 
 
-@cache
-def _rules(kind: type[Values]) -> tuple[tuple[str, Callable[[Any], bool], str], ...]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return tuple((field.name, *_rule_of(hints[field.name])) for field in fields(kind))
+def _check(prefix: str, model: type[BaseModel], values: Mapping[str, object]) -> None:
+    try:
+        model.__pydantic_validator__.validate_python(values)
+    except ValidationError as error:
+        first, *others = error.errors()
+        name = str(first["loc"][0])
+        part = "" if first["input"] is values[name] else f", whose {shown(first['input'])}"
+        messages = [first["msg"], *(one["msg"] for one in others if one["loc"][0] == name)]
+        words = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in messages))
+        raise ConfigError(f"{prefix}{name} = {shown(values[name])}{part} must be {words}") from None
 
 
 @cache
-def _rule_of(hint: Any) -> Rule:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        kind, own = _rule_of(arguments[0]), arguments[1]
-        return Rule(lambda given: kind.allows(given) and own.allows(given), own.words)
-    if origin in (Union, types.UnionType):
-        return _any_of(tuple(map(_rule_of, arguments)))
-    if origin is Literal:
-        return Rule(lambda given: isinstance(given, str) and given in arguments, " or ".join(map(repr, arguments)))
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        parts = [_rule_of(part) for part in arguments]
-        return Rule(
-            lambda given: (
-                isinstance(given, tuple)
-                and len(given) == len(parts)
-                and all(part.allows(one) for part, one in zip(parts, given, strict=True))
-            ),
-            f"({', '.join(part.words for part in parts)})",
-        )
-    if origin is tuple:
-        item = _rule_of(arguments[0])
-        return Rule(lambda given: isinstance(given, tuple) and all(map(item.allows, given)), f"a tuple of {item.words}")
-    if origin in (Sequence, Mapping, dict):
-        return _collection(arguments)
-    return _simple(hint)
+def _model_of(kind: type[Values]) -> type[BaseModel]:
+    return _model(tuple(typing.get_type_hints(kind, include_extras=True).items()))
 
 
-def _any_of(rules: Sequence[Rule]) -> Rule:
-    first, second, *more = [rule.allows for rule in rules]
-    words = " or ".join(rule.words for rule in rules)
-    if more:
-        return Rule(lambda given: any(rule.allows(given) for rule in rules), words)
-    return Rule(lambda given: first(given) or second(given), words)
+@cache
+def _model(hints: tuple[tuple[str, Any], ...]) -> type[BaseModel]:
+    fields: dict[str, Any] = {name: (_no_text(hint), ...) for name, hint in hints}
+    return create_model("Checked", __config__=ConfigDict(strict=True, arbitrary_types_allowed=True), **fields)
 
 
-def _collection(arguments: tuple[Any, ...]) -> Rule:
-    *keys, values = map(_rule_of, arguments)
-    if keys:
-        key = keys[0]
-        return Rule(
-            lambda given: (
-                isinstance(given, Mapping) and all(key.allows(k) and values.allows(v) for k, v in given.items())
-            ),
-            f"a dict of {key.words} to {values.words}",
-        )
-    if arguments == (Any,):
-        return Rule(lambda given: isinstance(given, Sequence) and not isinstance(given, str | bytes), "a list")
-    return Rule(
-        lambda given: isinstance(given, Sequence) and not isinstance(given, str) and all(map(values.allows, given)),
-        f"a list of {values.words}",
-    )
+def _no_text(hint: Any) -> Any:
+    """Return a hint for sequences that a text is none of: no user means one."""
+    if typing.get_origin(hint) is not Sequence:
+        return hint
+    (item,) = typing.get_args(hint)
+    return list[item] | tuple[item, ...]  # type: ignore[valid-type]
 
 
-def _simple(hint: Any) -> Rule:
-    if hint is Any:
-        return Rule(lambda given: True, "anything")
-    if hint is float:
-        return Rule(
-            lambda given: type(given) is float or (isinstance(given, float | int) and not isinstance(given, bool)),
-            "a number",
-        )
-    if hint is int:
-        return Rule(lambda given: isinstance(given, int) and not isinstance(given, bool), "a whole number")
-    words = {str: "text", bytes: "bytes", bool: "True or False", type(None): "None"}
-    if hint in words:
-        return Rule(lambda given: isinstance(given, hint), words[hint])
-    if getattr(hint, "_is_protocol", False):
-        return Rule(lambda given: callable(given) and not isinstance(given, type), f"a {hint.__name__}")
-    return Rule(lambda given: isinstance(given, hint), f"a {hint.__name__}")
-
-
-_above_zero = Rule(lambda given: 0 < given <= LARGEST_LIMIT, f"a number above 0, of at most {LARGEST_LIMIT}")
-AboveZero = Annotated[float, _above_zero]
-WholeAboveZero = Annotated[int, Rule(_above_zero.allows, f"a whole number above 0, of at most {LARGEST_LIMIT}")]
-Tolerance = Annotated[float, Rule(lambda given: 0 <= given < math.inf, "a number of at least 0, and finite")]
+AboveZero = Annotated[float, Field(gt=0, le=LARGEST_LIMIT)]
+WholeAboveZero = Annotated[int, Field(gt=0, le=LARGEST_LIMIT)]
+Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-import anyio
-
-from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
@@ -22,16 +19,12 @@ from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
+AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 _BACKENDS: dict[str, Callable[[], Backend]] = {
     "docker": Docker,
     "bubblewrap": Bubblewrap,
     "UNSAFE_no_isolation": NoIsolation,
 }
-OWN_NAMES: tuple[str, ...] = get_args(BackendName)
-GROUP = "agentrl.sandboxes"
-"""Of the entry points."""
-START_TIMEOUT_S = 60.0
-AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
 
 async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence[BackendName] = AUTO_ORDER) -> Backend:
@@ -46,68 +39,51 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
         SandboxError: It, or all of `order`, cannot be used.
         ConfigError: There is no backend of that name.
     """
-    chosen = await in_thread(plugin_of_name, name) if isinstance(name, str) else name
-    if not isinstance(chosen, str):
-        await chosen.prepare(spec)
-        return chosen
     reasons = []
-    for candidate in order if chosen == "auto" else (chosen,):
-        backend = _BACKENDS[candidate]()
+    for candidate in order if name == "auto" else (name,):
+        backend = await in_thread(named_backend, candidate) if isinstance(candidate, str) else candidate
         try:
             await backend.prepare(spec)
         except SandboxError as error:
-            if chosen != "auto":
-                raise
-            reasons.append(f"{candidate}: {error}")
+            reasons.append(f"{backend.name}: {error}")
         else:
             return backend
     raise SandboxError("no sandbox backend works here. " + "; ".join(reasons))
 
 
-def plugin_of_name(name: str) -> str | Backend:
-    """Return the backend of the installed package that has one of this name; the name itself where it is one of agentrl's.
-
-    A package names it by an entry point in the group `agentrl.sandboxes`.
+def named_backend(name: str) -> Backend:
+    """Return a backend of agentrl's, or of the installed package that has an entry point of this name in the group `agentrl.sandboxes`.
 
     Raises:
-        ConfigError: There is none of this name, or more than one, or it cannot be imported or made.
+        ConfigError: There is none of this name, or it cannot be loaded.
     """
-    if name in OWN_NAMES:
-        return name
-    found = entry_points(group=GROUP)
-    mine = [entry for entry in found if entry.name == name]
-    if len(mine) != 1:
-        known = ", ".join((*OWN_NAMES, *sorted({entry.name for entry in found})))
-        raise ConfigError(
-            f"backend = {name!r} is of {len(mine)} installed packages; use one of {known}, or python:FILE:FACTORY for one of yours"
-        )
-    where = f"backend = {name!r} ({mine[0].value})"
-    try:
-        factory = mine[0].load()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
-    return make_backend(factory, where)
+    if name in _BACKENDS:
+        return _BACKENDS[name]()
+    installed = {entry.name: entry for entry in entry_points(group="agentrl.sandboxes")}
+    if name not in installed:
+        known = ", ".join(("auto", *_BACKENDS, *sorted(installed)))
+        raise ConfigError(f"backend = {name!r} is none; use one of {known}, or python:FILE:FACTORY for one of yours")
+    return load_backend(installed[name].load, f"backend = {name!r} ({installed[name].value})")
 
 
-def make_backend(factory: Callable[[], Any], where: str) -> Backend:
+def load_backend(load: Callable[[], Callable[[], Any]], where: str) -> Backend:
     """Return the backend that a class or function makes, which is one, or a service of hosted sandboxes.
 
     Args:
-        factory: It takes no arguments.
+        load: It imports the class or function, which takes no arguments.
         where: The beginning of messages.
 
     Raises:
-        ConfigError: It cannot be called, or what it makes is neither.
+        ConfigError: It cannot be imported or called, or what it makes is neither.
     """
     try:
-        made = factory()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where} cannot be made: {type(error).__name__}: {one_line(error)}") from error
-    if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "start", None)):
+        made = load()()
+        return made if hasattr(made, "prepare") else Hosted(made)
+    except Exception as error:
         raise ConfigError(
-            f"{where} made {type(made).__name__}; it needs a `name` and `async def start(spec)`, as agentrl.sandboxes.HostedService has them"
-        )
-    return made if hasattr(made, "prepare") else Hosted(made)
+            f"{where} cannot be loaded: {type(error).__name__}: {one_line(error)}; it is to be a class or function without arguments, "
+            "and to make what has a `name` and `async def start(spec)`, as agentrl.sandboxes.HostedService"
+        ) from error
 
 
 @asynccontextmanager
@@ -116,8 +92,6 @@ async def open_sandbox(
     image: str = DEFAULT_IMAGE,
     backend: str | Backend = "auto",
     limits: Limits | None = None,
-    cpus: float = 1.0,
-    network: bool = False,
     runtime: str | None = None,
 ) -> AsyncIterator[Sandbox]:
     """Yield a sandbox of its own, started now and destroyed at the end.
@@ -132,34 +106,12 @@ async def open_sandbox(
         image: The Docker image that it shows, for backends that run images.
         backend: The backend, or its name.
         limits: What its programs may use.
-        cpus: How many cores they may use.
-        network: Whether they reach the network.
         runtime: The OCI runtime of Docker, such as `runsc`.
 
     Raises:
         SandboxError: The backend cannot be used; it says what to do.
     """
-    spec = SandboxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
-    async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
-        yield sandbox
-
-
-@asynccontextmanager
-async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
-    """Yield a new sandbox for as long as the context lasts.
-
-    Args:
-        backend: Where it comes from, prepared for `spec`.
-        spec: The sandbox.
-        core: The core to pin it to, where it has one alone; None: the backend chooses.
-
-    Raises:
-        SandboxError: It does not start.
-    """
-    async with backend.start(spec, core) as link, background_tasks() as tasks:
-        sandbox = Sandbox(link, spec)
-        with anyio.move_on_after(START_TIMEOUT_S) as bound:
-            await tasks.start(sandbox.serve)
-        if bound.cancelled_caught:
-            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
+    spec = SandboxSpec(image=image, limits=limits or Limits(), runtime=runtime)
+    chosen = await choose_backend(backend, spec)
+    async with chosen.start(spec) as sandbox:
         yield sandbox

@@ -3,60 +3,77 @@
     open_container(spec) ─► Container: run, start, read, write ─► commit() ─► an image of its state ─► open_container(...): its tests
           └─ both carry a label with this process; what a dead process left is removed at the next start
 
-The `docker` package reaches the engine, here or elsewhere, Podman's socket too. A program runs by the engine's exec; a thread waits for its output.
+The `docker` package reaches the engine, here or elsewhere, Podman's socket too. A program runs by the engine's exec.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import secrets
-import socket
-import sys
 import tarfile
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 
+from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.docker_connection import (
-    call_engine,
-    connect,
-    engine_address,
-    own_client,
-    remove_container,
-    remove_image,
-    remove_left_over,
-    with_own_client,
+    CPU_PERIOD_US,
+    STDOUT,
+    DockerEngine,
+    DockerStream,
+    find_engine,
 )
-from agentrl.sandboxes.backends.docker_engine import have_image
-from agentrl.sandboxes.container_engine import ContainerSpec as ContainerSpec
-from agentrl.sandboxes.container_engine import create_container
+from agentrl.sandboxes.backends.docker_images import have_image, show
+from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_image, remove_left_over
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
 
 if TYPE_CHECKING:
-    from docker import DockerClient
+    from docker import APIClient
 
 KILL_S = 10.0
 POLL_S = 0.02
 SURVIVED_S = 0.5
+"""An engine tells of a container's end so long after that of a program in it."""
 MAX_FILE_BYTES = 64 * MB
-STDOUT = 1
-KILLED, NOT_STARTED = 137, 126
+PROCESSES = 4096
+_WAIT = ["sh", "-c", "while :; do sleep 3600 & wait $!; done"]
+"""The first process: it waits, and reaps what others leave."""
 _KILL = """for _ in 1 2 3 4 5; do
     found=$(grep -ls "$0" /proc/[0-9]*/environ) || exit 0
     for file in $found; do id=${file#/proc/}; kill -9 "${id%/environ}"; done
 done"""
 """Ends every process that has a mark in its environment."""
 _MARK = "AGENTRL_PROGRAM"
-_readers = anyio.CapacityLimiter(math.inf)
-"""Of the threads that wait for output: one a program, and programs are bounded by what opens containers."""
+_ENDS_WITH_THE_CONTAINER = (None, 126, 137)
+"""Exit codes of a program that its container took with it: it is not started, or killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerSpec:
+    """The image of a container, and what its programs may use."""
+
+    image: str | None = None
+    """None: the run's `sandbox.image`; in `open_container`, agentrl's."""
+    user: str | None = None
+    """None: the image's."""
+    network: bool = False
+    memory_mb: int = 2048
+    cpus: float = 1.0
+    disk_mb: int | None = None
+    """Size of one file. The engine's storage bounds the whole."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside the image's."""
+    workdir: str | None = None
+    """None: the image's."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders of this machine that programs see, read-only: {path inside: path here}."""
+    runtime: str | None = None
+    """OCI runtime of the engine, such as `runsc`."""
 
 
 @asynccontextmanager
@@ -64,33 +81,56 @@ async def open_container(spec: ContainerSpec) -> AsyncIterator[Container]:
     """Yield a running container, which is removed at the end of the context.
 
     Raises:
-        SandboxError: The engine does not answer, has no such image, or refuses.
+        SandboxError: The engine does not answer, has no such image or less memory, or refuses.
         SandboxLostError: The image's ENTRYPOINT ended at once.
     """
-    image = spec.image or DEFAULT_IMAGE
-    engine = await call_engine(engine_address)
-    client: DockerClient = await call_engine(connect, engine)
-    created = ""
-    try:
-        await call_engine(remove_left_over, client, engine)
-        await call_engine(have_image, client, image, lambda line: print(line, file=sys.stderr, flush=True))
-        created = await call_engine(create_container, client, image, spec)
-        await call_engine(client.api.start, created)
-        container = Container(client, created, replace(spec, image=image))
+    spec = replace(spec, image=spec.image or DEFAULT_IMAGE)
+    engine = await in_thread(find_engine)
+    await engine.call(remove_left_over, engine)
+    await engine.call(have_image, spec.image, show)
+    async with container_name(engine) as name:
+        await engine.call(_start, name, spec)
+        container = Container(engine, name, spec)
         await container.check_alive()
         yield container
-    finally:
-        with anyio.CancelScope(shield=True):
-            if created:
-                await call_engine(remove_container, client, created)
-            await in_thread(client.close)
+
+
+def _start(client: APIClient, name: str, spec: ContainerSpec) -> None:
+    from docker.types import Mount, Ulimit
+
+    if spec.memory_mb * MB > (there := client.info()["MemTotal"]):
+        raise SandboxError(
+            f"memory_mb = {spec.memory_mb} is more than the {there // MB} MB of the engine's machine; lower it, or name an engine with more in DOCKER_HOST"
+        )
+    host = client.create_host_config(
+        cpu_period=CPU_PERIOD_US,
+        cpu_quota=int(spec.cpus * CPU_PERIOD_US),
+        mem_limit=spec.memory_mb * MB,
+        memswap_limit=spec.memory_mb * MB,
+        mounts=[Mount(inside, here, type="bind", read_only=True) for inside, here in spec.folders.items()],
+        network_mode="bridge" if spec.network else "none",
+        pids_limit=PROCESSES,
+        runtime=spec.runtime,
+        ulimits=[Ulimit(name="fsize", soft=spec.disk_mb * MB, hard=spec.disk_mb * MB)] if spec.disk_mb else [],
+    )
+    client.create_container(
+        spec.image,
+        command=_WAIT,
+        environment=dict(spec.env),
+        host_config=host,
+        labels={LABEL: owner()},
+        name=name,
+        user=spec.user,
+        working_dir=spec.workdir,
+    )
+    client.start(name)
 
 
 @dataclass(frozen=True)
 class Container:
     """A running container. Paths are absolute, or relative to its working folder where a program runs."""
 
-    client: DockerClient
+    engine: DockerEngine
     id: str
     spec: ContainerSpec
 
@@ -98,11 +138,11 @@ class Container:
         self,
         argv: Sequence[str],
         *,
-        stdin: bytes = b"",
         timeout_s: float = 60.0,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         user: str | None = None,
+        stdin: bytes = b"",
         output_mb: float = 1.0,
     ) -> ExecResult:
         """Run a program to its end, or until its time is up: then all that it started is killed. Of each stream the end is kept.
@@ -110,49 +150,62 @@ class Container:
         Raises:
             SandboxLostError: The container has ended.
         """
-        if stdin:  # the length is the end: a connection by TLS or ssh cannot be closed in one direction
+        if stdin:  # its length is its end: a connection by TLS cannot be closed in one direction
             argv = ["sh", "-c", 'head -c "$0" | "$@"', str(len(stdin)), *argv]
-        outputs = {True: bytearray(), False: bytearray()}
-        started, code = anyio.current_time(), None
-        async with self._exec(argv, env, cwd, user, stdin=bool(stdin)) as process:
-            try:
-                with anyio.move_on_after(timeout_s):
-                    async with anyio.create_task_group() as sending:
-                        if stdin:
-                            sending.start_soon(_send, process, stdin)
-                        while (part := await process.receive()) is not None:
-                            kept = outputs[part[0] == STDOUT]
-                            kept += part[1]
-                            del kept[: -int(output_mb * MB)]
-                        sending.cancel_scope.cancel()
-                    code = await process.exit_code()
-            finally:
-                if code is None:
-                    with anyio.CancelScope(shield=True):
-                        await process.kill()
+        outputs = {1: bytearray(), 2: bytearray()}
+        started = anyio.current_time()
+        async with self.start(argv, env=env, cwd=cwd, user=user, stdin=bool(stdin)) as process:
+            with anyio.move_on_after(timeout_s):
+                async with background_tasks() as sending:
+                    sending.start_soon(process.send, stdin)
+                    while (part := await process.stream.receive_part()) is not None:
+                        output = outputs[part[0]]
+                        output += part[1]
+                        del output[: -int(output_mb * MB)]
+                await process.wait()
+            code = process.exit_code  # before it is killed
+        if code is None:
+            await self.check_alive()
         return ExecResult(
             end_reason=EndReason.TIMEOUT if code is None else EndReason.EXIT,
             exit_code=code,
-            stdout=bytes(outputs[True]),
-            stderr=bytes(outputs[False]),
+            stdout=bytes(outputs[1]),
+            stderr=bytes(outputs[2]),
             duration_s=anyio.current_time() - started,
         )
 
     @asynccontextmanager
     async def start(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: bool = True,
     ) -> AsyncIterator[ContainerProcess]:
-        """Yield a started program. It ends with the context, and so does all that it started.
+        """Yield a started program. Where its end was not waited for, it ends with the context, and so does all that it started.
 
         Raises:
             SandboxLostError: The container has ended.
         """
-        async with self._exec(argv, env, cwd, None, stdin=True) as process:
+        mark = secrets.token_hex(16)
+
+        def begin(client: APIClient) -> ContainerProcess:
+            variables = {**(env or {}), _MARK: mark}
+            made = client.exec_create(
+                self.id, list(argv), stdin=stdin, user=user or "", environment=variables, workdir=cwd
+            )["Id"]
+            return ContainerProcess(self, made, mark, user, DockerStream(client.exec_start(made, socket=True)))
+
+        process: ContainerProcess = await self._call(begin)
+        with closing(process.stream):
             try:
                 yield process
             finally:
-                with anyio.CancelScope(shield=True), suppress(SandboxLostError):
-                    await process.kill()
+                if process.exit_code is None:
+                    with anyio.CancelScope(shield=True), suppress(SandboxLostError):
+                        await process.kill()
 
     async def read(self, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the content of a file.
@@ -195,15 +248,13 @@ class Container:
             SandboxLostError: The container has ended.
         """
 
-        def get() -> bytes:
-            # The engine holds the container until the response is closed.
-            with own_client() as client:
-                data = bytearray()
-                for chunk in client.api.get_archive(self.id, path)[0]:
-                    data += chunk
-                    if len(data) > max_bytes + MB:
-                        raise SandboxError(f"{path} in the container has more than {max_bytes} bytes")
-                return bytes(data)
+        def get(client: APIClient) -> bytes:
+            data = bytearray()
+            for chunk in client.get_archive(self.id, path)[0]:
+                data += chunk
+                if len(data) > max_bytes + MB:
+                    raise SandboxError(f"{path} in the container has more than {max_bytes} bytes")
+            return bytes(data)
 
         archive: bytes = await self._call(get)
         return archive
@@ -215,11 +266,11 @@ class Container:
             SandboxError: It cannot be unpacked.
             SandboxLostError: The container has ended.
         """
-        await self._call(self.client.api.put_archive, self.id, folder, archive)
+        await self._call(lambda client: client.put_archive(self.id, folder, archive))
 
     async def diff(self) -> dict[str, str]:
         """Return the paths that differ from the image: "changed", "added" or "deleted"."""
-        found = await self._call(self.client.api.diff, self.id)
+        found = await self._call(lambda client: client.diff(self.id))
         return {one["Path"]: ("changed", "added", "deleted")[one["Kind"]] for one in found or ()}
 
     @asynccontextmanager
@@ -230,12 +281,12 @@ class Container:
             SandboxLostError: The container has ended.
         """
         await self.check_alive()
-        image: str = (await self._call(self.client.api.commit, self.id))["Id"]
+        image: str = (await self._call(lambda client: client.commit(self.id)))["Id"]
         try:
             yield image
         finally:
             with anyio.CancelScope(shield=True):
-                await with_own_client(None, remove_image, image)  # the container's is closed by now
+                await self.engine.call(remove_image, image)
 
     async def check_alive(self) -> None:
         """Check that the container runs.
@@ -244,7 +295,7 @@ class Container:
             SandboxLostError: It has ended.
         """
         try:
-            state = (await call_engine(self.client.api.inspect_container, self.id))["State"]
+            state = (await self.engine.call(lambda client: client.inspect_container(self.id)))["State"]
         except SandboxError as error:
             raise SandboxLostError(f"the container of {self.spec.image} is lost: {error}") from error
         if not state["Running"]:
@@ -253,34 +304,9 @@ class Container:
                 f"the container of {self.spec.image} has ended ({why}); if at once: its ENTRYPOINT must run the command that it is given"
             )
 
-    @asynccontextmanager
-    async def _exec(
-        self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, user: str | None, *, stdin: bool
-    ) -> AsyncIterator[ContainerProcess]:
-        mark = secrets.token_hex(16)
-
-        def begin() -> tuple[str, Any]:
-            variables = {**(env or {}), _MARK: mark}
-            made: str = self.client.api.exec_create(
-                self.id, list(argv), stdin=stdin, user=user or "", environment=variables, workdir=cwd
-            )["Id"]
-            return made, self.client.api.exec_start(made, socket=True)
-
-        made, stream = await self._call(begin)
-        # The package reads past what came with the head of the response: the response's own reader has it.
-        reader = stream._response.raw._fp.fp
-        sender = getattr(stream, "_sock", stream)
-        sender.settimeout(None)
+    async def _call(self, function: Any) -> Any:
         try:
-            yield ContainerProcess(self, made, mark, user, sender, reader)
-        finally:
-            with suppress(OSError):
-                sender.shutdown(socket.SHUT_RDWR)  # a thread that waits for output finds its end
-            stream._response.close()
-
-    async def _call(self, function: Any, *arguments: Any) -> Any:
-        try:
-            return await call_engine(function, *arguments)
+            return await self.engine.call(function)
         except SandboxError:
             await self.check_alive()
             raise
@@ -294,33 +320,15 @@ class ContainerProcess:
     id: str
     mark: str
     user: str | None
-    sender: Any
-    reader: Any
-    _lines: deque[bytes] = field(default_factory=deque)
-    _line: bytearray = field(default_factory=bytearray)
+    stream: DockerStream
+    exit_code: int | None = None
+    """Of a program whose end was waited for."""
+    _output: bytearray = field(default_factory=bytearray)
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input. What has ended takes nothing.
-
-        Raises:
-            SandboxLostError: The container has ended.
-        """
-        try:
-            await anyio.to_thread.run_sync(self.sender.sendall, data, abandon_on_cancel=True, limiter=_readers)
-        except OSError:
-            await self.container.check_alive()
-
-    async def receive(self) -> tuple[int, bytes] | None:
-        """Return some of its output and its stream, 1 or 2; None at the end."""
-
-        def frame() -> tuple[int, bytes] | None:
-            with suppress(OSError, ValueError):
-                head = self.reader.read(8)
-                if len(head) == 8:
-                    return head[0], self.reader.read(int.from_bytes(head[4:], "big"))
-            return None
-
-        return await anyio.to_thread.run_sync(frame, abandon_on_cancel=True, limiter=_readers)
+        """Write to its standard input. What has ended takes nothing: who waits for its output finds out."""
+        with suppress(SandboxLostError):
+            await self.stream.send(data)
 
     async def read_line(self) -> bytes | None:
         """Return the next line of its standard output; None at the end.
@@ -328,34 +336,35 @@ class ContainerProcess:
         Raises:
             SandboxLostError: The container has ended, or the line has no end.
         """
-        while not self._lines:
-            part = await self.receive()
+        searched = 0
+        while (end := self._output.find(b"\n", searched)) < 0:
+            searched = len(self._output)
+            if searched > MAX_FILE_BYTES:
+                raise SandboxLostError(f"a program printed a line of more than {MAX_FILE_BYTES} bytes")
+            part = await self.stream.receive_part()
             if part is None:
                 await self._check_survived()
                 return None
             if part[0] == STDOUT:
-                *whole, rest = part[1].split(b"\n")
-                for line in whole:
-                    self._lines.append(bytes(self._line) + line)
-                    self._line.clear()
-                self._line += rest
-                if len(self._line) > MAX_FILE_BYTES:
-                    raise SandboxLostError(f"a program printed a line of more than {MAX_FILE_BYTES} bytes")
-        return self._lines.popleft()
+                self._output += part[1]
+        line = bytes(self._output[:end])
+        del self._output[: end + 1]
+        return line
 
-    async def exit_code(self) -> int:
-        """Return its exit code, once it has ended.
+    async def wait(self) -> None:
+        """Wait for its end, after that of its output.
 
         Raises:
             SandboxLostError: The container has ended.
         """
-        found = await self._inspect()
-        while found["Running"]:  # the engine tells of no end
+        while True:  # the engine tells of no end
+            found = await self.container._call(lambda client: client.exec_inspect(self.id))
+            if not found["Running"]:
+                break
             await anyio.sleep(POLL_S)
-            found = await self._inspect()
-        if found["ExitCode"] in (None, KILLED, NOT_STARTED):
+        if found["ExitCode"] in _ENDS_WITH_THE_CONTAINER:
             await self._check_survived()
-        return -1 if found["ExitCode"] is None else int(found["ExitCode"])
+        self.exit_code = -1 if found["ExitCode"] is None else int(found["ExitCode"])
 
     async def kill(self) -> None:
         """Kill it with all that it started.
@@ -363,26 +372,20 @@ class ContainerProcess:
         Raises:
             SandboxLostError: The container has ended.
         """
+
+        def end(client: APIClient) -> None:
+            killer = client.exec_create(
+                self.container.id, ["sh", "-c", _KILL, self.mark], user=self.user or "", workdir="/"
+            )
+            client.exec_start(killer["Id"])
+
+        await self.container._call(end)
         with anyio.move_on_after(KILL_S):
-            async with self.container._exec(
-                ["sh", "-c", _KILL, self.mark], None, "/", self.user, stdin=False
-            ) as killer:
-                while await killer.receive() is not None:
-                    pass
-            await self.exit_code()
+            await self.wait()
 
     async def _check_survived(self) -> None:
-        """Check that the container has not ended with the program, of which the engine tells a moment later."""
+        """Check that the container has not ended with the program."""
         with anyio.move_on_after(SURVIVED_S):
             while True:
                 await self.container.check_alive()
                 await anyio.sleep(POLL_S)
-
-    async def _inspect(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self.container._call(self.container.client.api.exec_inspect, self.id)
-        return found
-
-
-async def _send(process: ContainerProcess, data: bytes) -> None:
-    with suppress(SandboxLostError):  # who reads finds out too
-        await process.send(data)

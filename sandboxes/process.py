@@ -27,10 +27,10 @@ class LongLineError(SandboxError):
 class Process:
     """A program that runs in a sandbox. Use `async with`: it is killed when the block is left."""
 
-    def __init__(self, sandbox: Sandbox, number: int, limits: Limits, total_s: float) -> None:
+    def __init__(self, sandbox: Sandbox, number: int, limits: Limits) -> None:
         self._sandbox = sandbox
         self._number = number
-        self._given_up_at = anyio.current_time() + total_s + REPORT_GRACE_S
+        self._given_up_at = anyio.current_time() + limits.timeout_s + REPORT_GRACE_S
         self._output_left = int(limits.output_mb * MB)
         self._stdout = bytearray()
         self._searched = 0
@@ -46,7 +46,7 @@ class Process:
         if self._report is None and not self._sandbox.lost:
             with anyio.move_on_after(REPORT_GRACE_S, shield=True), suppress(SandboxLostError):
                 await self.kill()
-                await self._until(lambda: self._report is not None or self._sandbox.unheard)
+                await self._until(lambda: self._report is not None)
 
     @property
     def running(self) -> bool:

@@ -58,9 +58,10 @@ class PythonSession:
             SandboxLostError: The sandbox is gone.
         """
         if self._process is None:
-            await self._start()
+            # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
+            limits = self._sandbox.spec.limits.but(timeout_s=LIFETIME_S, output_mb=1024)
+            self._process = await self._sandbox.start_python(SESSION, limits=limits)
         process = self._process
-        assert process is not None
         request = {"code": code, "timeout_s": timeout_s, "max_characters": self._max_characters}
         answer = None
         with anyio.move_on_after(timeout_s + INTERRUPT_GRACE_S):
@@ -75,35 +76,23 @@ class PythonSession:
                 timed_out=bool(fields["timed_out"]),
             )
         except (ValueError, KeyError, TypeError):
-            return await self._restart(timed_out=answer is None and process.running)
-
-    async def _restart(self, *, timed_out: bool) -> SessionResult:
-        process = self._process
-        assert process is not None
-        if process.running:
-            await process.kill()
-        done = await process.wait()
-        self._process = None
-        why = {EndReason.OUT_OF_MEMORY: "[out of memory]", EndReason.OUTPUT_LIMIT: "[too much output]"}.get(
-            done.end_reason, ""
-        )
-        if not why and not timed_out:
-            why = f"[the interpreter ended: exit code {done.exit_code}, signal {done.signal}]"
-        return SessionResult(output=why, raised=True, timed_out=timed_out, state_lost=True)
-
-    async def _start(self) -> None:
-        limits = self._sandbox.spec.limits
-        # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
-        self._process = await self._sandbox.start_python(
-            SESSION, limits=limits.but(timeout_s=LIFETIME_S, output_mb=1024)
-        )
+            self._process = None
+            return await _end(process, timed_out=answer is None and process.running)
 
     async def close(self) -> None:
         """End the interpreter."""
         if self._process is not None:
             async with self._process:
-                pass
-            self._process = None
+                self._process = None
+
+
+async def _end(process: Process, *, timed_out: bool) -> SessionResult:
+    if process.running:
+        await process.kill()
+    done = await process.wait()
+    reasons = {EndReason.OUT_OF_MEMORY: "[out of memory]", EndReason.OUTPUT_LIMIT: "[too much output]"}
+    ended = "" if timed_out else f"[the interpreter ended: exit code {done.exit_code}, signal {done.signal}]"
+    return SessionResult(output=reasons.get(done.end_reason, ended), raised=True, timed_out=timed_out, state_lost=True)
 
 
 @asynccontextmanager

@@ -6,24 +6,22 @@ Sandboxes ─► SandboxPool ─► Sandbox ─► Link ─► first_process (pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from os.path import isabs, normpath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl.errors import ConfigError
-from agentrl.machine.sandbox_bounds import WORK as WORK
 from agentrl.sandboxes.checked_fields import AboveZero, WholeAboveZero, check_fields
 
+if TYPE_CHECKING:
+    from agentrl.sandboxes.sandbox import Sandbox
+
 MB = 2**20
+WORK = "/sandbox"
+"""The folder of the user's files, and where programs run."""
 DEFAULT_IMAGE = "agentrl/sandbox"
 """Built from `images/Dockerfile` where it is missing."""
-
-
-TAKEN_FOLDERS = (WORK, "/tmp", "/dev", "/proc", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc")  # noqa: S108
-"""Where a folder of this machine cannot be shown: a sandbox has its own there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,29 +68,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec:
-    """A kind of sandbox. Sandboxes of one spec are interchangeable."""
+    """A kind of sandbox, with one core and no network. Sandboxes of one spec are interchangeable."""
 
     image: str = DEFAULT_IMAGE
     """Docker image; it needs a `python3` of 3.10 or later. bubblewrap shows this machine's own /usr instead."""
     limits: Limits = field(default_factory=Limits)
-    cpus: AboveZero = 1.0
-    """Cores of the whole sandbox."""
-    network: bool = False
-    """Whether programs reach the network."""
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
-    folders: tuple[tuple[str, str], ...] = ()
-    """Folders of this machine that programs see, read-only: (path inside, path here), both absolute."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for inside, here in self.folders:
-            taken = next((folder for folder in TAKEN_FOLDERS if f"{inside}/".startswith(f"{folder}/")), None)
-            if normpath(inside) != inside or not inside.startswith("/") or inside == "/" or taken is not None:
-                why = f"is below {taken}" if taken else "is no absolute path without `..`"
-                raise ConfigError(f"folders shows {here!r} at {inside!r}, which {why}; use one such as '/opt/tools'")
-            if not isabs(here):
-                raise ConfigError(f"folders shows {here!r} at {inside!r}; name the folder by its absolute path")
 
 
 class EndReason(StrEnum):
@@ -127,9 +112,7 @@ class ExecResult:
     cpu_s: float = 0.0
     """CPU time of all its processes."""
     peak_memory_bytes: int = 0
-    """Memory: the largest process's resident memory, or that of all together as seen every 10 ms, whichever is more. Where a
-    control group counts, also what it is charged for besides, as seen every 10 ms: shared memory and files of memory that nobody
-    maps, page tables, socket buffers. Files in /sandbox, /tmp and /dev/shm count only where they are mapped; `disk_mb` bounds them."""
+    """Resident memory of its largest process."""
 
     @property
     def ok(self) -> bool:
@@ -138,22 +121,7 @@ class ExecResult:
 
 
 class Link(Protocol):
-    """Bytes to and from the first process of a sandbox, and what programs in it are given."""
-
-    @property
-    def work(self) -> str:
-        """The folder of the user's files."""
-        ...
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Environment variables of every program."""
-        ...
-
-    @property
-    def nproc(self) -> int | None:
-        """RLIMIT_NPROC, where nothing better bounds the number of processes."""
-        ...
+    """Bytes to and from the first process of a sandbox."""
 
     async def send(self, data: bytes) -> None:
         """Send all of it.
@@ -177,11 +145,6 @@ class Backend(Protocol):
 
     name: str
 
-    @property
-    def isolates(self) -> Mapping[str, str]:
-        """The lines of `agentrl doctor`: what is kept apart, and by what."""
-        ...
-
     async def prepare(self, spec: SandboxSpec) -> None:
         """Get ready for sandboxes of this kind: fetch the image, remove what a crashed run left.
 
@@ -190,6 +153,10 @@ class Backend(Protocol):
         """
         ...
 
-    def start(self, spec: SandboxSpec, core: int | None = None) -> AbstractAsyncContextManager[Link]:
-        """Return a new sandbox, destroyed at the end of the context. `core`: where to pin it, if it has but one."""
+    def start(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        """Return a new sandbox, destroyed at the end of the context: `LinkedSandbox` makes one of a link.
+
+        Raises:
+            SandboxError: It does not start.
+        """
         ...

@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, Sandbox, SandboxSpec, choose_backend
+from agentrl.sandboxes import BackendName, Sandbox, SandboxSpec
 from agentrl.sandboxes.backends import bubblewrap
+from agentrl.sandboxes.choose import choose_backend
 from tests.components import missing
 
 REMEDY = {
@@ -40,8 +41,8 @@ def as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
         return
     real = bubblewrap.process_link
 
-    def as_nobody(command: list[str], **options: Any) -> Any:
-        return real(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command], **options)
+    def as_nobody(command: list[str], env: dict[str, str]) -> Any:
+        return real(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command], env)
 
     monkeypatch.setattr(bubblewrap.os, "geteuid", lambda: 65534)  # type: ignore[attr-defined]
     monkeypatch.setattr(bubblewrap, "process_link", as_nobody)

@@ -33,11 +33,9 @@ from agentrl.rollout.folder_digest import folder_digest
 from agentrl.rollout.task_folders import TaskFolder, read_task_folder, read_unchanged, variables
 from agentrl.rollout.task_settings import Environment
 from agentrl.sandboxes import EndReason
-from agentrl.sandboxes.container import Container
-from agentrl.sandboxes.container_engine import ContainerSpec
-from agentrl.sandboxes.readiness import missing_images
+from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
+from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.seams import ExecResult
-from agentrl.sandboxes.task_image import ImageSource, built_image
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play
 from agentrl.workflows.repository import pack_folder
 

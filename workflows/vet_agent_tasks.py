@@ -17,8 +17,7 @@ from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFil
 from agentrl.rollout.task_faults import why_unusable
 from agentrl.rollout.task_folders import is_task_folder
 from agentrl.rollout.task_type import first_problem
-from agentrl.sandboxes.container import Container, open_container
-from agentrl.sandboxes.container_engine import ContainerSpec
+from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
 from agentrl.workflows.harness import HarnessTask
 from agentrl.workflows.harnesses import Open

@@ -21,7 +21,7 @@ from agentrl.errors import ConfigError
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.swe_rows import split_agent, tasks_of_rows, unusable_row
 from agentrl.rollout.task_columns import with_columns
-from agentrl.rollout.task_folders import is_folder_of_task, is_task_folder, tasks_of_folder, unusable_folder
+from agentrl.rollout.task_folders import is_task_folder, tasks_of_folder, unusable_folder
 from agentrl.rollout.tasks import AnyTasks, list_tasks
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def check_files(tasks: str, *files: Path | None) -> None:
         files: The files to write; None: one that nobody asked for.
 
     Raises:
-        ConfigError: A file cannot be written, is the task file itself, or is named twice.
+        ConfigError: A file cannot be written, or is the task file itself.
     """
     kind, _, rest = tasks.partition(":")
     named_by = {"swe": rest, "python": rest.rpartition(":")[0]}.get(kind, tasks)
@@ -169,18 +169,11 @@ def check_files(tasks: str, *files: Path | None) -> None:
             continue
         if file.resolve() == Path(named_by).resolve():
             raise ConfigError(f"{file} is the task file itself; write to another file")
-        if kind == "harbor" and (of := next(filter(is_folder_of_task, file.resolve().parents), None)):
-            raise ConfigError(
-                f"{file} would be a file of the task folder {of}, which it changes; write to another place"
-            )
         folder = file.resolve().parent
         if (file.exists() and not file.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ConfigError(
                 f"{file} cannot be written: its folder must exist and be writable, and it must be no folder or device itself"
             )
-    named = [file.resolve() for file in files if file is not None]
-    if len(set(named)) < len(named):
-        raise ConfigError(f"--output and --report are the same file, {named[0]}; name two")
 
 
 def show_vetting(reports: Sequence[TaskReport], summary: dict[str, Any], console: Console) -> None:

@@ -160,7 +160,7 @@ class SandboxConfig(Section):
     graders: TwoAtLeast | None = None
     """Sandboxes that grade at the same time: test code and its program take one each. Default: one a core, and two at least."""
     leases: Positive | None = None
-    """Sandboxes in the hands of episodes at the same time. Default: rollout.max_concurrent."""
+    """Episodes that hold sandboxes at the same time, and containers that are open. Default: rollout.max_concurrent."""
     wait_timeout_s: Seconds = 600
     """Bound of waiting for a sandbox."""
 

@@ -15,13 +15,11 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
-import anyio
-
 from agentrl.concurrency.resources import open_resources
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import EnvFactory, EpisodeSandboxes
-from agentrl.errors import ConfigError, one_line
+from agentrl.errors import ConfigError
 from agentrl.rollout.workflow import load_object
 
 
@@ -38,23 +36,16 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     """Yield the sandboxes of a run. Nothing is started before an episode asks for one."""
     sandboxes = await in_thread(_import_sandboxes)
     options = config.sandbox
-    leases = options.leases or config.rollout.max_concurrent
+    limits = sandboxes.Limits(memory_mb=options.memory_mb)
     async with sandboxes.open_sandboxes(
+        sandboxes.SandboxSpec(image=options.image, runtime=options.runtime, limits=limits),
         backend=await load_backend(options.backend),
         order=backend_order(config),
         graders=options.graders,
-        leases=leases,
+        leases=options.leases or config.rollout.max_concurrent,
         wait_timeout_s=options.wait_timeout_s,
     ) as opened:
-        limits = sandboxes.Limits(memory_mb=options.memory_mb)
-        yield sandboxes.RunSandboxes(
-            opened,
-            image=options.image,
-            runtime=options.runtime,
-            limits=limits,
-            containers=anyio.Semaphore(leases),
-            wait_timeout_s=options.wait_timeout_s,
-        )
+        yield opened
 
 
 def backend_order(config: RunConfig) -> Sequence[Literal["bubblewrap", "docker"]]:
@@ -63,26 +54,21 @@ def backend_order(config: RunConfig) -> Sequence[Literal["bubblewrap", "docker"]
 
 
 async def load_backend(name: str) -> Any:
-    """Return what `sandbox.backend` stands for: the name of one of agentrl's backends, or a new `Backend` of a package or of the user's.
+    """Return what `sandbox.backend` stands for: "auto", or a new `Backend` of agentrl's, of a package or of the user's.
 
     Raises:
         ConfigError: There is none of that name, or it cannot be loaded.
     """
+    if name == "auto":
+        return name
     sandboxes = await in_thread(_import_sandboxes)
-    if name.startswith("python:"):
-        return await in_users_thread(_own_backend, sandboxes, name)
-    return await in_users_thread(sandboxes.choose.plugin_of_name, name)
-
-
-def _own_backend(sandboxes: ModuleType, name: str) -> Any:
-    where = f"sandbox.backend = {name!r}"
-    if not name.removeprefix("python:").rpartition(":")[0]:
-        raise ConfigError(f"{where} names no object; write python:FILE_OR_MODULE:FACTORY")
-    try:
-        factory = load_object(name.removeprefix("python:"))
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
-    return sandboxes.choose.make_backend(factory, where)
+    if not name.startswith("python:"):
+        return await in_users_thread(sandboxes.choose.named_backend, name)
+    path = name.removeprefix("python:")
+    if ":" not in path:
+        raise ConfigError(f"sandbox.backend = {name!r} names no object; write python:FILE_OR_MODULE:FACTORY")
+    load = partial(load_object, path)
+    return await in_users_thread(sandboxes.choose.load_backend, load, f"sandbox.backend = {name!r}")
 
 
 def _import_envs() -> ModuleType:

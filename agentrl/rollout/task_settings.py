@@ -1,7 +1,7 @@
 """What a task folder says in `task.toml`, checked: numbers that a container can have, and nothing that it has not.
 
-A limit is the most that programs may use. Cores beyond those of the machine are no fault, memory beyond it is: a program that takes it
-takes the machine with it.
+A limit is the most that programs may use. Cores beyond those of the machine are no fault, memory beyond that of the engine's is: a container
+with as much is not started.
 """
 
 from __future__ import annotations
@@ -11,16 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-
-from agentrl.machine.sandbox_bounds import (
-    CPUS,
-    LONGEST_S,
-    MEMORY_MB,
-    check_image_name,
-    engine_is_here,
-    memory_of_this_machine_mb,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([TGMK])B?", re.IGNORECASE)
 _MB = {"T": 2.0**20, "G": 1024.0, "M": 1.0, "K": 1 / 1024}
@@ -38,21 +29,11 @@ def _megabytes(given: Any) -> Any:
     return int(size) if math.isfinite(size) else given
 
 
-def _of_this_machine(megabytes: int) -> int:
-    there = memory_of_this_machine_mb()
-    if megabytes > there and engine_is_here():
-        raise ValueError(
-            f"{megabytes} MB are more than the {there} MB of this machine; lower it, or name an engine with more in DOCKER_HOST"
-        )
-    return megabytes
-
-
 Disk = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(ge=MEMORY_MB[0], le=MEMORY_MB[1])]
-Memory = Annotated[Megabytes, AfterValidator(_of_this_machine)]
-Cpus = Annotated[float, Field(ge=CPUS[0], le=CPUS[1])]
-Seconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
-ImageName = Annotated[str, AfterValidator(check_image_name)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(ge=16, le=2**22)]
+Cpus = Annotated[float, Field(ge=0.01, le=1024)]
+Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600)]
+ImageName = Annotated[str, Field(min_length=1)]
 AbsolutePath = Annotated[str, Field(pattern="^/")]
 User = Annotated[str | None, BeforeValidator(lambda given: str(given) if isinstance(given, int) else given)]
 
@@ -65,7 +46,7 @@ class Environment(_Section):
     workdir: AbsolutePath | None = None
     """None: the WORKDIR of the image."""
     cpus: Cpus = 1.0
-    memory_mb: Memory = 2048
+    memory_mb: Megabytes = 2048
     storage_mb: Disk = 10240
     env: dict[str, str] = Field(default_factory=dict)
     os: str = "linux"

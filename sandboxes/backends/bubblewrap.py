@@ -1,8 +1,7 @@
 """Sandboxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
 
 A sandbox sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
-Its memory and processes are bounded by a control group of version 2 where one can be had. Elsewhere each process is bounded by resource
-limits, and kinds of memory that no process's size shows are refused.
+Its memory and processes are bounded by a control group of version 2 where one can be had, elsewhere each process by resource limits.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
 
 import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.backends.control_group import TOP, make_group, parent_group, remove_group, remove_orphaned_groups
-from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
+from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import (
     FOLDERS,
     PATH,
     init_arguments,
-    packed_modules,
     sandbox_environment,
 )
+from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 VENV = "/venv"
@@ -39,35 +38,23 @@ FIRST_UID, USER_IDS = 1_000_000_000, 1_000_000_000
 START = 'ulimit -s unlimited 2>/dev/null; [ -z "$1" ] || echo 0 > "$1" || exit 1; shift; exec "$@"'
 """Starts a sandbox, in its control group where there is one. Without a bound of the stack's own, that of all memory holds, and a thread gets
 2 MB and not as much as the bound."""
+_SANDBOXES_ON: Counter[int] = Counter()
+"""How many sandboxes of this process are pinned to each core."""
 
 
 class Bubblewrap:
     """The backend for machines without a Docker engine. Needs the `bwrap` program, and user namespaces unless run as root."""
 
     name = "bubblewrap"
-    isolates: ClassVar = {
-        "files": "a view of its own: /usr and this Python read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace; the number by RLIMIT_NPROC; all are killed after each run, and at each reset",
-        "network": "a namespace without interfaces, unless network = true",
-        "memory": "RLIMIT_DATA and RLIMIT_AS for each process; a control group of version 2 for all, where one can be had",
-        "cpu": "CPU seconds by RLIMIT_CPU for each process; pinned to a core",
-        "privileges": "an unprivileged user, the sandbox's own as root; no capabilities, no-new-privileges",
-        "system calls": "agentrl's filter",
-    }
 
     async def holes(self) -> list[str]:
-        """Return what a program can do here that it should not, in sentences; empty when nothing is known."""
-        found = []
-        if await in_thread(parent_group) is None:
-            found += [
-                "no control group can be had: memory_mb bounds each process, and not all of them together",
-                "no control group can be had: socket buffers and empty files are not counted",
-            ]
-        if os.geteuid() != 0:
-            found.append(
-                "sandboxes share this user's id: limits that the kernel keeps by user, such as inotify's, are shared"
-            )
-        return found
+        """Return what a program can do here that it should not, in sentences."""
+        if await in_thread(parent_group) is not None:
+            return []
+        return [
+            "no control group can be had: memory_mb bounds each process, and not all of them together; "
+            "files of memory, socket buffers and empty files are not counted"
+        ]
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Look whether bubblewrap works here.
@@ -79,16 +66,13 @@ class Bubblewrap:
             raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
         if spec.runtime is not None:
             raise SandboxError(f"runtime = {spec.runtime!r} is an OCI runtime; it needs backend = 'docker'")
-        for inside, here in spec.folders:
-            if not await anyio.Path(here).is_dir():
-                raise SandboxError(f"folders shows {here!r} at {inside!r}, and there is no such folder")
         if await in_thread(shutil.which, "bwrap") is None:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
         if (parent := await in_thread(parent_group)) is not None:
             await in_thread(remove_orphaned_groups, parent)
-        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", "--", "/bin/true"]
+        probe = [*_namespaces(), "--ro-bind", "/", "/", "--", "/bin/true"]
         done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
@@ -97,33 +81,38 @@ class Bubblewrap:
             )
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a new sandbox."""
-        await in_thread(packed_modules, True)  # which is kept
         parent = await in_thread(parent_group)
         group = None if parent is None else await in_thread(make_group, parent, spec.limits)
+        core = min(os.sched_getaffinity(0), key=_SANDBOXES_ON.__getitem__)
+        _SANDBOXES_ON[core] += 1
         try:
             command, env = await in_thread(_command, spec, core, group)
-            async with process_link(command, work=WORK, env=env, nproc=spec.limits.processes) as link:
-                yield link
+            async with (
+                process_link(command, env) as link,
+                LinkedSandbox(link, spec, env=env, nproc=spec.limits.processes).open() as sandbox,
+            ):
+                yield sandbox
         finally:
+            _SANDBOXES_ON[core] -= 1
             if group is not None:
                 with anyio.CancelScope(shield=True):
                     await in_thread(remove_group, group)
 
 
-def _command(spec: SandboxSpec, core: int | None, group: Path | None) -> tuple[list[str], dict[str, str]]:
+def _command(spec: SandboxSpec, core: int, group: Path | None) -> tuple[list[str], dict[str, str]]:
     python = _python()
     env = sandbox_environment(WORK, f"{python.parent}:{PATH}")
     uid = FIRST_UID + secrets.randbelow(USER_IDS) if os.geteuid() == 0 else None
     command = [
         *("/bin/sh", "-c", START, "sh", "" if group is None else str(group / "cgroup.procs")),
-        *_pinned(spec, core),
-        *_namespaces(network=spec.network),
+        *(("taskset", "-c", str(core)) if shutil.which("taskset") else ()),
+        *_namespaces(),
         *_file_system(spec, group),
         *("--chdir", WORK, "--"),
         str(python),
-        *init_arguments(own_python=True, uid=uid, counted=group is not None),
+        *init_arguments(uid=uid, counted=group is not None),
     ]
     return command, env
 
@@ -135,19 +124,9 @@ def _python() -> Path:
     return Path(VENV) / Path(os.path.normpath(sys.executable)).relative_to(os.path.normpath(sys.prefix))
 
 
-def _pinned(spec: SandboxSpec, core: int | None) -> Iterator[str]:
-    cores = sorted(os.sched_getaffinity(0))
-    count = max(1, round(spec.cpus))
-    if count < len(cores) and shutil.which("taskset"):
-        first = (core or 0) * count
-        yield from ("taskset", "-c", ",".join(str(cores[(first + i) % len(cores)]) for i in range(count)))
-
-
-def _namespaces(*, network: bool) -> list[str]:
+def _namespaces() -> list[str]:
     command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
-    command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
-    if not network:
-        command.append("--unshare-net")
+    command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL", "--unshare-net"]
     if os.geteuid() == 0:  # the first process becomes another user, and loses them
         return [*command, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     return [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
@@ -163,21 +142,13 @@ def _file_system(spec: SandboxSpec, group: Path | None) -> Iterator[str]:
     shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
     if not sys.base_prefix.startswith("/usr"):
         shown.append(sys.base_prefix)
-    if spec.network:
-        shown += ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/etc/ca-certificates"]
     for name in shown:
         yield from _folders_above(Path(name))
         yield from ("--ro-bind-try", name, name)
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
-    for inside, here in spec.folders:
-        yield from _folders_above(Path(inside))
-        yield from ("--ro-bind", here, inside)
-    yield from ("--proc", "/proc")
-    if group is None:
-        yield from _devices_without_memory()
-    else:
-        yield from ("--dev", "/dev")
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    if group is not None:
         yield from _folders_above(TOP)
         yield from ("--ro-bind", str(group), str(TOP))
     yield from ("--remount-ro", "/dev")
@@ -190,13 +161,3 @@ def _folders_above(path: Path) -> Iterator[str]:
     """Make the folders above a path, which bubblewrap would make with mode 0700, and root's, when root runs it."""
     for parent in reversed(path.parents[:-1]):
         yield from ("--perms", "0755", "--dir", str(parent))
-
-
-def _devices_without_memory() -> Iterator[str]:
-    """Return the usual devices but for /dev/zero, which gives shared memory that nothing here counts, and terminals."""
-    yield from ("--perms", "0755", "--tmpfs", "/dev")
-    for name in ("null", "full", "random", "urandom"):
-        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        yield from ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
-    yield from ("--symlink", "/proc/self/fd", "/dev/fd", "--perms", "0755", "--dir", "/dev/shm")  # noqa: S108

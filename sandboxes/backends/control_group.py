@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.backends.owner import is_dead, owner
+from agentrl.sandboxes.backends.leftovers import is_dead, owner
 from agentrl.sandboxes.seams import MB, Limits
 
 OWN_MEMORY_MB = 64
@@ -35,16 +36,12 @@ def parent_group() -> Path | None:
     if own is None:
         return None
     for folder in (TOP / own, *(TOP / own).parents):
-        try:
-            handed_on = (folder / "cgroup.subtree_control").read_text().split()
-        except OSError:
-            return None
-        if {"memory", "pids"} <= {*handed_on} and all(
-            os.access(path, os.W_OK) for path in (folder, folder / "cgroup.procs")
-        ):
-            return folder
-        if folder == TOP:
-            return None
+        with suppress(OSError):
+            handed_on = {*(folder / "cgroup.subtree_control").read_text().split()}
+            if {"memory", "pids"} <= handed_on and all(
+                os.access(one, os.W_OK) for one in (folder, folder / "cgroup.procs")
+            ):
+                return folder
     return None
 
 

@@ -1,32 +1,26 @@
 """Sandboxes of a hosted service, as a plug-in brings them: `start(spec)`, then `run`, `read`, `write` and `close`.
 
-    Sandbox ── frames ──► HostedLink ── run, read, write ──► the service's sandbox
-
-The link does what the first process does in a sandbox of agentrl's own. A reset closes the service's sandbox and starts another. A program
-cannot be talked to while it runs, so `trust = "apart"`, sessions and relays need another backend.
+A reset closes the service's sandbox and starts another. A program cannot be talked to while it runs, so `trust = "apart"`, sessions and
+relays need another backend.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
-from typing import Any, ClassVar, Protocol
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from typing import Any, Protocol
 
 import anyio
-from anyio.abc import TaskGroup
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.start_arguments import PATH, program_arguments, sandbox_environment
-from agentrl.sandboxes.inside.inbox import HEADER, frame
+from agentrl.sandboxes.process import REPORT_GRACE_S
+from agentrl.sandboxes.sandbox import ANSWER_TIMEOUT_S, Sandbox
 from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, SandboxSpec
 
-PACKED = "/tmp/agentrl-snapshot.tar"  # noqa: S108
 EMPTY = 'find "$0" /tmp -mindepth 1 -delete 2>/dev/null; mkdir -p "$0"'
 """Empties the user's folder, which is its argument."""
 
@@ -74,148 +68,93 @@ class HostedService(Protocol):
 class Hosted:
     """The backend on a service."""
 
-    isolates: ClassVar = dict.fromkeys(
-        ("files", "processes", "network", "memory", "cpu", "privileges", "system calls"), "as the service has it"
-    )
-
     def __init__(self, service: HostedService) -> None:
         self.name = service.name
         self._service = service
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Check what is asked for.
-
-        Raises:
-            SandboxError: A service shows no folder of this machine.
-        """
-        if spec.folders:
-            raise SandboxError(f"folders: {self.name} shows no folder of this machine; put them into the image")
+        """Do nothing: the service is asked for sandboxes alone."""
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[HostedLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a new sandbox of the service."""
-        link = HostedLink(self._service, spec, await self._service.start(spec))
+        sandbox = _Sandbox(spec, self._service, await self._service.start(spec))
         try:
-            async with background_tasks() as tasks:
-                link.tasks = tasks
-                yield link
+            yield sandbox
         finally:
-            with anyio.CancelScope(shield=True):
-                await link.sandbox.close()
+            with anyio.CancelScope(shield=True), suppress(SandboxError):
+                await sandbox.hosted.close()
 
 
-class HostedLink:
-    """Answers the frames of a `Sandbox` by a sandbox of a service."""
+class _Sandbox(Sandbox):
+    """Does what a sandbox's first process does, by a sandbox of a service, in the task that asks for it."""
 
-    work = WORK
-    nproc = None
-
-    def __init__(self, service: HostedService, spec: SandboxSpec, sandbox: HostedSandbox) -> None:
-        self.env = sandbox_environment(WORK, PATH)
-        self.sandbox = sandbox
-        self.tasks: TaskGroup
+    def __init__(self, spec: SandboxSpec, service: HostedService, hosted: HostedSandbox) -> None:
+        super().__init__(spec, env=sandbox_environment(WORK, PATH))
+        self.hosted = hosted
         self._service = service
-        self._spec = spec
-        self._runs: dict[int, anyio.CancelScope] = {}
-        self._turn = anyio.Lock()
-        self._said: deque[bytes | SandboxLostError] = deque([frame(b"r", 0, b"")])
-        self._changed = Condition()
 
-    async def send(self, data: bytes) -> None:
-        """Take frames, each of which is answered in a task of its own, in order."""
-        while data:
-            kind, number, length = HEADER.unpack_from(data)
-            payload, data = data[HEADER.size : HEADER.size + length], data[HEADER.size + length :]
-            if kind == b"K":
-                if number in self._runs:
-                    self._runs[number].cancel()
-            elif kind not in b"IE":
-                self._runs[number] = anyio.CancelScope()
-                self.tasks.start_soon(self._answer, kind, number, payload)
-
-    async def receive(self) -> bytes:
-        """Return some answers.
-
-        Raises:
-            SandboxLostError: The sandbox is gone.
-        """
-        await self._changed.wait_for(lambda: bool(self._said))
-        said = self._said.popleft()
-        if isinstance(said, SandboxLostError):
-            raise said
-        return said
-
-    async def _answer(self, kind: bytes, number: int, payload: bytes) -> None:
-        answer: bytes | SandboxLostError
-        with self._runs[number] as scope:
-            try:
-                async with self._turn:
-                    if kind == b"S":
-                        answer = await self._run(number, payload)
-                    else:
-                        answer = frame(b"a", number, await self._do(kind, payload))
-            except SandboxLostError as error:
-                answer = error
-            except SandboxError as error:
-                answer = frame(b"f", number, str(error).encode())
-        del self._runs[number]
-        if scope.cancelled_caught:
-            answer = _report(number, {"end_reason": "killed"})
-        self._said.append(answer)
-        self._changed.notify_all()
-
-    async def _do(self, kind: bytes, payload: bytes) -> bytes:
+    async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
+        self._check()
         head, _, data = payload.partition(b"\n")
+        request = json.loads(head) if head else {}
+        timeout_s = request["limits"]["timeout_s"] + REPORT_GRACE_S if kind == b"S" else ANSWER_TIMEOUT_S
+        try:
+            with anyio.fail_after(timeout_s):
+                if kind == b"S":
+                    await self._run(number, request, data)
+                else:
+                    self._dispatch(b"a", number, await self._do(kind, request, data))
+        except TimeoutError as error:
+            raise self._lose(f"{self._service.name} did not answer within {timeout_s:g} s") from error
+        except SandboxLostError as error:
+            raise self._lose(str(error)) from error
+        except SandboxError as error:
+            self._dispatch(b"f", number, str(error).encode())
+
+    async def _do(self, kind: bytes, request: dict[str, Any], data: bytes) -> bytes:
         if kind == b"W":
-            path, mode = json.loads(head)["path"], json.loads(head)["mode"]
-            await self.sandbox.write(_under_work(path), data)
-            if mode != 0o644:
-                await self._command("chmod", f"{mode:o}", _under_work(path))
+            await self.hosted.write(_under_work(request["path"]), data)
+            if request["mode"] != 0o644:
+                await self._command("chmod", f"{request['mode']:o}", _under_work(request["path"]))
         elif kind == b"R":
-            request = json.loads(head)
-            content = await self.sandbox.read(_under_work(request["path"]))
+            content = await self.hosted.read(_under_work(request["path"]))
             if len(content) > request["max_bytes"]:
                 raise SandboxError(f"{len(content)} bytes, more than max_bytes = {request['max_bytes']}")
             return content
-        elif kind == b"P":
-            await self._command("tar", "-cf", PACKED, "-C", WORK, ".")
-            return await self.sandbox.read(PACKED)
         elif kind == b"Z":
-            await self.sandbox.close()
-            self.sandbox = await self._service.start(self._spec)
+            await self.hosted.close()
+            self.hosted = await self._service.start(self.spec)
         else:
             await self._command("sh", "-c", EMPTY, WORK)
-            if kind == b"U":
-                await self.sandbox.write(PACKED, payload)
-                await self._command("tar", "-xf", PACKED, "-C", WORK)
         return b""
 
-    async def _run(self, number: int, payload: bytes) -> bytes:
-        head, _, data = payload.partition(b"\n")
-        request = json.loads(head)
+    async def _run(self, number: int, request: dict[str, Any], data: bytes) -> None:
         if request["interactive"]:
             raise SandboxLostError(
                 f"{self._service.name} runs programs to their end, and cannot talk to one; use docker"
             )
-        if (files := request["only_files"]) is not None:
+        if request["only_files"] is not None:
             await self._command("sh", "-c", EMPTY, WORK)
-            for path, length in files:
-                await self.sandbox.write(_under_work(path), data[:length])
-                data = data[length:]
+        for path, length in request["only_files"] or ():
+            await self.hosted.write(_under_work(path), data[:length])
+            data = data[length:]
         wanted = request["limits"]
-        limits = self._spec.limits.but(
+        limits = self.spec.limits.but(
             timeout_s=wanted["timeout_s"],
             cpu_s=wanted["cpu_s"],
             memory_mb=wanted["memory_bytes"] // MB,
             output_mb=wanted["output_bytes"] / MB,
         )
         argv = request.get("argv") or ["python3", *await in_thread(program_arguments, request)]
-        done = await self.sandbox.run(argv, stdin=data, env=request["env"], cwd=request["cwd"], limits=limits)
-        report = {name: value for name, value in asdict(done).items() if name not in ("stdout", "stderr")}
-        return frame(b"o", number, done.stdout) + frame(b"e", number, done.stderr) + _report(number, report)
+        done = await self.hosted.run(argv, stdin=data, env=request["env"], cwd=request["cwd"], limits=limits)
+        report = asdict(done)
+        for kind, name in ((b"o", "stdout"), (b"e", "stderr")):
+            self._dispatch(kind, number, report.pop(name))
+        self._dispatch(b"x", number, json.dumps(report).encode())
 
     async def _command(self, *argv: str) -> None:
-        done = await self.sandbox.run(argv, stdin=b"", env=self.env, cwd="/", limits=replace(self._spec.limits))
+        done = await self.hosted.run(argv, stdin=b"", env=self._env, cwd="/", limits=self.spec.limits)
         if not done.ok:
             raise SandboxError(
                 f"{argv[0]} failed in a sandbox of {self._service.name}: {done.stderr[-500:].decode(errors='replace')}"
@@ -224,7 +163,3 @@ class HostedLink:
 
 def _under_work(path: str) -> str:
     return path if path.startswith("/") else f"{WORK}/{path}"
-
-
-def _report(number: int, report: dict[str, Any]) -> bytes:
-    return frame(b"x", number, json.dumps({"duration_s": 0.0, **report}).encode())

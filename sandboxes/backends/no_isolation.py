@@ -9,13 +9,13 @@ import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import ClassVar
 
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
-from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules, sandbox_environment
+from agentrl.sandboxes.backends.process_link import process_link
+from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
+from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
 from agentrl.sandboxes.seams import SandboxSpec
 
 
@@ -23,28 +23,25 @@ class NoIsolation:
     """The backend that is none. A program can read, change and delete whatever you can, and reach the network."""
 
     name = "UNSAFE_no_isolation"
-    isolates: ClassVar = dict.fromkeys(("files", "processes", "network", "privileges"), "NOTHING") | {
-        "memory": "RLIMIT_DATA and RLIMIT_AS for each process",
-        "cpu": "CPU seconds by RLIMIT_CPU for each process",
-        "system calls": "agentrl's filter",
-    }
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Warn that nothing is isolated."""
         warnings.warn("`sandbox.backend` = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
 
     @asynccontextmanager
-    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a first process in a temporary folder."""
-        await in_thread(packed_modules, True)  # which is kept
         made = partial(tempfile.TemporaryDirectory, prefix="agentrl-sandbox-", ignore_cleanup_errors=True)
         folder = await in_thread(made)
         try:
             work = folder.name
-            command = [sys.executable, *init_arguments(own_python=True, counted=False, folders=[work])]
+            command = [sys.executable, *init_arguments(counted=False, folders=[work])]
             env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
-            async with process_link(command, work=work, env=env, nproc=None) as link:
-                yield link
+            async with (
+                process_link(command, env) as link,
+                LinkedSandbox(link, spec, env=env, work=work).open() as sandbox,
+            ):
+                yield sandbox
         finally:
             with anyio.CancelScope(shield=True):
                 await in_thread(folder.cleanup)

@@ -21,9 +21,6 @@ class ProcessLink:
     """A link over the standard streams of a process of this machine."""
 
     process: Process
-    work: str
-    env: Mapping[str, str]
-    nproc: int | None
 
     async def send(self, data: bytes) -> None:
         """Send all of it.
@@ -63,16 +60,12 @@ class ProcessLink:
 
 
 @asynccontextmanager
-async def process_link(
-    command: Sequence[str], *, work: str, env: Mapping[str, str], nproc: int | None
-) -> AsyncIterator[ProcessLink]:
+async def process_link(command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[ProcessLink]:
     """Start a first process, yield the link to it, and kill it at the end of the context.
 
     Args:
         command: What starts it: a program, then `init_arguments()`.
-        work: The user's folder.
-        env: The variables of the first process, and of programs in the sandbox.
-        nproc: The RLIMIT_NPROC of programs in the sandbox; None: none.
+        env: Its variables.
 
     Raises:
         SandboxError: It cannot be started.
@@ -82,7 +75,7 @@ async def process_link(
     except OSError as error:
         raise SandboxError(f"cannot start {command[0]}: {error}") from error
     try:
-        yield ProcessLink(process, work, env, nproc)
+        yield ProcessLink(process)
     finally:
         with anyio.move_on_after(END_TIMEOUT_S, shield=True):
             kill_process(process)

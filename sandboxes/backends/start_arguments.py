@@ -1,18 +1,16 @@
-"""What a sandbox is started with: its settings, the modules of `inside/`, for a Python that need not have agentrl, and its variables."""
+"""What a sandbox is started with: its settings, the modules of `inside/`, for a Python that has no agentrl, and its variables."""
 
 from __future__ import annotations
 
 import base64
 import importlib.resources
 import json
-import marshal
 import zlib
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from agentrl.sandboxes.backends.syscall_filter import compile_filter
-from agentrl.sandboxes.inside.modules import marshalled
 from agentrl.sandboxes.seams import WORK
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -21,44 +19,29 @@ FOLDERS = (WORK, "/tmp", "/dev/shm")  # noqa: S108
 """The writable folders, which are in memory."""
 EMPTIED = (*FOLDERS, "/dev/mqueue", "/var/tmp", "/run")  # noqa: S108
 """The folders that a reset empties where programs may write to them: a backend may make more than it is asked for."""
-LONGEST_ARGUMENT = 100_000
-"""Linux takes 128 KB."""
 
 
-def init_arguments(
-    *,
-    own_python: bool,
-    uid: int | None = None,
-    counted: bool = True,
-    folders: Sequence[str] = EMPTIED,
-) -> list[str]:
+def init_arguments(*, uid: int | None = None, counted: bool = True, folders: Sequence[str] = EMPTIED) -> list[str]:
     """Return the arguments of `python3` that make it the first process of a sandbox.
 
     Args:
-        own_python: Whether it is the Python of this process.
         uid: The user that it becomes, where it is started as root.
-        counted: Whether there is a control group; without one, what it alone can count is refused.
+        counted: Whether there is a control group; without one, limits of each process bound its address space too.
         folders: Those that a reset empties, the user's own first.
     """
-    config = {
-        "work": folders[0],
-        "folders": folders,
-        "uid": uid,
-        "counted": counted,
-        "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
-    }
-    return _arguments(config, own_python)
+    seccomp = base64.b64encode(compile_filter()).decode()
+    return _arguments({"work": folders[0], "folders": folders, "uid": uid, "counted": counted, "filter": seccomp})
 
 
 def program_arguments(request: dict[str, Any]) -> list[str]:
     """Return the arguments of `python3` that make it run one program, as `Sandbox.run_python` asks for it."""
-    return _arguments({"program": {name: request.get(name) for name in ("script", "code", "args")}}, own_python=False)
+    return _arguments({"program": {name: request.get(name) for name in ("script", "code", "args")}})
 
 
-def _arguments(config: dict[str, Any], own_python: bool) -> list[str]:
-    packed = packed_modules(own_python)
-    parts = [packed[start : start + LONGEST_ARGUMENT] for start in range(0, len(packed), LONGEST_ARGUMENT)]
-    return ["-I", "-c", _sources()["agentrl.sandboxes.inside.modules"], json.dumps(config), *parts]
+def _arguments(config: dict[str, Any]) -> list[str]:
+    sources = _sources()
+    packed = base64.b64encode(zlib.compress(json.dumps(sources).encode())).decode()
+    return ["-I", "-c", sources["agentrl.sandboxes.inside.modules"], json.dumps(config), packed]
 
 
 def sandbox_environment(work: str, path: str) -> dict[str, str]:
@@ -69,28 +52,13 @@ def sandbox_environment(work: str, path: str) -> dict[str, str]:
         path: Where programs are looked for.
     """
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {
-        "PATH": path,
-        "HOME": work,
-        "USER": "nobody",
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        **one_thread,
-    }
-
-
-@cache
-def packed_modules(own_python: bool) -> str:
-    """Return all modules of `inside/`, as `inside.modules.unpack` reads them."""
-    if own_python:
-        form, data = "compiled", marshal.dumps(marshalled(_sources()))
-    else:
-        form, data = "sources", json.dumps(_sources()).encode()
-    return f"{form}:{base64.b64encode(zlib.compress(data)).decode()}"
+    own = {"PATH": path, "HOME": work, "USER": "nobody", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    return own | one_thread
 
 
 @cache
 def _sources() -> dict[str, str]:
+    """Return all modules of `inside/`, by dotted name."""
     files = importlib.resources.files("agentrl.sandboxes.inside").iterdir()
     names = {f"agentrl.sandboxes.inside.{file.name.removesuffix('.py')}": file for file in files}
     return {name: file.read_text() for name, file in names.items() if file.name.endswith(".py")}

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Tolerance, check_fields
@@ -22,6 +22,7 @@ MAX_NUMBER_CHARACTERS = 400
 """A longer word is compared as text."""
 
 
+@runtime_checkable
 class Compare(Protocol):
     """A comparison: a `Comparison`, or a function of your own, which is trusted code and is called in a thread."""
 

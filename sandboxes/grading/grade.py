@@ -12,26 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import anyio
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes.checked_fields import AboveZero, check_argument
-from agentrl.sandboxes.grading.bench import Bench
-from agentrl.sandboxes.grading.gradable import check_gradable, needs_second_sandbox, test_name
-from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, EARLIER_FAILED
-from agentrl.sandboxes.grading.tests import (
-    PYTHON,
-    Checker,
-    IOTest,
-    Language,
-    Test,
-    TestFile,
-    changed_limits,
-    wall_clock_s,
+from agentrl.sandboxes.checked_fields import AboveZero, check_argument, shown
+from agentrl.sandboxes.grading.code_run import run_code
+from agentrl.sandboxes.grading.partial_credit import (
+    Baseline,
+    do_nothing_programs,
+    earnable,
+    least_shares,
+    partial_credit,
+    tests_digest,
 )
-from agentrl.sandboxes.grading.trust import trust_of
-from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
+from agentrl.sandboxes.grading.program_runs import Bench, build, run_call, run_io, wall_clock_s
+from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test, TestFile
+from agentrl.sandboxes.grading.trust import Trust, trust_of
+from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Status, TestResult, Verdict
+from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits
 
@@ -55,6 +56,7 @@ async def grade(
     language: Language = PYTHON,
     limits: Limits | None = None,
     fail_fast: bool = False,
+    partial: bool | Baseline = False,
     deadline_s: float | None = None,
 ) -> Verdict:
     """Run a program against its tests in sandboxes of `pool`.
@@ -63,6 +65,9 @@ async def grade(
     program's CPU seconds, so that neither waiting for a sandbox nor a busy machine costs a program its verdict.
     With `fail_fast`, tests after the first that fails are not run.
 
+    With `partial`, the verdict has a `fraction`. Its baseline is that of a vetted task; where it is True, what programs that do
+    nothing pass is measured first, once for the same tests in the same pool, and is no part of `deadline_s`.
+
     `deadline_s` bounds the whole verdict in seconds of wall-clock time, but for waiting for a sandbox: builds, programs, test code,
     comparisons and checkers. When it is over, the test that runs has exceeded its time limit, or is a checker error if the
     program was not what was waited for, and later tests are not run. Default: `default_deadline_s`.
@@ -70,68 +75,124 @@ async def grade(
     Whatever the program does is a result.
 
     Raises:
-        ConfigError: Tests that make no sense.
+        ConfigError: Tests that make no sense, both `partial` and `fail_fast`, or nothing that a partial verdict leaves to earn.
         SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
     """
+    check_argument("source", source, str)
     check_argument("pool", pool, SandboxPool)
-    if isinstance(language, str):
-        raise ConfigError(f"language = {language!r} is text; use PYTHON, CPP or a Language(file=..., run=(...))")
     check_argument("language", language, Language)
     check_argument("limits", limits, Limits | None)
     check_argument("fail_fast", fail_fast, bool)
     check_argument("deadline_s", deadline_s, AboveZero | None)
     limits = limits or pool.spec.limits
-    check_gradable(source, tests, language, limits, pool.spec.limits)
-    tests = [replace(test, name=test_name(test, index)) for index, test in enumerate(tests)]
+    _check_tests(tests, language, limits, pool.spec.limits)
+    baseline: Baseline | None = None
+    if partial is not False:
+        if fail_fast:
+            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
+        baseline = await measured_baseline(tests, pool, limits) if partial is True else partial
+        if not earnable(baseline):
+            raise ConfigError(
+                "a program that does nothing passes all tests of this task, so that no partial reward can be earned; mend its "
+                "tests or leave it out (`agentrl vet` finds such tasks)"
+            )
+    named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
+    bench = Bench(source, language, limits, fail_fast)
+    verdict = await _run_tests(bench, named, pool, deadline_s or default_deadline_s(tests, language, limits))
+    return verdict if baseline is None else replace(verdict, fraction=partial_credit(verdict.results, baseline))
+
+
+async def measured_baseline(tests: Sequence[Test], pool: SandboxPool, limits: Limits) -> Baseline:
+    """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
+    key = await in_thread(tests_digest, tests, limits)
+    async with pool.measuring[key]:
+        if key not in pool.baselines:
+            programs = do_nothing_programs(tests).values()
+            verdicts = [await grade(source, tests, pool=pool, limits=limits) for source in programs]
+            pool.baselines[key] = least_shares([verdict.results for verdict in verdicts], len(tests))
+    baseline: Baseline = pool.baselines[key]
+    return baseline
+
+
+async def _run_tests(bench: Bench, tests: Sequence[Test], pool: SandboxPool, left_s: float) -> Verdict:
     trusts = [trust_of(test) for test in tests]
     results: list[TestResult] = []
+    build_output, losses, index = "", 0, 0
+    rest: tuple[Status, str] | None = None
+    """What becomes of the tests from `index` on, where they are not to run."""
 
-    def note(index: int, found: Sequence[TestResult]) -> bool:
-        """Add results of a test; whether the tests after it are still to be run."""
+    def note(found: Sequence[TestResult]) -> None:
+        """Add the results of one test."""
+        nonlocal index, losses, rest
         results.extend(replace(result, test_index=index, trust=trusts[index]) for result in found)
-        return not (fail_fast and any(not result.passed for result in found))
+        index, losses = index + 1, 0
+        if bench.fail_fast and any(not result.passed for result in found):
+            rest = Status.NOT_RUN, EARLIER_FAILED
 
-    def note_rest(index: int, status: Status, message: str) -> Verdict:
-        """Add one result for each test from `index` on."""
-        for later in range(index, len(tests)):
-            note(later, [TestResult(name=tests[later].name, status=status, message=message)])
-        return Verdict(results=tuple(results), build_output=build_output)
-
-    build_output = ""
-    left_s = deadline_s or default_deadline_s(tests, language, limits)
-    index = losses = 0
-    goes_on = True
-    while index < len(tests) and goes_on:
-        if left_s <= 0:
-            return note_rest(index, Status.NOT_RUN, DEADLINE_OVER)
-        several = any(needs_second_sandbox(*one) for one in zip(tests[index:], trusts[index:], strict=True))
+    while index < len(tests) and rest is None:
+        several = any(map(_needs_second_sandbox, tests[index:], trusts[index:]))
         async with pool.take(2 if several else 1) as sandboxes:
             started = anyio.current_time()
-            bench = Bench(source, language, limits, sandboxes, deadline=started + left_s, fail_fast=fail_fast)
+            bench.sandboxes, bench.deadline = sandboxes, started + left_s
             try:
-                with anyio.move_on_after(left_s + GRACE_S) as bound:
-                    build_output = await bench.build()
-                    if bench.build_failed:
-                        return note_rest(index, Status.BUILD_ERROR, build_output)
-                    while index < len(tests) and goes_on and not bench.over:
-                        async with bench.runs_together(tests[index:]) as runs:
-                            for run in runs:
-                                goes_on = note(index, await bench.run(tests[index], trusts[index], run))
-                                index, losses = index + 1, 0
-                                if bench.over or not goes_on:
-                                    break
-                if bound.cancelled_caught:
-                    raise SandboxError(f"the sandbox did not end the program within {GRACE_S:g} s of the deadline")
-            except SandboxError as error:
-                # The sandbox is gone, or so full that not even the program can be written to it.
+                with anyio.fail_after(left_s + GRACE_S):
+                    built, build_output = await build(bench)
+                    if not built:
+                        rest = Status.BUILD_ERROR, build_output
+                    while index < len(tests) and rest is None and not bench.over:
+                        note(await _run_test(bench, tests[index], trusts[index]))
+            except (SandboxError, TimeoutError) as error:
+                # The sandbox is gone, or so full that not even the program can be written to it, or does not end the program.
                 losses += 1
                 if losses == ATTEMPTS or bench.over:
-                    ours = bound.cancelled_caught or (len(sandboxes) == 2 and sandboxes[1].lost)
+                    ours = isinstance(error, TimeoutError) or (several and sandboxes[1].lost)
+                    message = str(error) or f"the sandbox did not end the program within {GRACE_S:g} s of the deadline"
                     status = Status.CHECKER_ERROR if ours else Status.CRASHED
-                    goes_on = note(index, [TestResult(name=tests[index].name, status=status, message=str(error))])
-                    index, losses = index + 1, 0
+                    note([TestResult(name=tests[index].name, status=status, message=message)])
             left_s -= anyio.current_time() - started
-    return note_rest(index, Status.NOT_RUN, EARLIER_FAILED)
+        if left_s <= 0:
+            rest = rest or (Status.NOT_RUN, DEADLINE_OVER)
+    while index < len(tests):
+        status, message = rest or (Status.NOT_RUN, EARLIER_FAILED)
+        note([TestResult(name=tests[index].name, status=status, message=message)])
+    return Verdict(results=tuple(results), build_output=build_output)
+
+
+async def _run_test(bench: Bench, test: Test, trust: Trust) -> list[TestResult]:
+    if isinstance(test, IOTest):
+        return [await run_io(bench, test)]
+    if isinstance(test, CallTest):
+        return [await run_call(bench, test)]
+    return await run_code(bench, test, trust)
+
+
+def _needs_second_sandbox(test: Test, trust: Trust) -> bool:
+    """Return whether a test takes a sandbox beside the program's: for test code that runs apart, or for a checker."""
+    return trust is Trust.APART or (isinstance(test, IOTest) and isinstance(test.compare, Checker))
+
+
+def _name(test: Test, index: int) -> str:
+    return test.name or f"test {index + 1}"
+
+
+def _check_tests(tests: Sequence[Test], language: Language, limits: Limits, sandbox_limits: Limits) -> None:
+    check_argument("tests", tests, Sequence[Any])
+    if not tests:
+        raise ConfigError("tests is an empty list: there is nothing to grade by")
+    for index, test in enumerate(tests):
+        if not isinstance(test, Test):
+            raise ConfigError(
+                f"tests[{index}] = {shown(test)} must be an IOTest, CallTest, AssertTest or TestFile; load_tests makes them of "
+                "those in a task"
+            )
+        test.limits_of(limits).check_within(sandbox_limits)
+        if language.build and not isinstance(test, IOTest):
+            raise ConfigError(f"a {type(test).__name__} calls Python functions; grade other languages by IOTest")
+        if isinstance(test, CallTest):
+            try:
+                encode([list(test.args), test.kwargs, test.expected])
+            except NotPlainError as error:
+                raise ConfigError(f"{_name(test, index)}, a CallTest of {test.function}, holds {error}") from None
 
 
 def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits) -> float:
@@ -140,12 +201,8 @@ def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits
     What they take if each of them is as slow as it may be, with all its sleeping, and at most MAX_DEADLINE_S, or the time limit of
     the slowest test where that is more.
     """
+    walls_s = [wall_clock_s(test.limits_of(limits)) for test in tests]
+    counts = [FILE_TESTS if isinstance(test, TestFile) else 1 for test in tests]
     total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
-    longest = 0.0
-    for test in tests:
-        wall_s = wall_clock_s(changed_limits(limits, test.limits))
-        longest = max(longest, wall_s)
-        total += wall_s * (FILE_TESTS if isinstance(test, TestFile) else 1)
-        if isinstance(test, IOTest) and isinstance(test.compare, Checker):
-            total += (test.compare.limits or limits).timeout_s
-    return min(total, max(MAX_DEADLINE_S, longest + OVERHEAD_S))
+    total += sum(wall_s * count for wall_s, count in zip(walls_s, counts, strict=True))
+    return min(total, max(MAX_DEADLINE_S, max(walls_s) + OVERHEAD_S))

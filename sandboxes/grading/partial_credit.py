@@ -8,22 +8,14 @@ no program earns more by making more of them.
 
 from __future__ import annotations
 
-import builtins
 import hashlib
-import keyword
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from agentrl.concurrency.threads import in_thread
-from agentrl.errors import ConfigError
-from agentrl.sandboxes.checked_fields import check_argument
-from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.tests import CPP, PYTHON, AssertTest, CallTest, IOTest, Language, Test, TestFile
-from agentrl.sandboxes.grading.verdict import TestResult, Verdict
-from agentrl.sandboxes.pool import SandboxPool
-from agentrl.sandboxes.seams import Limits
+from agentrl.sandboxes.grading.code_reading import names_of_program
+from agentrl.sandboxes.grading.tests import CallTest, IOTest, Test
+from agentrl.sandboxes.grading.verdict import TestResult
 
 Baseline = Sequence[Mapping[str, float]]
 """What programs that do nothing pass of each test: the share of its runs, by the name of the function; `[{"test 1": 1.0}, ...]`."""
@@ -37,41 +29,35 @@ def _stub(*args, **kwargs):
 """
 
 
-def do_nothing_programs(tests: Sequence[Test], language: Language = PYTHON) -> dict[str, str]:
+def do_nothing_programs(tests: Sequence[Test]) -> dict[str, str]:
     """Return the programs that count as doing nothing for `tests`, by name.
 
-    The empty program; and in Python, for tests that call, every name that they want as a function that returns None, or that
-    raises NotImplementedError.
+    The empty program; and for tests that call, every name that they want as a function that returns None, or that raises
+    NotImplementedError. They are in Python whatever the language of the task: what they print is nothing.
     """
-    programs = {"empty": "int main() {}\n" if language == CPP else ""}
-    if language == PYTHON and not all(isinstance(test, IOTest) for test in tests):
+    programs = {"empty": ""}
+    if not all(isinstance(test, IOTest) for test in tests):
         programs["stubs"] = stubs(tests, "return None")
         programs["stubs that raise"] = stubs(tests, "raise NotImplementedError")
     return programs
 
 
 def stubs(tests: Sequence[Test], body: str) -> str:
-    """Return a program with every name that tests may want: LIMIT is None, Stack a class, push a function with this body."""
-    names = sorted({name for test in tests for name in _wanted(test)} - {*dir(builtins), *keyword.kwlist})
-    lines = [
-        f"{name} = None"
-        if name[1:].isupper()
-        else f"class {name}(_Stub): pass"
-        if name[0].isupper()
-        else f"{name} = _stub"
-        for name in names
-    ]
+    """Return a program with every name that tests want: LIMIT is None, Stack a class, push a function with this body."""
+    lines = []
+    for name in sorted({name for test in tests for name in _wanted(test)}):
+        if name[1:].isupper():
+            lines.append(f"{name} = None")
+        else:
+            lines.append(f"class {name}(_Stub): pass" if name[0].isupper() else f"{name} = _stub")
     return "\n".join([_STUBS.format(body=body), *lines, ""])
 
 
 def _wanted(test: Test) -> set[str]:
-    """Return the names that a test may want of a program; of code, every word but the modules that it imports."""
-    match test:
-        case CallTest(function=name) | AssertTest(entry_point=str(name)):
-            return {re.split(r"\W", name)[0]}
-        case AssertTest(code=code) | TestFile(code=code):
-            return {*re.findall(r"\b[A-Za-z]\w*", code)} - {*re.findall(r"^import (\w+)", code, re.MULTILINE)}
-    return set()
+    """Return the names that a test wants of a program."""
+    if isinstance(test, CallTest):
+        return {re.split(r"\W", test.function)[0]}
+    return set() if isinstance(test, IOTest) else {*names_of_program(test).values()}
 
 
 def partial_credit(results: Sequence[TestResult], baseline: Baseline) -> float:
@@ -101,58 +87,16 @@ def _shares(results: Sequence[TestResult], count: int) -> list[dict[str, float]]
     return [{name: sum(passed) / len(passed) for name, passed in test.items()} for test in runs]
 
 
-async def grade_partial(
-    source: str,
-    tests: Sequence[Test],
-    *,
-    pool: SandboxPool,
-    language: Language = PYTHON,
-    limits: Limits | None = None,
-    deadline_s: float | None = None,
-    baseline: Baseline | None = None,
-) -> Verdict:
-    """Run a program against all its tests, as `grade` does, for a verdict that has a `fraction`.
-
-    `baseline` is that of a vetted task. Without it, what programs that do nothing pass is measured first, once for the same tests
-    in the same pool, and is no part of `deadline_s`.
-
-    Raises:
-        ConfigError: The tests make no sense, or programs that do nothing pass all of them.
-        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
-    """
-    if baseline is None:
-        baseline = await measured_baseline(tests, pool=pool, language=language, limits=limits)
-    if not earnable(baseline):
-        raise ConfigError(
-            "a program that does nothing passes all tests of this task, so that no partial reward can be earned; mend its tests "
-            "or leave it out (`agentrl vet` finds such tasks)"
-        )
-    verdict = await grade(source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s)
-    return replace(verdict, fraction=partial_credit(verdict.results, baseline))
+def least_shares(runs: Sequence[Sequence[TestResult]], count: int) -> Baseline:
+    """Return the baseline of `count` tests from the results of programs that do nothing: of each function the most that one passes."""
+    of_programs = [_shares(results, count) for results in runs]
+    return [
+        {name: max(run.get(name, 0.0) for run in of_test) for name in max(of_test, key=len)}
+        for of_test in zip(*of_programs, strict=True)
+    ]
 
 
-async def measured_baseline(
-    tests: Sequence[Test], *, pool: SandboxPool, language: Language = PYTHON, limits: Limits | None = None
-) -> Baseline:
-    """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
-    check_argument("pool", pool, SandboxPool)
-    check_argument("tests", tests, Sequence[Test])
-
-    key = await in_thread(_digest, list(tests), language, limits)
-    async with pool.measuring[key]:
-        if key not in pool.baselines:
-            runs = []
-            for source in do_nothing_programs(tests, language).values():
-                verdict = await grade(source, tests, pool=pool, language=language, limits=limits)
-                runs.append(_shares(verdict.results, len(tests)))
-            pool.baselines[key] = [
-                {name: max(run.get(name, 0.0) for run in of_test) for name in max(of_test, key=len)}
-                for of_test in zip(*runs, strict=True)
-            ]
-    baseline: Baseline = pool.baselines[key]
-    return baseline
-
-
-def _digest(*content: object) -> bytes:
+def tests_digest(*content: object) -> bytes:
+    """Return a name for the content of tests and of what they are run with."""
     # The repr of these dataclasses holds all of their content, and is the same for the same content.
     return hashlib.sha256(repr(content).encode(errors="surrogatepass")).digest()

@@ -9,17 +9,19 @@ import pickle
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Values, check_argument, shown
-from agentrl.sandboxes.grading.comparison import Comparison
+from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.tests import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
 T = TypeVar("T", bound=Values)
 Row = Mapping[str, Any]
 KINDS: Mapping[str, type[Test]] = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
+COMPARISON = Comparison()
+COMPARES = ("exact", "tolerance", "nan_equal")
+"""Fields of an `io` test that are those of its Comparison."""
 
 
 def load_tests(content: Any, name: str = "tests") -> list[Test]:
@@ -41,7 +43,7 @@ def load_tests(content: Any, name: str = "tests") -> list[Test]:
         ConfigError: Something is wrong with it; it says what.
     """
     if isinstance(content, Mapping) and "kind" not in content:
-        return paired_tests(content, name, content.get("fn_name") or None)
+        return paired_tests(content, name)
     check_argument(name, content, Sequence[Any])
     return [_load_test(f"{name}[{index}]", test) for index, test in enumerate(content)]
 
@@ -50,30 +52,21 @@ def _load_test(where: str, content: Row) -> Test:
     if not isinstance(content, Mapping) or str(content.get("kind")) not in KINDS:
         raise ConfigError(f"{where} = {shown(content)} must be an object with a kind: one of {', '.join(KINDS)}")
     kind = KINDS[str(content["kind"])]
-    # A table of tests has null where a test has no such field; None is expected where somebody says so.
-    keeps = {"expected"} if kind is CallTest else set[str]()
-    test = {key: value for key, value in content.items() if key != "kind" and (value is not None or key in keeps)}
-    if kind is IOTest:
-        return _load_io_test(where, test)
-    if isinstance(test.get("candidate_names"), list):
-        test["candidate_names"] = tuple(test["candidate_names"])
-    made = _made(where, kind, test)
-    if kind is CallTest and "expected" not in test:
-        raise ConfigError(f"{where} has no field 'expected', which it needs; it is null where None is expected")
-    return made
-
-
-def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
-    checker = test.pop("checker", None)
-    given = {key: test.pop(key) for key in ("exact", "tolerance", "nan_equal") if key in test}
-    if checker is not None and any(given.values()):
-        raise ConfigError(f"{where} has a checker and {min(given)}, which are ways to compare; leave one of them")
-    if checker is None and "stdout" not in test:
+    if kind is IOTest and content.get("stdout") is None and content.get("checker") is None:
         raise ConfigError(
             f"{where} has no field 'stdout', which it needs without a checker; '' where nothing is printed"
         )
-    compare = comparison(where, **given) if checker is None else _made(where, Checker, {"source": checker})
-    return _made(where, IOTest, {"compare": compare, **test})
+    if kind is CallTest and "expected" not in content:
+        raise ConfigError(f"{where} has no field 'expected', which it needs; it is null where None is expected")
+    # A table of tests has null where a test has no such field.
+    test = {key: value for key, value in content.items() if key != "kind" and value is not None}
+    if kind is IOTest:
+        checker, compare = test.pop("checker", None), {key: test.pop(key) for key in COMPARES if key in test}
+        if checker is not None and any(compare.values()):
+            raise ConfigError(f"{where} has a checker and {min(compare)}, which are ways to compare; leave one of them")
+        made = comparison(where, **compare) if checker is None else _made(where, Checker, {"source": checker})
+        test = {"compare": made, **test}
+    return _made(where, kind, test)
 
 
 def comparison(where: str, tolerance: Any = 0.0, **given: Any) -> Comparison:
@@ -89,16 +82,13 @@ def comparison(where: str, tolerance: Any = 0.0, **given: Any) -> Comparison:
 def _made(where: str, kind: type[T], given: Row) -> T:
     try:
         return kind(**given)
-    except TypeError as error:
-        names = ", ".join(field.name for field in fields(kind)).replace(
-            "compare", "exact, tolerance, nan_equal, checker"
-        )
-        raise ConfigError(f"{where}: {error}; it may have {names}") from None
-    except ConfigError as error:
+    except (TypeError, ConfigError) as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def paired_tests(content: Any, name: str, function: str | None = None, compare: Any = None) -> list[Test]:
+def paired_tests(
+    content: Any, name: str, function: str | None = None, compare: Compare | Checker = COMPARISON
+) -> list[Test]:
     """Return the tests of inputs and outputs: {"inputs": [...], "outputs": [...]}, the same with "input", or [{"input", "output"}, ...].
 
     Raises:
@@ -106,6 +96,7 @@ def paired_tests(content: Any, name: str, function: str | None = None, compare: 
     """
     try:
         if isinstance(content, Mapping):
+            function = function or content.get("fn_name") or None
             sides = [content[f"{side}s" if f"{side}s" in content else side] for side in ("input", "output")]
         else:
             sides = [[one[side] for one in content] for side in ("input", "output")]
@@ -115,12 +106,10 @@ def paired_tests(content: Any, name: str, function: str | None = None, compare: 
     return [_pair(f"{name}[{index}]", pair, function, compare) for index, pair in enumerate(pairs)]
 
 
-def _pair(where: str, pair: tuple[Any, Any], function: str | None, compare: Any) -> Test:
+def _pair(where: str, pair: tuple[Any, Any], function: str | None, compare: Compare | Checker) -> Test:
     given, expected = pair
     if function is None:
-        return _made(
-            where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare or Comparison()}
-        )
+        return _made(where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare})
     call = {"function": function, "args": given, "expected": expected, "wrapped": not isinstance(given, str)}
     if isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
         args = [read_json(line, where) for line in given.split("\n") if line.strip()]

@@ -15,9 +15,9 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.comparison import Comparison
+from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.partial_credit import Baseline
-from agentrl.sandboxes.grading.task_tests import Row, comparison, load_tests, paired_tests, read_json
+from agentrl.sandboxes.grading.task_tests import COMPARISON, Row, comparison, load_tests, paired_tests, read_json
 from agentrl.sandboxes.grading.tests import (
     CPP,
     JAVA,
@@ -125,19 +125,19 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         raise ConfigError(
             f"no tests: a task has one of {', '.join(_FORMS)}; this one has {', '.join(sorted(task)[:8]) or 'nothing'}"
         )
-    named, partial, baseline = task.get("language", "python"), task.get("partial", False), task.get("baseline")
+    partial, baseline = task.get("partial", False), task.get("baseline")
     check_argument("partial", partial, bool)
     check_argument("baseline", baseline, Sequence[Mapping[str, float]] | None)
-    language = LANGUAGES.get(str(named).lower())
+    language = LANGUAGES.get(str(task.get("language", "python")).lower())
     if language is None and form is _own:  # in other forms the field may say something else
-        raise ConfigError(f"language = {shown(named)} must be one of {', '.join(LANGUAGES)}")
-    limits, tolerance = _limits(task), task.get("tolerance")
+        raise ConfigError(f"language = {shown(task['language'])} must be one of {', '.join(LANGUAGES)}")
     language = language or PYTHON
     loaded = form({**task, "language": language}, task_name(task, index))
     if baseline is not None and len(baseline) != len(loaded.tests):
         raise ConfigError(
             f"baseline is of {len(baseline)} tests, and there are {len(loaded.tests)}; vet the task again"
         )
+    limits, tolerance = _limits(task), task.get("tolerance")
     return replace(
         loaded,
         reference=loaded.reference or next((_text(task, key) for key in REFERENCES if key in task), None),
@@ -157,29 +157,30 @@ def task_name(task: Row, index: int) -> str:
 
 def _limits(task: Row) -> Row:
     """Return the limits of a task's tests: its own `limits`, and before those the ones of the contest that a row is of."""
-    own, limits = task.get("limits", {}), dict[str, float]()
+    own: Row = task.get("limits", {})
     check_argument("limits", own, Mapping[str, Any])
     check_limits(own)
-    match task.get("time_limit"):
-        case {"seconds": seconds, "nanos": nanos}:
-            limits["timeout_s"] = seconds + nanos / 1e9
-        case int() | float() as seconds:
-            limits["timeout_s"] = seconds
-    if isinstance(memory_mb := task.get("memory_limit"), int | float):  # more than a sandbox has would be refused
+    if "tests" in task:
+        return own
+    seconds, memory_mb = task.get("time_limit"), task.get("memory_limit")
+    if isinstance(seconds, Mapping):
+        seconds = seconds["seconds"] + seconds["nanos"] / 1e9
+    limits: dict[str, float] = {}
+    if isinstance(seconds, int | float) and seconds > 0:
+        limits["timeout_s"] = seconds
+    if isinstance(memory_mb, int | float) and memory_mb >= 1:  # more than a sandbox has would be refused
         limits["memory_mb"] = min(int(memory_mb), Limits().memory_mb)
-    return {**({} if "tests" in task else limits), **own}
+    return {**limits, **own}
 
 
 def _with_defaults(test: Test, limits: Row, tolerance: Any) -> Test:
     """Return a test with the limits and the tolerance of its task where it has none of its own."""
-    changes: dict[str, Any] = {}
-    if limits and not isinstance(test.limits, Limits):
-        changes["limits"] = {**limits, **(test.limits or {})}
+    changes: dict[str, Any] = {"limits": {**limits, **(test.limits or {})}} if limits else {}
     if tolerance is not None and isinstance(test, IOTest) and test.compare == Comparison():
         changes["compare"] = comparison("the task", tolerance)
     if tolerance is not None and isinstance(test, CallTest) and test.tolerance is None:
         changes["tolerance"] = tolerance
-    return replace(test, **changes) if changes else test
+    return replace(test, **changes)
 
 
 def _own(task: Row, name: str) -> CodeTask:
@@ -191,7 +192,7 @@ def _humaneval(task: Row, name: str) -> CodeTask:
     prompt = _text(task, "prompt")
     prelude = f"{prompt.rstrip()}\n    pass\n"  # the beginning of a function, of which a comment may be all
     test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prelude)
-    reference = prompt + _text(task, "canonical_solution") if "canonical_solution" in task else None
+    reference = prompt + task["canonical_solution"] if "canonical_solution" in task else None
     asked = f"Write this Python program to its end.\n\n```python\n{prompt.rstrip()}\n```"
     return CodeTask(name=name, prompt=asked, tests=(test,), reference=reference)
 
@@ -201,11 +202,9 @@ def _mbpp(task: Row, name: str) -> CodeTask:
     assertions = [*_texts(task, "test_list"), *_texts(task, "challenge_test_list")]
     # A builtin's name, such as `sum`, is the program's where the reference defines it.
     own = sorted({*re.findall(r"^(?:def|class) (\w+)", _text(task, "code", ""), re.MULTILINE)} & {*dir(builtins)})
+    used = [tuple(one for one in own if re.search(rf"\b{one}\b", code)) for code in assertions]
     tests = tuple(
-        AssertTest(
-            code=code, prelude=prelude, candidate_names=tuple(name for name in own if re.search(rf"\b{name}\b", code))
-        )
-        for code in assertions
+        map(lambda code, names: AssertTest(code=code, prelude=prelude, candidate_names=names), assertions, used)
     )
     asked = _text(task, "text", "") or _text(task, "prompt", "")  # as MBPP's sanitized tasks have it
     if not asked or not tests:
@@ -216,43 +215,37 @@ def _mbpp(task: Row, name: str) -> CodeTask:
 
 
 def _apps(task: Row, name: str) -> CodeTask:
-    tests = load_tests(read_json(task["input_output"], "input_output"), "input_output")
-    solutions = _texts({**task, "solutions": read_json(task.get("solutions", []), "solutions")}, "solutions")
-    keys = ("question", "question_content")
-    return _row(task, name, keys, [], tests, reference=next(iter(solutions), None), prelude=PRELUDE)
+    solutions = _texts({"solutions": read_json(task.get("solutions", []), "solutions")}, "solutions")
+    parts, reference = ("question", "question_content"), next(iter(solutions), None)
+    return _row(task, name, parts, [], _pairs(task, "input_output"), reference=reference, prelude=PRELUDE)
 
 
 def _livecodebench(task: Row, name: str) -> CodeTask:
     metadata = read_json(task.get("metadata", {}), "metadata")
     check_argument("metadata", metadata, Mapping[str, Any])
-    tests = (
-        paired_tests(read_json(task.get(key, []), key), key, metadata.get("func_name"))
-        for key in ("public_test_cases", "private_test_cases")
+    public, hidden = (
+        _pairs(task, key, function=metadata.get("func_name")) for key in ("public_test_cases", "private_test_cases")
     )
-    return _row(task, name, ("question_content",), *tests, prelude=PRELUDE)
+    return _row(task, name, ["question_content"], public, hidden, prelude=PRELUDE)
 
 
 def _contests(task: Row, name: str) -> CodeTask:
-    public, private, generated = (
-        paired_tests(task.get(key, []), key) for key in ("public_tests", "private_tests", "generated_tests")
-    )
     solutions, languages = task.get("solutions", {}), {2: CPP, 3: PYTHON, 4: JAVA}
     written = zip(solutions.get("language", []), solutions.get("solution", []), strict=True)
     reference = next((code for of, code in written if languages.get(of) == task["language"]), None)
-    return _row(task, name, ("description",), public, private + generated, reference=reference)
+    hidden = _pairs(task, "private_tests", "generated_tests")
+    return _row(task, name, ["description"], _pairs(task, "public_tests"), hidden, reference=reference)
 
 
 def _codeforces(task: Row, name: str) -> CodeTask:
     if task.get("input_mode", "stdio") != "stdio" or task.get("interaction_format"):
         raise ConfigError("the problem is interactive or reads a file (interaction_format, input_mode); leave it out")
-    compare = (
-        Checker(source=_PRINTS_1.format(source=task["generated_checker"])) if "generated_checker" in task else None
-    )
-    public, tests = (paired_tests(task.get(key, []), key, compare=compare) for key in ("examples", "official_tests"))
     examples = [f"Input:\n{one['input']}\nOutput:\n{one['output']}" for one in task.get("examples", [])]
-    keys = ("description", "input_format", "output_format", "examples", "note")
-    hidden = [test for test in tests if test not in public]
-    return _row({**task, "examples": "\n\n".join(examples)}, name, keys, public, hidden)
+    checker = task.get("generated_checker")
+    compare = Checker(source=_PRINTS_1.format(source=checker)) if checker is not None else Comparison()
+    public, hidden = (_pairs(task, key, compare=compare) for key in ("examples", "official_tests"))
+    parts = ["description", "input_format", "output_format", "shown", "note"]
+    return _row({**task, "shown": "\n\n".join(examples)}, name, parts, public, hidden)
 
 
 _FORMS: Mapping[str, Callable[[Row, str], CodeTask]] = {
@@ -267,26 +260,32 @@ _FORMS: Mapping[str, Callable[[Row, str], CodeTask]] = {
 """By the field that tells each of them from the others, in this order."""
 
 
+def _pairs(task: Row, *keys: str, function: str | None = None, compare: Compare | Checker = COMPARISON) -> list[Test]:
+    """Return the tests of some fields of inputs and outputs."""
+    fields = {key: read_json(task.get(key, []), key) for key in keys}
+    return [test for key in keys for test in paired_tests(fields[key], key, function, compare)]
+
+
 def _row(
     task: Row, name: str, keys: Sequence[str], public: Sequence[Test], hidden: Sequence[Test], **more: Any
 ) -> CodeTask:
     """Return the task of a row. It is asked by its own prompt, or by its parts with what the program has to be."""
-    tests, language = (*public, *hidden), task["language"].names[0]
-    parts = [_text(task, key) for key in keys if task.get(key)]
+    tests = (*public, *(test for test in hidden if test not in public))
+    language = task["language"].names[0]
+    texts = [_text(task, key) for key in keys if task.get(key)]
     if starter := _text(task, "starter_code", "").strip():
-        parts.append(f"```{language}\n{starter}\n```")
+        texts.append(f"```{language}\n{starter}\n```")
     reads = any(isinstance(test, IOTest) for test in tests)
     does = "reads standard input and prints the answer" if reads else "defines the function"
-    parts.append(f"Write a program ({language}) that {does}, in one fenced code block.")
-    asked = _text(task, "prompt", "") or ("\n\n".join(parts) if len(parts) > 1 else "")
+    texts.append(f"Write a program ({language}) that {does}, in one fenced code block.")
+    asked = _text(task, "prompt", "") or ("\n\n".join(texts) if len(texts) > 1 else "")
     return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tuple(public), **more)
 
 
 def _text(task: Row, key: str, default: str | None = None) -> str:
-    value = task.get(key, default)
-    if not isinstance(value, str):
-        raise ConfigError(f"{key} = {shown(value)} must be text")
-    return value
+    text: str = task.get(key, default)
+    check_argument(key, text, str)
+    return text
 
 
 def _texts(task: Row, key: str) -> Sequence[str]:

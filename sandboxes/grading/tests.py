@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
@@ -42,22 +41,19 @@ LANGUAGES = {name: language for language in (PYTHON, CPP, JAVA) for name in lang
 
 @dataclass(frozen=True, kw_only=True)
 class Checker:
-    """A program that decides, for problems with several right answers. It is run with three files: input, output, answer.
+    """A Python program that decides, for problems with several right answers. It is run with three files: input, output, answer.
 
     Exit code 0 accepts, 1 and 2 reject, anything else means that the checker itself failed (testlib's codes).
     """
 
     source: str
-    language: Language = PYTHON
-    limits: Limits | None = None
-    """Default: the limits of the sandbox."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 COMPARES = Rule(
-    lambda given: True,
+    lambda given: not isinstance(given, type),
     "a Comparison(...), a Checker(...), or a function of your own of output and expected",
 )
 
@@ -65,67 +61,50 @@ CALLED = Rule(
     lambda given: all(map(str.isidentifier, given.replace("()", "").split("."))),
     "the name of a function, such as 'add', or of a method, such as 'Solution.add'",
 )
-
-
-ChangedLimits = Limits | Mapping[str, float] | None
-"""Limits of one test: a dict changes some of the grader's, as {"timeout_s": 2} does; a `Limits` takes their place."""
-
-
-def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
-    """Return the limits of a test, of those of the grader and its own."""
-    if isinstance(change, Mapping):
-        return limits.but(**change)
-    return change or limits
-
-
-WALL_CLOCK_SLACK = 4.0
-"""A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine,"""
-MIN_WALL_CLOCK_S = 2.0
-"""and so long at least: a machine may have no time for a program for a second."""
-
-
-def wall_clock_s(limits: Limits) -> float:
-    """Return how long a test may take by the clock, waiting for its turn and sleeping included."""
-    return max(MIN_WALL_CLOCK_S, limits.timeout_s * WALL_CLOCK_SLACK)
-
-
-def check_limits(change: ChangedLimits) -> None:
-    """Check a dict of changes to limits.
-
-    Raises:
-        ConfigError: A dict of changes has a field that limits have not, or a value that none may have.
-    """
-    if isinstance(change, Mapping):
-        if unknown := sorted(map(str, change.keys() - vars(Limits()).keys())):
-            raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")
-        Limits(**change)  # type: ignore[arg-type]
+MODULE = Rule(str.isidentifier, "one name that tests can import, such as 'solution'")
+TrustOfCode = Literal["apart", "inside"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IOTest:
+class _OneTest:
+    """The fields of every test."""
+
+    name: str = ""
+    limits: Mapping[str, float] | None = None
+    """Limits that differ from those of the grader, as {"timeout_s": 2}."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.limits is not None:
+            check_limits(self.limits)
+
+    def limits_of(self, grader: Limits) -> Limits:
+        """Return the limits of the test, of those of the grader and its own."""
+        return grader.but(**(self.limits or {}))
+
+
+def check_limits(changes: Mapping[str, float]) -> None:
+    """Check changes of limits.
+
+    Raises:
+        ConfigError: There is no such limit, or a value that it cannot have.
+    """
+    if unknown := sorted(map(str, changes.keys() - vars(Limits()).keys())):
+        raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")
+    Limits().but(**changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IOTest(_OneTest):
     """A program reads `stdin` and is to print `stdout`."""
 
     stdin: str = ""
     stdout: str = ""
     compare: Annotated[Compare | Checker, COMPARES] = field(default_factory=Comparison)
-    name: str = ""
-    limits: ChangedLimits = None
-    """Default: the limits of the grader; a dict changes some of them."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_limits(self.limits)
-
-
-TrustOfCode = Literal["apart", "inside"]
-OWN_NAME = Rule(
-    lambda given: given.isidentifier() and not keyword.iskeyword(given) and not given.startswith("__"),
-    "a name that a program may give to a function, such as 'sum'",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallTest:
+class CallTest(_OneTest):
     """A function is called with `args` and is to return `expected`. All are plain data.
 
     `function` is looked for in the module, and then in a `Solution()`. It may be dotted: `Stack.top` makes a Stack without arguments first. With `argument`, the argument of that
@@ -143,12 +122,9 @@ class CallTest:
     """Whether nan is right where nan is expected."""
     wrapped: bool = False
     """Whether an expected list of one item stands for that item too, as in APPS and TACO."""
-    name: str = ""
-    limits: ChangedLimits = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_limits(self.limits)
+        super().__post_init__()
         if self.argument is not None and not 0 <= self.argument < len(self.args):
             raise ConfigError(
                 f"CallTest.argument = {self.argument} must be one of its {len(self.args)} args, from 0 on"
@@ -156,64 +132,41 @@ class CallTest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssertTest:
+class AssertTest(_OneTest):
     """Python code that asserts.
 
     With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the code may use any name that the
     program alone can define (MBPP). `prelude` is trusted code that runs before it.
     """
 
+    framework: ClassVar[str] = "assert"
+    module: ClassVar[str] = "solution"
+    files: ClassVar[Mapping[str, str | bytes]] = {}
     code: str
     entry_point: Annotated[str, CALLED] | None = None
-    candidate_names: tuple[Annotated[str, OWN_NAME], ...] = ()
+    candidate_names: Sequence[str] = ()
     """Names in the code that are the program's though Python has them too, such as `sum`."""
     prelude: str = ""
     trust: TrustOfCode | None = None
     """`apart`: the code runs in a sandbox of its own, and calls functions of the program in another. `inside`: in one process with the
     program. Default: apart, if calls are all that the code needs."""
-    name: str = ""
-    limits: ChangedLimits = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_limits(self.limits)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestFile:
+class TestFile(_OneTest):
     """A unittest or pytest file that imports the program as `module`. Each of its tests counts; skipped ones do not."""
 
     __test__ = False  # pytest: not a test itself
 
     code: str
     framework: Literal["unittest", "pytest"] = "pytest"
-    module: str = "solution"
+    module: Annotated[str, MODULE] = "solution"
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     """Helper modules and data files beside the test file, by relative path. They run in that folder; apart, the tests alone see them."""
-    shared: Sequence[str] = ()
-    """Those of `files` that the program is to read, in the folder that it runs in: such a file of tests runs inside."""
+    entry_point: ClassVar[None] = None
+    prelude: ClassVar[str] = ""
     trust: TrustOfCode | None = None
-    """As in AssertTest."""
-    name: str = ""
-    limits: ChangedLimits = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_limits(self.limits)
-        if not self.module.isidentifier():
-            raise ConfigError(
-                f"TestFile.module = {self.module!r} must be one name that tests can import, such as 'solution'"
-            )
-        for path in self.files:
-            parts = path.split("/")
-            if {"", ".", ".."} & {*parts} or "\0" in path or parts[0].partition(".")[0] == self.module:
-                raise ConfigError(
-                    f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the program's"
-                    f" module {self.module}"
-                )
-        for path in self.shared:
-            if path not in self.files:
-                raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")
+    """As in AssertTest. `inside` where the program reads some of `files`."""
 
 
 Test = IOTest | CallTest | AssertTest | TestFile

@@ -14,8 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.grading.parsed import parsed
-from agentrl.sandboxes.grading.program_names import libraries_of, names_of_program
+from agentrl.sandboxes.grading.code_reading import aliases, libraries_of, names_of_program, nodes_of, parsed
 from agentrl.sandboxes.grading.tests import AssertTest, CallTest, IOTest, Test, TestFile
 
 
@@ -39,15 +38,17 @@ MODULES = _words("""__future__ pytest unittest math cmath random itertools funct
 """What code may import and still run apart. Others look into objects, files or processes."""
 LOOKS = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile isinstance
     issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
-    SystemExit KeyboardInterrupt""")
-"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it."""
-FIXTURES = _words("""tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn
-    mocker""")
+    SystemExit KeyboardInterrupt
+    tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn mocker""")
+"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it; fixtures last."""
+TYPE_LOOKS = _words("isinstance assertIsInstance assertNotIsInstance")
+"""Those that may look for classes of plain data."""
 PLAIN_CLASSES: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 PLAIN_NAMES = frozenset(kind.__name__ for kind in PLAIN_CLASSES)
 ATTRIBUTES = frozenset(name for kind in (*PLAIN_CLASSES, Counter, deque, datetime, timedelta) for name in dir(kind))
 ATTRIBUTES |= {"exception", "value", "args"}
 """Those of plain data, and of exceptions that were caught."""
+SELF = frozenset(("self", "cls"))
 NUMBERS = frozenset(("pi", "e", "tau", "inf", "nan", "maxsize"))
 
 
@@ -70,10 +71,8 @@ def trust_of(test: Test) -> Trust:
 
 def need_of(test: AssertTest | TestFile) -> str | None:
     """Say what test code needs beside calls of functions, as in "the program's class Stack"; None where that is all. In doubt it is no."""
-    if isinstance(test, TestFile):
-        beside = [*test.shared, *(path for path in test.files if path.endswith(".py"))]
-        if beside:
-            return f"the file {beside[0]} beside program and tests"
+    if beside := [path for path in test.files if path.endswith(".py")]:
+        return f"the file {beside[0]} beside program and tests"
     tree = parsed(test.code)
     return "to be Python" if tree is None else next(_Reading(tree, test).needs(), None)
 
@@ -83,92 +82,87 @@ class _Reading:
 
     def __init__(self, tree: ast.Module, test: AssertTest | TestFile) -> None:
         self.nodes = [*ast.walk(tree)]
-        self.wanted = names_of_program(test)
-        self.by_name = isinstance(test, AssertTest) and test.entry_point is not None
-        self.module = test.module if isinstance(test, TestFile) else "solution"
-        self.imported = libraries_of(test) if isinstance(test, AssertTest) else set()
-        self.modules: set[str] = set()
+        self.module, self.modules = test.module, aliases(test)
         """Names of the program's module."""
-        self.functions = {*self.wanted} if isinstance(test, AssertTest) else set()
-        self.own: set[str] = set()
+        self.wanted = names_of_program(test)
+        self.functions = {*self.wanted}
+        """Names of the program's functions."""
+        self.libraries = libraries_of(test)
+        """Names that are imported from elsewhere."""
+        defined = (ast.FunctionDef, ast.ClassDef)
+        self.own = {node.name for node in (*self.nodes, *nodes_of(test.prelude)) if isinstance(node, defined)}
         """Functions and classes of the tests."""
+        if test.entry_point is not None:
+            self.wanted = {}  # which the tests know as check's argument
+        self.used: set[int] = set()
+        """Expressions that are called or entered, or decorate."""
+        self.fine: set[int] = set()
+        """Places of a function of the program's: it is called, or passed on to be."""
+        self.plain_looks: set[int] = set()
         for node in self.nodes:
-            if isinstance(node, ast.Import):
-                names = {alias.asname or alias.name.partition(".")[0]: alias.name for alias in node.names}
-                self.modules |= {name for name, source in names.items() if source == self.module}
-                self.imported |= {*names} - self.modules
-            elif isinstance(node, ast.ImportFrom):
-                names = {alias.asname or alias.name: alias.name for alias in node.names}
-                given = {*self.wanted} if "*" in names else {*names}
-                (self.functions if node.module == self.module else self.imported).update(given)
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-                self.own.add(node.name)
-                if node.name == "check" and isinstance(node, ast.FunctionDef) and isinstance(test, AssertTest):
-                    self.functions |= {argument.arg for argument in node.args.args[:1]}
-        self.results: set[str] = set()
-        """Names of what the program has returned."""
-        for node in self.nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                if isinstance(node.value, ast.Call) and self._is_programs(node.value.func):
-                    self.results.add(node.targets[0].id)
-                elif _root(node.value) in self.imported:
-                    self.imported.add(node.targets[0].id)
-        calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.called = {_last_word(node.func) for node in calls}
-        looks = {id(node) for node in calls if _last_word(node.func) in LOOKS}
-        self.fine = {id(node.func) for node in calls}
-        """Places where a function of the program's may stand: where it is called, or passed on to be."""
-        self.fine |= {id(argument) for node in calls if id(node) not in looks for argument in node.args}
-        self.plain_looks = {
-            id(node.func)
-            for node in calls
-            if _last_word(node.func) in ("isinstance", "assertIsInstance", "assertNotIsInstance")
-            and all(
-                _last_word(kind) in PLAIN_NAMES for kinds in node.args[1:2] for kind in getattr(kinds, "elts", [kinds])
-            )
-        }
+            match node:
+                case ast.Import(names=names):
+                    self.libraries |= {one.asname or one.name.partition(".")[0] for one in names} - self.modules
+                case ast.ImportFrom(module=module, names=names) if module != self.module:
+                    self.libraries |= {one.asname or one.name for one in names}
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _root(value) in self.libraries:
+                    self.libraries.add(name)
+                case ast.FunctionDef(name=name, decorator_list=made, args=arguments):
+                    self.used |= set(map(id, made))
+                    if name == "check" and isinstance(test, AssertTest):
+                        self.functions |= {one.arg for one in arguments.args[:1]}
+                case ast.withitem(context_expr=entered):
+                    self.used.add(id(entered))
+                case ast.Call(func=function, args=args):
+                    self.used.add(id(function))
+                    self.fine.add(id(function))
+                    if _last_word(function) not in LOOKS:
+                        self.fine |= set(map(id, args))
+                    elif _last_word(function) in TYPE_LOOKS and all(map(_is_plain_class, args[1:2])):
+                        self.plain_looks.add(id(function))
 
     def needs(self) -> Iterator[str]:
         """Yield what the code needs beside calls of functions."""
-        for local, name in () if self.by_name else self.wanted.items():
-            if local[:1].isupper() or local not in self.called:
-                yield f"the program's {'value' if local.isupper() or not local[:1].isupper() else 'class'} {name}"
+        for local, name in self.wanted.items():
+            if local[:1].isupper():
+                yield f"the program's {'value' if local.isupper() else 'class'} {name}"
         for node in self.nodes:
             match node:
-                case ast.FunctionDef(decorator_list=made) if any(map(self._is_result, made)):
-                    yield "to decorate with what the program returns"
-                case ast.ClassDef(name=name) if not any(
-                    "Test" in _last_word(base) for base in [*node.bases, ast.Name(name)]
+                case ast.ClassDef(name=name, bases=bases) if not any(
+                    "Test" in one for one in [name, *map(_last_word, bases)]
                 ):
                     yield f"objects of its own class {name}"
                 case ast.AsyncFunctionDef() | ast.Await():
                     yield "to await what the program returns"
                 case ast.Import() | ast.ImportFrom():
                     yield from self._of_import(node)
-                case ast.arg(arg=name) if name in FIXTURES:
-                    yield f"pytest's {name}"
+                case ast.arg(arg=name) if name in LOOKS:
+                    yield f"the fixture {name}"
                 case ast.Name(id=name) | ast.Attribute(attr=name) if name in LOOKS and id(node) not in self.plain_looks:
                     yield f"to look into objects ({name})"
                 case ast.Name(id=name) if name in self.functions and id(node) not in self.fine:
                     yield f"more of the program's {name} than to call it"
+                case ast.Name() | ast.Call() if id(node) in self.used and not self._is_known(node):
+                    yield "to call or enter what the program returns"
                 case ast.Attribute():
                     yield from self._of_attribute(node)
                 case ast.Compare(ops=ops, comparators=others):
                     pairs = zip(ops, others, strict=True)
                     if any(
-                        isinstance(op, ast.Is | ast.IsNot) and not isinstance(other, ast.Constant)
-                        for op, other in pairs
+                        isinstance(op, ast.Is | ast.IsNot) and not isinstance(one, ast.Constant) for op, one in pairs
                     ):
                         yield "to know an object again (is)"
-                case ast.Call(func=result) | ast.withitem(context_expr=result) if self._is_result(result):
-                    yield "to call or enter what the program returns"
-                case ast.Call() if self._is_programs(node.func) and any(map(self._is_function, _values(node))):
+            if isinstance(node, ast.Call) and self._is_programs(node.func):
+                values = [*node.args, *(keyword.value for keyword in node.keywords)]
+                if any(self._is_function(part) for value in values for part in ast.walk(value)):
                     yield "to give the program a function"
 
     def _of_import(self, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         names = {alias.name for alias in node.names}
         sources = names if isinstance(node, ast.Import) else {node.module or "."}
-        for name in (sources - MODULES - {self.module}) | (names & LOOKS):
+        unknown = sources - MODULES - {self.module}
+        everything = {"*"} & names if sources != {self.module} else set[str]()
+        for name in unknown | names & LOOKS | everything:
             yield f"the import of {name}"
 
     def _of_attribute(self, node: ast.Attribute) -> Iterator[str]:
@@ -177,7 +171,7 @@ class _Reading:
         if root in self.modules:
             if not isinstance(node.value, ast.Name) or id(node) not in self.fine:
                 yield f"more of the program's {node.attr} than to call it"
-        elif root in self.imported or (root in {"self", "cls", *self.own} and isinstance(node.value, ast.Name)):
+        elif root in self.libraries or (root in self.own | SELF and isinstance(node.value, ast.Name)):
             return
         elif node.attr not in ATTRIBUTES:
             yield f"the attribute {node.attr} of what may be the program's"
@@ -185,27 +179,24 @@ class _Reading:
     def _is_programs(self, function: ast.expr) -> bool:
         return (isinstance(function, ast.Name) and function.id in self.functions) or _root(function) in self.modules
 
-    def _is_result(self, value: ast.expr) -> bool:
-        is_call = isinstance(value, ast.Call) and self._is_programs(value.func)
-        return is_call or (isinstance(value, ast.Name) and value.id in self.results)
+    def _is_known(self, node: ast.Name | ast.Call) -> bool:
+        """Return whether something that is called or entered is not what the program has returned."""
+        if isinstance(node, ast.Call):
+            return _root(node) in self.libraries | self.own | SELF
+        return node.id in self.libraries | self.own | self.functions | self.modules or hasattr(builtins, node.id)
 
-    def _is_function(self, value: ast.expr) -> bool:
-        """Return whether a value is, or may hold, a function or a class of the tests' or Python's."""
-        nodes = [*ast.walk(value)]
-        called = [node.func for node in nodes if isinstance(node, ast.Call)]
-        called += [node.value for node in called if isinstance(node, ast.Attribute)]
-        for node in nodes:
-            if any(node is one for one in called):
-                continue
-            own = isinstance(node, ast.Name) and (node.id in self.own | self.functions or hasattr(builtins, node.id))
-            of_library = isinstance(node, ast.Attribute) and _root(node) in self.imported and node.attr not in NUMBERS
-            if own or of_library or isinstance(node, ast.Lambda):
-                return True
-        return False
+    def _is_function(self, node: ast.AST) -> bool:
+        """Return whether an expression is a function or a class of the tests' or Python's."""
+        match node:
+            case ast.Name(id=name) if id(node) not in self.used:
+                return name in self.own | self.functions or hasattr(builtins, name)
+            case ast.Attribute(attr=name) if id(node) not in self.used:
+                return _root(node) in self.libraries and name not in NUMBERS
+        return isinstance(node, ast.Lambda)
 
 
-def _values(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
+def _is_plain_class(node: ast.expr) -> bool:
+    return all(_last_word(kind) in PLAIN_NAMES for kind in getattr(node, "elts", [node]))
 
 
 def _last_word(node: ast.expr) -> str:

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agentrl.sandboxes.grading.trust import Trust
+from agentrl.sandboxes.seams import EndReason, ExecResult
 
 MAX_TEXT_CHARACTERS = 10_000
 """Of a message, a name, or what a build printed."""
+SHOWN_CHARACTERS = 2000
+"""Of what a program printed last."""
+DEADLINE_OVER = "the verdict's deadline was over"
+EARLIER_FAILED = "an earlier test failed"
 
 
 def shown_text(text: str) -> str:
@@ -95,3 +100,26 @@ class Verdict:
         if not self.results:
             return Status.NOT_RUN
         return next((result.status for result in self.results if not result.passed), Status.PASSED)
+
+
+_STATUS_OF_END = {
+    EndReason.TIMEOUT: Status.TIME_LIMIT,
+    EndReason.OUT_OF_MEMORY: Status.MEMORY_LIMIT,
+    EndReason.OUTPUT_LIMIT: Status.OUTPUT_LIMIT,
+}
+
+
+def status_of(done: ExecResult) -> tuple[Status, str]:
+    """Return what a run's end alone says: PASSED when it ended by itself with exit code 0."""
+    if done.ok:
+        return Status.PASSED, ""
+    if done.end_reason in _STATUS_OF_END:
+        return _STATUS_OF_END[done.end_reason], ""
+    how = f"signal {done.signal}" if done.end_reason is EndReason.SIGNAL else f"exit code {done.exit_code}"
+    return Status.RUNTIME_ERROR, tail(done.stderr) or how
+
+
+def tail(output: bytes) -> str:
+    """Return the end of some output, to show."""
+    # No character of UTF-8 has more than four bytes.
+    return output.rstrip()[-4 * SHOWN_CHARACTERS :].decode(errors="replace").strip()[-SHOWN_CHARACTERS:]

@@ -15,17 +15,10 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, one_line
-from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.partial_credit import (
-    Baseline,
-    do_nothing_programs,
-    earnable,
-    measured_baseline,
-    partial_credit,
-    stubs,
-)
+from agentrl.sandboxes.grading.grade import grade, measured_baseline
+from agentrl.sandboxes.grading.partial_credit import Baseline, do_nothing_programs, earnable, stubs
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
-from agentrl.sandboxes.grading.tests import CPP, PYTHON, CallTest, IOTest
+from agentrl.sandboxes.grading.tests import CallTest, IOTest
 from agentrl.sandboxes.pool import SandboxPool
 
 PARTIAL_MAX = 0.5
@@ -54,10 +47,6 @@ RETURNS = {
     "raises ValueError": "raise ValueError",
     "exits when it is called": "import os; os._exit(0)",
     "skips the tests": "import unittest; raise unittest.SkipTest",
-}
-CPP_PRINTS = {
-    **{f"prints {word}": f'std::cout << "{word}";' for word in ("0", "1", "YES", "NO")},
-    "echo": "std::cout << std::cin.rdbuf();",
 }
 
 
@@ -149,7 +138,7 @@ async def vet_task(task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool
         if report.faults:
             return report
         if code.partial:
-            baseline = await measured_baseline(code.tests, pool=pool, language=code.language)
+            baseline = await measured_baseline(code.tests, pool, pool.spec.limits)
             report = replace(report, baseline=baseline)
             if not earnable(baseline):
                 return with_fault(report, FaultKind.FREE, "a program that does nothing passes all tests")
@@ -166,21 +155,22 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
     verdicts = [await grade(source, tests, pool=pool, language=task.language) for _ in range(runs)]
     report = replace(report, tests=sum(result.test_index < len(task.tests) for result in verdicts[0].results))
     failed = [result for verdict in verdicts for result in verdict.results if not result.passed]
-    if not failed:
-        return report
-    where = "public tests, " if failed[0].test_index >= len(task.tests) else ""
-    detail = f"{where}{failed[0].name}: {failed[0].status} {reason(failed[0].message)}"
     times = Counter((result.test_index, result.name) for result in failed)
-    if flaky := [f"{name} fails {count} of {runs} times" for (_, name), count in times.items() if count < runs]:
-        return with_fault(report, FaultKind.FLAKY, f"{', '.join(flaky[:5])}: {detail}")
-    return with_fault(report, FaultKind.REFERENCE_FAILS, detail)
+    # Of several tests, one that fails at times says more than one that always does.
+    rarest = min(times, key=lambda test: times[test], default=None)
+    messages = [
+        f"{'public tests, ' * (one.test_index >= len(task.tests))}{one.name}: {one.status} {reason(one.message)}"
+        for one in failed
+        if (one.test_index, one.name) == rarest
+    ]
+    return with_failures(report, messages, runs)
 
 
 async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> TaskReport:
-    rewards = {}
+    rewards, partial = {}, report.baseline or False
     for name, source in cheats(task).items():
-        verdict = await grade(source, task.tests, pool=pool, language=task.language, fail_fast=not task.partial)
-        share = float(verdict.passed) if report.baseline is None else partial_credit(verdict.results, report.baseline)
+        verdict = await grade(source, task.tests, pool=pool, fail_fast=not partial, partial=partial)
+        share = float(verdict.passed) if verdict.fraction is None else verdict.fraction
         if share:
             rewards[name] = round(share, 4)
     paid = [f"{name!r} gets {reward:.2g}" for name, reward in rewards.items() if reward > PARTIAL_MAX * task.partial]
@@ -189,21 +179,17 @@ async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> 
 
 
 def cheats(task: CodeTask) -> dict[str, str]:
-    """Return the programs that must not be rewarded for a task, by name. Those that do nothing come first."""
-    found = do_nothing_programs(task.tests, task.language)
-    prints = any(isinstance(test, IOTest) for test in task.tests)
-    if task.language == CPP:
-        found |= {name: f"#include <iostream>\nint main() {{ {body} }}\n" for name, body in CPP_PRINTS.items()}
-    elif task.language == PYTHON and prints:
+    """Return the programs, in Python whatever the task's language, that must not be rewarded for a task. Those that do nothing come first."""
+    found = do_nothing_programs(task.tests)
+    if any(isinstance(test, IOTest) for test in task.tests):
         known = {test.stdin: test.stdout for test in task.public_tests if isinstance(test, IOTest)}
-        found |= PRINTS | {"memoriser of public tests": f"print({known!r}.get(open(0).read(), ''))"}
-    elif task.language == PYTHON:
-        known = {repr(test.args): test.expected for test in task.public_tests if isinstance(test, CallTest)}
-        found |= {name: stubs(task.tests, body) for name, body in RETURNS.items()}
-        found["memoriser of public tests"] = stubs(task.tests, f"return {known!r}.get(repr(list(args)))")
-        found["equal to everything"] = _EQUAL + stubs(task.tests, "return _Equal()")
-        found["patches unittest"] = _PATCHES + stubs(task.tests, "return 0")
-        found["exits when it is loaded"] = "raise SystemExit(0)"
+        return found | PRINTS | {"memoriser of public tests": f"print({known!r}.get(open(0).read(), ''))"}
+    answers = {repr(test.args): test.expected for test in task.public_tests if isinstance(test, CallTest)}
+    found |= {name: stubs(task.tests, body) for name, body in RETURNS.items()}
+    found["memoriser of public tests"] = stubs(task.tests, f"return {answers!r}.get(repr(list(args)))")
+    found["equal to everything"] = _EQUAL + stubs(task.tests, "return _Equal()")
+    found["patches unittest"] = _PATCHES + stubs(task.tests, "return 0")
+    found["exits when it is loaded"] = "raise SystemExit(0)"
     return found
 
 

@@ -16,36 +16,19 @@ OWN_FAULT = 3
 def main() -> None:
     """Run the checker."""
     try:
-        with open(CHECKER, "rb") as file:
-            tree = ast.parse(file.read(), CHECKER)
         runpy.run_path(CHECKER, run_name="__main__")
     except (ImportError, NameError, SyntaxError) as error:
         traceback.print_exc()
-        frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError):
-            own = error.filename == CHECKER
-        elif isinstance(error, NameError):  # a name that has no value yet may have one with another output
-            own = frames[-1] == CHECKER and not isinstance(error, UnboundLocalError) and error.name not in defined(tree)
-        else:
-            own = frames[-1] == CHECKER
-        sys.exit(OWN_FAULT if own else 1)
+        last = [*traceback.walk_tb(error.__traceback__)][-1][0].f_code.co_filename
+        own = error.filename == CHECKER if isinstance(error, SyntaxError) else last == CHECKER
+        # A name that has no value yet may have one with another output.
+        may_have = isinstance(error, NameError) and error.name in {None, *bound_names()}
+        sys.exit(OWN_FAULT if own and not may_have else 1)
 
 
-def defined(tree: ast.AST) -> set[str]:
-    """Return the names that a program defines somewhere."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
-                found.add(name)
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                found.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
-            case ast.alias(name=name, asname=other):
-                found.add(other or name.partition(".")[0])
-    return found
-
-
-if __name__ == "__main__":
-    main()
+def bound_names() -> set[object]:
+    """Return the names that the checker gives a value somewhere: all but those that it merely uses."""
+    with open(CHECKER, "rb") as file:
+        nodes = ast.walk(ast.parse(file.read()))
+    others = [node for node in nodes if not isinstance(getattr(node, "ctx", None), ast.Load)]
+    return {value for node in others for _, value in ast.iter_fields(node) if isinstance(value, str)}

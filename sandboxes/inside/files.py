@@ -44,39 +44,6 @@ def _check_regular(fd: int) -> int:
     return info.st_size
 
 
-def pack(work: str, max_bytes: int) -> bytes:
-    """Return a tar archive of everything under `work` but sockets, whose files have so many bytes at most, with holes written out.
-
-    Raises:
-        OSError: It would be too large, or something cannot be read.
-    """
-    import io
-    import tarfile
-
-    buffer, size = io.BytesIO(), 0
-
-    def count(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        nonlocal size
-        size += member.size
-        if size > max_bytes:
-            raise OSError(f"the files have {size} bytes and more, more than a snapshot holds ({max_bytes})")
-        return member
-
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name in sorted(os.listdir(work)):
-            archive.add(os.path.join(work, name), name, filter=count)
-    return buffer.getvalue()
-
-
-def unpack(work: str, payload: bytes) -> None:
-    """Put the files of an archive under `work`."""
-    import io
-    import tarfile
-
-    with tarfile.open(fileobj=io.BytesIO(payload)) as archive:
-        archive.extractall(work)
-
-
 def wipe(folders: list[str]) -> None:
     """Empty the writable folders. What is in a folder moves up before it is removed, so that no depth and no length of a path is too much.
 

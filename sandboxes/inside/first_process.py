@@ -3,12 +3,11 @@
 It talks to the host over its own stdin and stdout, which no program in the sandbox can reach: it is process 1, which the kernel
 shields from signals of its own namespace, and it is not dumpable, so that /proc/1/fd, /proc/1/mem and ptrace are shut too.
 
-    host ── S start, I input, E end of input, K kill, W write, R read, P pack, U unpack, C clear, Z reset ──►  sandbox
-         ◄── r ready, o stdout, e stderr, x ended, a answer, f failure ──────────────────────────────────────
+    host ── S start, I input, E end of input, K kill, W write, R read, C clear, Z reset ──►  sandbox
+         ◄── r ready, o stdout, e stderr, x ended, a answer, f failure ─────────────────────
 
-A frame is its kind (1 byte), the number of the request (4) and the length of what follows (4). A program in Python is forked from this
-interpreter, already warm. A reset kills every other process and empties the writable folders; this process goes on. It runs with any
-Python from 3.10 on, so that every image with a Python can be a sandbox.
+A program in Python is forked from this interpreter, already warm. A reset kills every other process and empties the writable folders;
+this process goes on. It runs with any Python from 3.10 on, so that every image with a Python can be a sandbox.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
+from agentrl.sandboxes.inside.files import read, wipe, write
 from agentrl.sandboxes.inside.frameworks import import_framework
-from agentrl.sandboxes.inside.inbox import Inbox, Payload, frame, split_head
+from agentrl.sandboxes.inside.inbox import Payload, frame, read_frame, split_head
 from agentrl.sandboxes.inside.processes import (
     count_memory_kills,
     install_filter,
@@ -35,11 +34,10 @@ from agentrl.sandboxes.inside.processes import (
     kill_group,
     kill_others,
     lock_down,
-    make_filter,
     reap,
 )
-from agentrl.sandboxes.inside.program_start import become, make_stdin
-from agentrl.sandboxes.inside.python_program import Program, run_program
+from agentrl.sandboxes.inside.program_start import become
+from agentrl.sandboxes.inside.python_program import run_program
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.inside.modules import Library
@@ -60,13 +58,14 @@ class Running:
     pipes: dict[int, bytes]
     """Read end -> kind of frame."""
     stdin: int | None
-    """Write end of a pipe; None when its input was given whole."""
+    """Write end of the pipe to its input, until that is closed."""
+    pending: memoryview
+    """Input that the pipe has not taken yet."""
     interactive: bool
+    input_ended: bool
     ends_at: float
     memory_kills: int
     started: float = field(default_factory=time.monotonic)
-    pending: bytes = b""
-    input_ended: bool = False
     output: int = 0
     orphans_cpu_s: float = 0.0
     ended_by: str | None = None
@@ -76,18 +75,16 @@ class FirstProcess:
     """The loop of the first process, and what it knows of the programs that run."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.work: str = config["work"]
         self.folders: list[str] = [path for path in config["folders"] if os.access(path, os.W_OK)]
-        self.filter = None if config["counted"] else make_filter(base64.b64decode(config["filter"]))
+        self.counted: bool = config["counted"]
         wipe(self.folders)
         self.running: dict[int, Running] = {}
-        self.waiting: dict[int, tuple[Payload, float]] = {}
-        """Runs that wait for their turn: what was asked for, and when."""
         self.owners: dict[int, Running] = {}
         """The program of each descriptor that is polled."""
         self.poller = select.poll()
-        self.inbox = Inbox(0)
         self.outbox = bytearray()
+        self.frameworks: set[str] = set()
+        """Those that are imported, for all programs that are forked from then on."""
         self.ends, wake = os.pipe()
         """Readable when a child has ended."""
         os.set_blocking(wake, False)
@@ -96,7 +93,7 @@ class FirstProcess:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def serve(self) -> Program | None:
+    def serve(self) -> dict[str, Any] | None:
         """Serve the host until it hangs up. In a forked child, return the Python program to run."""
         self.send(b"r", 0)
         for fd in (0, self.ends):
@@ -105,23 +102,18 @@ class FirstProcess:
             events = self.poller.poll(self.patience_ms())
             for fd, _ in events:
                 if fd == 0:
-                    if not self.inbox.read():
+                    if (received := read_frame(0)) is None:
                         kill_all()
                         return None
-                    received = self.inbox.next_frame()
-                    if received is not None and (program := self.handle(*received)) is not None:
+                    if (program := self.handle(*received)) is not None:
                         return program
                 elif fd == self.ends:
                     self.collect()
-                elif fd in self.owners:
-                    self.pump(self.owners[fd], fd)
+                elif (running := self.owners.get(fd)) is not None:
+                    self.feed(running) if fd == running.stdin else self.drain(running, fd)
             if not events:
                 self.flush()
             self.end_late_runs()
-            if self.waiting and not self.running:
-                number = next(iter(self.waiting))
-                if (program := self.handle(b"S", number, *self.waiting.pop(number))) is not None:
-                    return program
 
     def patience_ms(self) -> float | None:
         """Return how long to wait for events: until a run's time is up, or until waiting output is sent."""
@@ -143,11 +135,11 @@ class FirstProcess:
                 sent += os.write(1, view[sent:])
         self.outbox.clear()
 
-    def handle(self, kind: bytes, number: int, payload: Payload, asked_at: float | None = None) -> Program | None:
+    def handle(self, kind: bytes, number: int, payload: Payload) -> dict[str, Any] | None:
         """Do what one frame of the host's asks for. In a forked child, return the Python program to run."""
         try:
             if kind == b"S":
-                return self.start(number, payload, asked_at)
+                return self.start(number, payload)
             if kind in b"IEK":
                 self.talk(kind, number, payload[:])
                 return None
@@ -157,14 +149,10 @@ class FirstProcess:
                 write(**json.loads(head), data=data)
             elif kind == b"R":
                 answer = read(**json.loads(payload[:]))
-            elif kind == b"P":
-                answer = pack(self.work, **json.loads(payload[:]))
             elif kind == b"Z":
                 self.reset()
-            else:  # U or C
+            else:
                 wipe(self.folders)
-                if kind == b"U":
-                    unpack(self.work, payload[:])
             self.send(b"a", number, answer)
         except Exception as error:
             self.send(b"f", number, f"{type(error).__name__}: {error}".encode())
@@ -172,7 +160,6 @@ class FirstProcess:
 
     def reset(self) -> None:
         """End everything that the sandbox's user had."""
-        self.waiting.clear()
         for running in list(self.running.values()):
             self.forget(running)
         kill_all()
@@ -180,69 +167,57 @@ class FirstProcess:
 
     # -- programs ------------------------------------------------------------------------------------------------
 
-    def start(self, number: int, payload: Payload, asked_at: float | None) -> Program | None:
-        """Start a program, or have it wait for its turn. In a forked child, return the Python program to run."""
+    def start(self, number: int, payload: Payload) -> dict[str, Any] | None:
+        """Start a program. In a forked child, return the Python program to run."""
         head, data = split_head(payload)
         request = json.loads(head)
-        timeout_s, now = request["limits"]["timeout_s"], time.monotonic()
-        if request.get("in_turn"):
-            if asked_at is None and (self.running or self.waiting):
-                self.waiting[number] = payload, now
-                return None
-            timeout_s = min(timeout_s, max(0.0, request["within_s"] - (now - (asked_at or now))))
         if (files := request["only_files"]) is not None:
             wipe(self.folders)
             for path, length in files:
                 write(path, 0o644, data[:length])
                 data = data[length:]
-        if request.get(
-            "framework"
-        ):  # once, for all programs that are forked from now on: pytest takes longer than most tests
-            import_framework(request["framework"], [])
+        framework = request.get("framework")
+        if framework and framework not in self.frameworks:  # pytest takes longer than most tests
+            import_framework(framework, [])
             gc.freeze()
-        child_stdin, stdin = make_stdin(interactive=request["interactive"], data=data)
-        (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
+            self.frameworks.add(framework)
+        (in_r, in_w), (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe(), os.pipe()
         memory_kills = count_memory_kills()
         pid = os.fork()
         if pid == 0:
-            return become(request, (child_stdin, out_w, err_w), self.filter)
-        for fd in (child_stdin, out_w, err_w):
+            return become(request, (in_r, out_w, err_w), counted=self.counted)
+        for fd in (in_r, out_w, err_w):
             os.close(fd)
         running = self.running[number] = Running(
             number=number,
             pid=pid,
             limits=request["limits"],
             pipes={out_r: b"o", err_r: b"e"},
-            stdin=stdin,
-            interactive=stdin is not None,
-            ends_at=time.monotonic() + timeout_s,
+            stdin=in_w,
+            pending=data,
+            interactive=request["interactive"],
+            input_ended=not request["interactive"],
+            ends_at=time.monotonic() + request["limits"]["timeout_s"],
             memory_kills=memory_kills,
         )
         for fd in running.pipes:
             os.set_blocking(fd, False)
             self.owners[fd] = running
             self.poller.register(fd, select.POLLIN)
+        os.set_blocking(in_w, False)
+        self.feed(running)
         return None
 
     def talk(self, kind: bytes, number: int, payload: bytes) -> None:
         """Pass input to a program, end its input, or kill it."""
-        if kind == b"K" and self.waiting.pop(number, None) is not None:
-            self.report(number, "killed")
         if (running := self.running.get(number)) is None:
             return
         if kind == b"K":
             self.stop(running, "killed")
         else:
-            running.pending += payload
+            running.pending = memoryview(bytes(running.pending) + payload)
             running.input_ended = running.input_ended or kind == b"E"
             self.feed(running)
-
-    def pump(self, running: Running, fd: int) -> None:
-        """Do what is to be done where a descriptor of a program's is ready."""
-        if fd == running.stdin:
-            self.feed(running)
-        else:
-            self.drain(running, fd)
 
     def feed(self, running: Running) -> None:
         """Write what waits for a program's input, as far as its pipe takes it."""
@@ -256,7 +231,7 @@ class FirstProcess:
             self.poller.register(running.stdin, select.POLLOUT)
             return
         except BrokenPipeError:
-            running.pending, running.input_ended = b"", True
+            running.pending, running.input_ended = memoryview(b""), True
         if running.input_ended:
             self.close(running.stdin)
             running.stdin = None
@@ -334,7 +309,15 @@ class FirstProcess:
         if reason is None and (starved or count_memory_kills() > running.memory_kills):
             reason = "out_of_memory"
         reason = reason or ("exit" if code >= 0 else "signal")
-        self.report(running.number, reason, code, duration_s, cpu_s, peak_bytes)
+        report = {
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "end_reason": reason,
+            "duration_s": duration_s,
+            "cpu_s": cpu_s,
+            "peak_memory_bytes": peak_bytes,
+        }
+        self.send(b"x", running.number, json.dumps(report).encode())
 
     def forget(self, running: Running) -> None:
         """Close what is left of a program here."""
@@ -342,37 +325,15 @@ class FirstProcess:
         for fd in [*running.pipes, *([] if running.stdin is None else [running.stdin])]:
             self.close(fd)
 
-    def report(
-        self,
-        number: int,
-        end_reason: str,
-        code: int | None = None,
-        duration_s: float = 0.0,
-        cpu_s: float = 0.0,
-        peak_memory_bytes: int = 0,
-    ) -> None:
-        """Say how a run ended; with the next one's end where one waits, which is soon."""
-        report = {
-            "exit_code": code if code is not None and code >= 0 else None,
-            "signal": -code if code is not None and code < 0 else None,
-            "end_reason": end_reason,
-            "duration_s": duration_s,
-            "cpu_s": cpu_s,
-            "peak_memory_bytes": peak_memory_bytes,
-        }
-        self.send(b"x", number, json.dumps(report).encode(), later=bool(self.waiting))
-
 
 def main(library: Library) -> None:
     """Serve the host; in a forked child, run a Python program. A hosted sandbox runs one program alone."""
     config = json.loads(sys.argv[1])
     if "program" in config:
-        run_program(Program(config["program"]), library)
+        run_program(config["program"], library)
     lock_down(config["uid"])
     os.chdir(config["work"])
-    if config["counted"]:
-        # Once for all programs: making a filter takes a millisecond. Else this process needs what they may not have: files of memory.
-        install_filter(make_filter(base64.b64decode(config["filter"])))
+    install_filter(base64.b64decode(config["filter"]))  # once for all programs
     compile("def f(x): return [x for x in x]", "", "exec")  # the compiler's own preparations take 2 ms, once
     gc.collect()
     gc.freeze()  # its memory stays shared with that of its children

@@ -15,6 +15,8 @@ FILE = "test_solution"
 """The test file, without its ending; it lies in the working directory."""
 WITHOUT = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 """Plugins of pytest's that no test needs here, and that take time to start."""
+ANY = "*"
+"""Stands for the functions of a class or a module that its own setup has skipped."""
 
 
 def import_framework(kind: str, imports: list[str]) -> None:
@@ -59,19 +61,10 @@ def run_unittest(report: Report) -> None:
 
         def addSkip(self, test: Any, reason: str) -> None:
             self.was_skipped = True
-            case = getattr(test, "test_case", test)
-            for one in [case] if isinstance(case, unittest.TestCase) else tests_of(suite):
-                if one is case or f"({type(one).__module__}.{type(one).__qualname__})" in case.id():
-                    report.skip(one.id(), one._testMethodName, sys.exc_info()[1])
+            report.skip(test.id(), getattr(test, "_testMethodName", ANY), sys.exc_info()[1])
 
     suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(FILE))
     suite.run(Reporter())
-
-
-def tests_of(suite: Any) -> Iterator[Any]:
-    """Return the tests in a suite of suites."""
-    for one in suite:
-        yield from tests_of(one) if hasattr(one, "__iter__") else [one]
 
 
 def run_pytest(report: Report) -> None:
@@ -120,12 +113,13 @@ def run_pytest(report: Report) -> None:
         def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
             outcome: Any = yield
             made = outcome.get_result()
-            if made.failed:
-                raised = made.call.excinfo.value if made.call.excinfo is not None else None
-                cause = (
-                    getattr(raised, "__cause__", None) or raised
-                )  # pytest shows an ImportError as an error of its own
-                report.end(collector.nodeid, "", cause or RuntimeError(), str(made.longreprtext))
+            raised: Any = made.call.excinfo.value if made.call.excinfo is not None else None
+            if made.skipped:
+                report.skip(collector.nodeid, ANY, raised)
+            elif made.failed:
+                # pytest shows an ImportError as an error of its own.
+                cause = getattr(raised, "__cause__", None) or raised or RuntimeError()
+                report.end(collector.nodeid, "", cause, str(made.longreprtext))
 
     own = [] if os.path.exists("conftest.py") else ["--noconftest"]
     folder = os.getcwd()

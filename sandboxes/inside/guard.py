@@ -16,6 +16,7 @@ from typing import Any
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, classmethod, staticmethod, property)
 OF_TESTS = ("test_solution", "tests", "conftest", "unittest.mock")
 """Modules of the tests, which may have wild cards of their own, and of `mock.ANY`, which programs import with other libraries."""
+WATCHED = ("unittest", "pytest", "_pytest", "pluggy")
 _type, _isinstance, _object = type, isinstance, object  # these are the names that a program would replace
 
 
@@ -23,7 +24,10 @@ class Guard:
     """What is to be the same after the run as before it."""
 
     def __init__(self) -> None:
-        self._modules = [builtins, *(module for name, module in sys.modules.items() if _is_watched(name))]
+        self._modules = [
+            builtins,
+            *(module for name, module in sys.modules.items() if name.partition(".")[0] in WATCHED),
+        ]
         self._before = [*self._watched()]
         self._classes = {*_subclasses(object)}
 
@@ -55,10 +59,6 @@ class Guard:
                 for name, value in holder.items():
                     if _isinstance(value, (*_FUNCTIONS, _type)):
                         yield holder, name, value, getattr(value, "__code__", None)
-
-
-def _is_watched(name: str) -> bool:
-    return name.partition(".")[0] in ("unittest", "pytest", "_pytest", "pluggy")
 
 
 def _subclasses(kind: Any) -> Iterator[Any]:

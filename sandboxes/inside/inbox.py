@@ -1,6 +1,6 @@
-"""What the host sends to a sandbox, frame by frame, in memory that no program of the sandbox inherits.
+"""The frames that pass between the host and the first process of a sandbox, either way.
 
-Programs are forked from the process that reads this, and what waits for its turn there is the input of later runs.
+A frame is its kind (1 byte), the number of the request (4) and the length of what follows (4).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Iterator
 
 HEADER = struct.Struct(">cII")
-"""Of a frame: its kind, the number of the request, and the length of what follows."""
 
 Payload = bytes | mmap.mmap
 
@@ -20,45 +20,48 @@ def frame(kind: bytes, number: int, payload: bytes) -> bytes:
     return HEADER.pack(kind, number, len(payload)) + payload
 
 
-class Inbox:
-    """The frames that come from a descriptor. Nothing is read beyond the frame that has begun."""
+def take_frames(received: bytearray) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield the whole frames at the beginning of what was received, and take them out of it."""
+    while len(received) >= HEADER.size:
+        kind, number, length = HEADER.unpack_from(received)
+        end = HEADER.size + length
+        if len(received) < end:
+            return
+        with memoryview(received) as view:
+            payload = bytes(view[HEADER.size : end])
+        del received[:end]
+        yield kind, number, payload
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._header = b""
-        self._payload: Payload = b""
-        self._have = 0
 
-    def read(self) -> bool:
-        """Read what there is of the frame that has begun; False when the host has hung up. Waits where there is nothing."""
-        if len(self._header) < HEADER.size:
-            data = os.read(self._fd, HEADER.size - len(self._header))
-            self._header += data
-            if len(self._header) == HEADER.size and (length := int(HEADER.unpack(self._header)[2])):
-                self._payload = _not_inherited(length)
-            return bool(data)
-        with memoryview(self._payload) as view, view[self._have :] as rest:
-            length = os.readv(self._fd, [rest])
-        self._have += length
-        return bool(length)
+def read_frame(fd: int) -> tuple[bytes, int, Payload] | None:
+    """Read one frame, and wait for all of it; None when the host has hung up. Programs are forked from the process that reads.
 
-    def next_frame(self) -> tuple[bytes, int, Payload] | None:
-        """Return the frame that has begun, when it is whole."""
-        if len(self._header) < HEADER.size or self._have < len(self._payload):
-            return None
-        kind, number, _ = HEADER.unpack(self._header)
-        payload = self._payload
-        self._header, self._payload, self._have = b"", b"", 0
-        return kind, number, payload
+    The payload is in memory that no forked program inherits, and that is unmapped with it: it may be another program's input.
+    """
+    header = bytearray(HEADER.size)
+    if not _fill(fd, header):
+        return None
+    kind, number, length = HEADER.unpack(header)
+    if not length:
+        return kind, number, b""
+    payload = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    payload.madvise(mmap.MADV_DONTFORK)
+    return (kind, number, payload) if _fill(fd, payload) else None
+
+
+def _fill(fd: int, buffer: bytearray | mmap.mmap) -> bool:
+    with memoryview(buffer) as view:
+        have = 0
+        while have < len(view):
+            with view[have:] as rest:
+                length = os.readv(fd, [rest])
+            if not length:
+                return False
+            have += length
+    return True
 
 
 def split_head(payload: Payload) -> tuple[bytes, memoryview]:
     """Return the first line of a payload, and what follows it, which is not copied."""
     end = payload.find(b"\n")
     return payload[:end], memoryview(payload)[end + 1 :]
-
-
-def _not_inherited(length: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_DONTFORK)
-    return memory

@@ -1,15 +1,14 @@
 """Makes the modules of this package importable in a sandbox, where agentrl is not installed; as a program, starts the sandbox.
 
-    python3 -I -c SOURCE CONFIG MODULES...
+    python3 -I -c SOURCE CONFIG MODULES
 
-The last arguments hold all of them, packed by `start_arguments`: compiled, where the sandbox has the host's own Python, or else as sources.
+The last argument holds the sources of all, packed by `start_arguments`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import marshal
 import os
 import sys
 import types
@@ -23,8 +22,10 @@ PACKAGES = ("agentrl", "agentrl.sandboxes", "agentrl.sandboxes.inside")
 class Library:
     """Finds the modules, as an entry of `sys.meta_path`."""
 
-    def __init__(self, code: dict[str, bytes]) -> None:
-        self._code = code  # marshalled: what is never imported takes no memory that every program's process would share
+    def __init__(self, packed: str) -> None:
+        sources = json.loads(zlib.decompress(base64.b64decode(packed)))
+        # Compiled here for all programs that are forked later.
+        self._code = {name: compile(text, f"<{name}>", "exec", dont_inherit=True) for name, text in sources.items()}
         self._pythons_own = frozenset(sys.modules)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -39,7 +40,7 @@ class Library:
     def exec_module(self, module: types.ModuleType) -> None:
         """Run the module's code."""
         if module.__name__ in self._code:
-            exec(marshal.loads(self._code[module.__name__]), module.__dict__)  # noqa: S302  our own
+            exec(self._code[module.__name__], module.__dict__)
 
     def make_way(self, folder: str) -> None:
         """Let a program import the modules that lie beside it in `folder`.
@@ -48,40 +49,11 @@ class Library:
         """
         beside = {entry.partition(".")[0] for entry in os.listdir(folder)} - self._pythons_own
         for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
-            _kept.append(sys.modules.pop(name))  # noqa: PERF401  rarely any
-
-
-_kept: list[types.ModuleType] = []
-"""Modules that made way: they would be torn down one by one."""
-
-
-def unpack(packed: str) -> dict[str, bytes]:
-    """Return the marshalled code of modules, by dotted name."""
-    form, _, content = packed.partition(":")
-    data = zlib.decompress(base64.b64decode(content))
-    if form == "compiled":
-        return dict(marshal.loads(data))  # noqa: S302  the host's own
-    read_end, write_end = os.pipe()
-    if os.fork() == 0:  # the memory that a compiler leaves behind would be every program's
-        with open(write_end, "wb") as pipe:
-            pipe.write(marshal.dumps(marshalled(json.loads(data))))
-        os._exit(0)
-    os.close(write_end)
-    with open(read_end, "rb") as pipe:
-        found = pipe.read()
-    os.wait()
-    return dict(marshal.loads(found))  # noqa: S302  our own
-
-
-def marshalled(sources: dict[str, str]) -> dict[str, bytes]:
-    """Return the code of modules, compiled of their sources."""
-    return {
-        name: marshal.dumps(compile(text, f"<{name}>", "exec", dont_inherit=True)) for name, text in sources.items()
-    }
+            del sys.modules[name]
 
 
 if __name__ == "__main__":
-    library = Library(unpack("".join(sys.argv[2:])))
+    library = Library(sys.argv[2])
     sys.meta_path.insert(0, library)
     from agentrl.sandboxes.inside.first_process import main
 

@@ -18,8 +18,6 @@ OWN_BYTES = 16 * 2**20
 """Of the interpreter that a program is forked from."""
 ROOM_BYTES = 2**30
 """Of address space beyond the memory limit, where no control group counts: for libraries, and for what is reserved and never used."""
-MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Where the kernel counts the processes that it has killed for memory, by version of control groups."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,17 +28,13 @@ class Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def make_filter(program: bytes) -> Filter:
-    """Return the filter of a compiled BPF `program`."""
-    return Filter(len(program) // 8, program)
-
-
-def install_filter(filter_: Filter) -> None:
-    """Hold this process, and all that it starts, to a filter of system calls (seccomp).
+def install_filter(program: bytes) -> None:
+    """Hold this process, and all that it starts, to a filter of system calls (seccomp): a compiled BPF `program`.
 
     Raises:
         OSError: The kernel refuses it.
     """
+    filter_ = Filter(len(program) // 8, program)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_), 0, 0):
         raise OSError(ctypes.get_errno(), "the system-call filter was refused")
@@ -63,7 +57,7 @@ def lock_down(uid: int | None) -> None:
 
 
 def set_limits(limits: dict[str, Any], *, counted: bool) -> None:
-    """Set this process's resource limits. Where no control group has `counted` it, they bound its stack too."""
+    """Set this process's resource limits. Where no control group has `counted` it, they bound its stack and shared memory too."""
     cpu_s, nproc, memory = limits["cpu_s"], limits["nproc"], limits["memory_bytes"] + OWN_BYTES
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
@@ -84,9 +78,9 @@ def set_limits(limits: dict[str, Any], *, counted: bool) -> None:
 
 def count_memory_kills() -> int:
     """Return how often the kernel has killed for memory in this sandbox's control group; always 0 where that cannot be read."""
-    for path in MEMORY_EVENTS:
+    for name in ("memory.events", "memory/memory.oom_control"):  # of version 2, and of 1, which Docker may have
         try:
-            with open(path, "rb") as file:
+            with open(f"/sys/fs/cgroup/{name}", "rb") as file:
                 return sum(int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
         except OSError:
             continue

@@ -1,15 +1,16 @@
 """Holds a program and answers calls of its functions. Nothing that is expected of it is in this process, so it may do here what it likes.
 
-    {"source": ..., "module": "solution"}                        ─►  {"names": ["add", ...]}
-    {"name": "add", "args": [1, 2], "kwargs": {}, "argument": null}  ─►  {"ok": 3}
+    {"source": ..., "module": "solution"}           ─►  {"names": ["add", ...]}
+    {"name": "add", "args": [1, 2], "kwargs": {}}   ─►  {"ok": 3, "args": [1, 2]}, of which the arguments are as the call leaves them
 
-or {"raised": [a class of Python's, its arguments, text]}, or {"fault": why the value cannot pass}. A call that returns None, as functions that
-work in place do, has its arguments with it; with `argument`, that one is the value.
+or {"raised": [a class of Python's, its arguments, text]}, or {"fault": why the value cannot pass}. A call with an "argument" is answered by
+{"ok": value} alone: that of the argument of this index, or what is returned where it is null.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -29,27 +30,25 @@ def main() -> None:
     """Load the program, then answer calls until there are no more."""
     requests, answers = private_streams()
     job = json.loads(requests.readline())
-    module = types.ModuleType(job["module"])
-    sys.modules[job["module"]] = module
+    module = sys.modules[job["module"]] = types.ModuleType(job["module"])
 
-    def load(request: Any) -> dict[str, Any]:
+    def load() -> dict[str, Any]:
         exec(compile(job["source"], f"{job['module']}.py", "exec", dont_inherit=True), module.__dict__)
         return {"names": sorted(functions(module))}
 
-    def call(request: bytes) -> dict[str, Any]:
-        return answer_call(module, json.loads(request))
-
-    answers.write(answered(load, None))
+    answer = answered(load)
+    answers.write(answer)
     answers.flush()
-    for request in requests:
-        answers.write(answered(call, request))
+    for request in requests if answer.startswith(b'{"names"') else ():
+        answers.write(answered(lambda: answer_call(module, json.loads(request))))  # noqa: B023  called at once
         answers.flush()
+    os._exit(0)  # whatever threads the program has left
 
 
-def answered(act: Callable[[Any], dict[str, Any]], request: Any) -> bytes:
+def answered(act: Callable[[], dict[str, Any]]) -> bytes:
     """Return the line with what an act comes to, whatever that is."""
     try:
-        return write_line(act(request))
+        return write_line(act())
     except NotPlainError as error:
         return write_line({"fault": str(error)})
     except BaseException as error:
@@ -60,12 +59,9 @@ def answer_call(module: types.ModuleType, request: dict[str, Any]) -> dict[str, 
     """Call a function of the program, and return what the tests get."""
     args, kwargs = decode(request["args"]), decode(request["kwargs"])
     value = find(module, request["name"])(*args, **kwargs)
-    if request["argument"] is not None:
-        return {"ok": encode(args[request["argument"]])}
-    answer = {"ok": encode(value)}
-    if value is None:
-        answer["args"] = encode(args)
-    return answer
+    if "argument" not in request:
+        return {"ok": encode(value), "args": encode(args)}
+    return {"ok": encode(value if request["argument"] is None else args[request["argument"]])}
 
 
 def functions(module: types.ModuleType) -> set[str]:

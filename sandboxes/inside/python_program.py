@@ -13,17 +13,8 @@ if TYPE_CHECKING:
     from agentrl.sandboxes.inside.modules import Library
 
 
-class Program:
-    """A Python program that the forked child goes on to run."""
-
-    def __init__(self, request: dict[str, Any]) -> None:
-        self.script: str | None = request.get("script") or None
-        self.code: str = request.get("code") or ""
-        self.args: list[str] = request.get("args") or []
-
-
-def run_program(program: Program, library: Library) -> None:
-    """Run a Python program as `python3 SCRIPT` would, in this process."""
+def run_program(request: dict[str, Any], library: Library) -> None:
+    """Run the Python program of a request, its `script` or `code`, as `python3 SCRIPT` would, in this process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
@@ -31,22 +22,23 @@ def run_program(program: Program, library: Library) -> None:
     sys.stdout = open(1, "w", closefd=False, encoding="utf-8")
     sys.stderr = open(2, "w", 1, closefd=False, encoding="utf-8", errors="backslashreplace")
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
-    name = program.script or "<program>"
+    script: str | None = request.get("script")
+    name = script or "<program>"
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=name, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    sys.argv = [name, *program.args]
-    if program.script is not None:
-        folder = os.path.dirname(os.path.abspath(program.script))
+    sys.argv = [name, *(request.get("args") or [])]
+    if script:
+        folder = os.path.dirname(os.path.abspath(script))
         sys.path.insert(0, folder)
         library.make_way(folder)
     code = 0
     try:
-        if program.script is None:
-            source = program.code.encode()
-        else:
-            with open(program.script, "rb") as file:
+        if script:
+            with open(script, "rb") as file:
                 source = file.read()
+        else:
+            source = request["code"].encode()
         exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as error:
         code = exit_code(error)

@@ -7,7 +7,6 @@ that has ended, fails the test whatever its code makes of that: it is a BaseExce
 from __future__ import annotations
 
 import sys
-import threading
 import types
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -35,7 +34,6 @@ class RemoteProgram:
         self.failure: tuple[str, str] | None = None
         """Status and message of the test that runs, where a call has failed it."""
         self._requests, self._answers = requests, answers
-        self._one_at_a_time = threading.Lock()
 
     def load(self) -> list[str]:
         """Return the names of its functions, once it is loaded. Raises what the program raises."""
@@ -52,21 +50,19 @@ class RemoteProgram:
         return function
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a function of the program's returns, and change lists, sets and dicts as one that returns None has changed them."""
+        """Return what a function of the program's returns, and change lists, sets and dicts as it has changed them."""
         try:
-            request = {"name": name, "args": encode(list(args)), "kwargs": encode(kwargs), "argument": None}
-            line = write_line(request)
+            line = write_line({"name": name, "args": encode(list(args)), "kwargs": encode(kwargs)})
         except NotPlainError as error:
             raise self.fail(
                 "checker_error", f"the tests call {name} with {error}; give them trust = 'inside'"
             ) from None
-        with self._one_at_a_time:
-            self._requests.write(b"%d " % self.test + line)
-            self._requests.flush()
-            answer = self._receive()
+        self._requests.write(b"%d " % self.test + line)
+        self._requests.flush()
+        answer = self._receive()
         try:
             value = decode(answer["ok"])
-            for before, after in zip(args, decode(answer.get("args", [])) if value is None else (), strict=False):
+            for before, after in zip(args, decode(answer["args"]), strict=True):
                 change(before, after)
             return value
         except (KeyError, ValueError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, BinaryIO
@@ -13,8 +12,6 @@ from typing import Any, BinaryIO
 from agentrl.sandboxes.inside.remote_program import RemoteProgram
 
 SHOWN_CHARACTERS = 2000
-MAX_RESULTS = 10_000
-LONGEST_NAME = 1000
 TESTS = "<tests>"
 """The file name of test code that has none."""
 REMOTE = "<agentrl.sandboxes.inside.remote_program>"
@@ -28,15 +25,13 @@ class TimeUpError(BaseException):
 class Report:
     """What becomes of the tests.
 
-    With a `remote` program its calls may fail a test. Without one, program and tests share this process, and each test has `timeout_s`.
+    With a `remote` program its calls may fail a test. Without one, program and tests share this process, and each test has `timeout_s` by
+    the clock and `cpu_s` of CPU time. `job` is that of `runner.py`.
     """
 
-    def __init__(self, module: str, timeout_s: float, remote: RemoteProgram | None, *, fail_fast: bool) -> None:
-        self.module = module
-        """The name of the program's module."""
-        self.timeout_s = timeout_s
+    def __init__(self, job: dict[str, Any], remote: RemoteProgram | None) -> None:
+        self.job = job
         self.remote = remote
-        self.fail_fast = fail_fast
         self.results: list[tuple[str, str, str]] = []
         """Name, status and message of each test that has ended."""
         self.functions: set[str] = set()
@@ -46,7 +41,7 @@ class Report:
     @property
     def stopped(self) -> bool:
         """Whether no other test is to run."""
-        return len(self.results) >= MAX_RESULTS or (self.fail_fast and self.failed)
+        return bool(self.job["fail_fast"]) and self.failed
 
     @property
     def failed(self) -> bool:
@@ -59,20 +54,29 @@ class Report:
             self.remote.test += 1
             self.remote.failure = None
         else:
-            signal.signal(signal.SIGALRM, _end_test)
-            signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
+            self.start_clocks()
+
+    def start_clocks(self) -> None:
+        """End what runs here when its time is over: by an exception, or, where C code lets none in, with the whole process."""
+        for number in (signal.SIGALRM, signal.SIGPROF):
+            signal.signal(number, _end_test)
+        self._set_clocks(self.job["timeout_s"], self.job["cpu_s"], self.job["cpu_s"] + 1)
+
+    def _set_clocks(self, *times_s: float) -> None:
+        for timer, time_s in zip((signal.ITIMER_REAL, signal.ITIMER_PROF, signal.ITIMER_VIRTUAL), times_s, strict=True):
+            signal.setitimer(timer, time_s)
 
     def end(self, name: str, function: str, error: BaseException | None, text: str | None = None) -> None:
         """Note that a test has ended: it has passed if there is no `error`. `text` shows what was wrong."""
         if self.remote is None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._set_clocks(0, 0, 0)
         status, message = "passed", ""
         if error is not None:
             status, message = self.status_of(error), text or _shown(error)
         if self.remote is not None and self.remote.failure is not None:
             status, message = self.remote.failure
         self.functions.add(function)
-        self.results.append((name[:LONGEST_NAME], status, message[-SHOWN_CHARACTERS:]))
+        self.results.append((name, status, message[-SHOWN_CHARACTERS:]))
 
     def skip(self, name: str, function: str, error: BaseException | None) -> None:
         """Note that a test was skipped. The program is not to choose which: that counts as a failure."""
@@ -97,8 +101,9 @@ class Report:
         """Return whether an exception is the program's: raised in its code, for want of a name in it, or by its text."""
         names = [os.path.basename(file) for file, _ in places(error.__traceback__)]
         names += [os.path.basename(error.filename or "")] if isinstance(error, SyntaxError) else []
-        of_module = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == self.module
-        return of_module or f"{self.module}.py" in names or REMOTE in names
+        module = self.job["module"]
+        of_module = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == module
+        return of_module or f"{module}.py" in names or REMOTE in names
 
     def fail_all(self, message: str) -> None:
         """Make every pass a failure."""
@@ -110,7 +115,7 @@ class Report:
     def send(self, reports: BinaryIO, nonce: str) -> None:
         """Send the report, and end the process. A process that the program has forked sends none."""
         if os.getpid() == self.own_process:
-            told = {"results": self.results[:MAX_RESULTS], "functions": sorted(self.functions)}
+            told = {"results": self.results, "functions": sorted(self.functions)}
             reports.write(nonce.encode() + json.dumps(told).encode() + b"\n")
             reports.flush()
         os._exit(0)
@@ -140,8 +145,3 @@ def line_of(code: str, trace: TracebackType | None) -> str:
     """Return the line of test code that an exception has come from."""
     numbers = [number for file, number in places(trace) if file == TESTS]
     return code.splitlines()[numbers[-1] - 1].strip() if numbers else ""
-
-
-def print_error(error: Any) -> None:
-    """Show an exception to whoever reads standard error."""
-    sys.excepthook(type(error), error, error.__traceback__)

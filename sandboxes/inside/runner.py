@@ -2,7 +2,7 @@
 
     job ─► program: RemoteProgram, or a plain import ─► asserts, unittest or pytest ─► Report ─► one line to the host
 
-A job is {"nonce", "trust", "kind", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "fail_fast"}. Apart, the
+A job is {"nonce", "trust", "framework", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "cpu_s", "fail_fast"}. Apart, the
 host's next line says which functions the program has, and each later one is an answer of the program's. Files, such as the program's
 own when it is inside, lie in the working directory.
 """
@@ -13,15 +13,14 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from agentrl.sandboxes.inside.frameworks import import_framework, run_pytest, run_unittest
+from agentrl.sandboxes.inside.frameworks import FILE, import_framework, run_pytest, run_unittest
 from agentrl.sandboxes.inside.guard import Guard
 from agentrl.sandboxes.inside.program_calls import find, functions
 from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
-from agentrl.sandboxes.inside.report import TESTS, Report, line_of, print_error
+from agentrl.sandboxes.inside.report import TESTS, Report, line_of
 from agentrl.sandboxes.inside.standard_streams import private_streams
 
 
@@ -31,22 +30,27 @@ def main() -> None:
     job = json.loads(requests.readline())
     nonce = job.pop("nonce")
     remote = RemoteProgram(reports, requests) if job["trust"] == "apart" else None
-    report = Report(job["module"], job["timeout_s"], remote, fail_fast=job["fail_fast"])
+    report = Report(job, remote)
     sys.path.insert(0, os.getcwd())
+    if job["framework"] != "assert":
+        with open(f"{FILE}.py", "w", encoding="utf-8") as file:
+            file.write(job["code"])
     guard = None
     gc.disable()  # nothing that is imported becomes garbage
     try:
-        import_framework(job["kind"], job["imports"])
+        import_framework(job["framework"], job["imports"])
         guard = Guard() if remote is None else None
         gc.freeze()  # pytest looks for garbage after each run: not in what was imported
         gc.enable()
-        if remote is not None:
+        if remote is None:
+            report.start_clocks()  # the program is loaded before the first test begins
+        else:
             sys.modules[job["module"]] = module_of(remote, job["module"], remote.load(), job["names"])
-        RUN[job["kind"]](job, report)
+        RUN[job["framework"]](report)
     except BaseException as error:
-        print_error(error)
         report.end(job["name"], "", error)
     if guard is not None:
+        report.start_clocks()
         if (name := guard.replaced()) is not None:
             report.fail_all(f"the program has replaced {name}, which is Python's own")
         elif (name := guard.equal_to_everything()) is not None:
@@ -54,22 +58,25 @@ def main() -> None:
     report.send(reports, nonce)
 
 
-def run_asserts(job: dict[str, Any], report: Report) -> None:
+def run_asserts(report: Report) -> None:
     """Run test code that asserts; with an entry point, call its `check(candidate)`."""
     report.begin()
-    error, text = None, None
+    job = report.job
+    error: BaseException | None = None
+    text, path = None, job["entry_point"]
     try:
         program = import_module(job["module"])
         space: dict[str, Any] = {"__name__": "tests"}
         space |= {name: import_module(name) for name in job["libraries"]}
-        space |= {"check": no_check} if job["entry_point"] is not None else {}
         exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
-        # After the prelude, which HumanEval's tests begin with: the unwritten function itself.
-        known = {*vars(program), *functions(program)}
+        # The program's names, but for those that the prelude has; HumanEval's begins with the unwritten entry point itself.
+        known = {*vars(program), *functions(program)} - ({*space} if path is None else set())
         space |= {name: find(program, name) for name in job["names"] if name in known}
         exec(compile(job["code"], TESTS, "exec", dont_inherit=True), space)
-        if job["entry_point"] is not None:
-            space["check"](entry_point(program, job["entry_point"], report))
+        if path is not None and "check" not in space:
+            error = SyntaxError("the tests define no check(candidate), which is to be called with the entry point")
+        elif path is not None:
+            space["check"](find(program, path) if report.remote is None else report.remote.function(path))
     except BaseException as raised:
         error = raised
         line = line_of(job["code"], raised.__traceback__)
@@ -77,22 +84,4 @@ def run_asserts(job: dict[str, Any], report: Report) -> None:
     report.end(job["name"], "", error, text)
 
 
-def no_check(candidate: object) -> None:
-    """Stand where the tests should define a function of this name.
-
-    Raises:
-        SyntaxError: Always: the tests cannot run.
-    """
-    raise SyntaxError("the tests define no check(candidate), which is to be called with the entry point")
-
-
-def entry_point(program: Any, path: str, report: Report) -> Callable[..., Any]:
-    """Return the function that a test is called with."""
-    return find(program, path) if report.remote is None else report.remote.function(path)
-
-
-RUN: dict[str, Callable[[dict[str, Any], Report], None]] = {
-    "assert": run_asserts,
-    "unittest": lambda job, report: run_unittest(report),
-    "pytest": lambda job, report: run_pytest(report),
-}
+RUN = {"assert": run_asserts, "unittest": run_unittest, "pytest": run_pytest}

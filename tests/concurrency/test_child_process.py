@@ -37,7 +37,7 @@ async def child(folder: Path) -> None:
 
 
 async def link(_: Path) -> None:
-    async with process_link(["cat"], work="/", env={}, nproc=None):
+    async with process_link(["cat"], env={}):
         await anyio.sleep(60)
 
 

@@ -114,11 +114,9 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
         ({"task.toml": "[environment]\nmemory_mb = 0"}, "environment.memory_mb: Input should be greater than or equal to 16, not 0"),
         ({"task.toml": "[environment]\nmemory = '10 TB'"}, "environment.memory_mb: Input should be less than or equal to 4194304, not '10 TB'"),
         ({"task.toml": f"[environment]\nmemory = '{'9' * 400}G'"}, "environment.memory_mb: Input should be a valid integer"),
-        ({"task.toml": "[environment]\nmemory_mb = 4_000_000"}, "environment.memory_mb: 4000000 MB are more than the "),
         ({"task.toml": "[environment]\nstorage_mb = -5"}, "environment.storage_mb: Input should be greater than 0, not -5"),
         ({"task.toml": "[agent]\ntimeout_sec = 1e12"}, "agent.timeout_sec: Input should be less than or equal to 2592000, not 1000000000000.0"),
-        ({"task.toml": "[environment]\ndocker_image = 'Not An Image'"}, "environment.docker_image: 'Not An Image' can be no image's name"),
-        ({"task.toml": "[environment]\ndocker_image = ''"}, "environment.docker_image: '' can be no image's name"),
+        ({"task.toml": "[environment]\ndocker_image = ''"}, "environment.docker_image: String should have at least 1 character, not ''"),
         ({"task.toml": "verifier = 1"}, "task.toml, verifier: "),
         ({"environment/docker-compose.yaml": "services: {main: , api: {build: ./api}}"}, "docker-compose.yaml: services of Docker Compose are not started"),
         ({"instruction.md": "# canary"}, "instruction.md: the instruction is empty"),
@@ -135,22 +133,6 @@ def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path, files: dict[str, 
         open_tasks(f"harbor:{folder}")
     assert complaint in str(refused.value)
     assert str(folder) in str(refused.value)
-
-
-def test_memory_is_compared_with_this_machine_where_the_engine_is_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folder_of(tmp_path, {**HARBOR, "task.toml": "[environment]\nmemory_mb = 4_000_000\ncpus = 1000\n"})
-    monkeypatch.setenv("DOCKER_HOST", "unix:///run/docker.sock")
-    with pytest.raises(
-        TaskFileError, match=r"4000000 MB are more than the .* of this machine; lower it, or name an engine"
-    ):
-        read_task_folder(folder)
-    monkeypatch.setenv("DOCKER_HOST", "ssh://large")
-    assert read_task_folder(folder).settings.environment.cpus == 1000
-    monkeypatch.delenv("DOCKER_HOST")
-    monkeypatch.setenv("DOCKER_CONTEXT", "large")
-    read_task_folder(folder)
 
 
 def test_all_folders_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> None:

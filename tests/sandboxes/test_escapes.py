@@ -1,7 +1,7 @@
 """Programs that want more than their share, or things that are not theirs: all are stopped, and the next user is unharmed.
 
 Each prints "escaped" where it gets what it wants. tests/sandboxes/test_reset.py has those that leave something behind,
-limit_check.py those that go against a limit.
+test_backends.py those that go against a limit.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 import anyio
 import openai
@@ -15,8 +13,7 @@ from agentrl.config import RunConfig
 from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.sandboxes import Backend, BackendName, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
-from agentrl.sandboxes import pool as pool_module
+from agentrl.sandboxes import BackendName, Bubblewrap, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes.grading.tests import AssertTest, IOTest
 from agentrl.testing import ScriptedModel
 from tests.components import wait_until
@@ -84,15 +81,14 @@ async def test_a_user_who_is_cancelled_leaves_a_clean_sandbox(backend: BackendNa
 
 
 async def test_a_pool_grows_only_when_somebody_waits(bubblewrap: BackendName) -> None:
-    cores = max(2, len(os.sched_getaffinity(0)))
-    async with open_pool(backend=bubblewrap, size=cores + 4) as pool:
-        for _ in range(10):
-            async with pool.take(cores):
+    async with open_pool(backend=bubblewrap, size=4) as pool:
+        for _ in range(3):
+            async with pool.take(2):
                 pass
-        assert pool.metrics.started == cores
-        async with pool.take(cores), pool.take(2):
+        assert pool.metrics.started == 2
+        async with pool.take(2), pool.take():
             pass
-        assert pool.metrics.started == cores + 2
+        assert pool.metrics.started == 3
 
 
 async def test_one_who_stops_waiting_takes_no_sandbox_with_him(bubblewrap: BackendName) -> None:
@@ -108,7 +104,7 @@ async def test_one_who_stops_waiting_takes_no_sandbox_with_him(bubblewrap: Backe
 
 async def test_waiting_is_bounded(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1, wait_timeout_s=2) as pool, pool.take():
-        with pytest.raises(SandboxError, match=r"no sandbox was free within 2 s: 0 wait for 1 sandboxes"):
+        with pytest.raises(SandboxError, match=r"no sandbox was free within 2 s, of 1 at the same time"):
             async with pool.take():
                 pass
         with pytest.raises(ConfigError, match="2 sandboxes at once from a pool of 1"):
@@ -120,7 +116,8 @@ async def test_a_closed_pool_leases_nothing(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         pass
     with anyio.fail_after(40), pytest.raises(SandboxError, match="this pool of sandboxes is closed"):
-        await pool.acquire()
+        async with pool.take():
+            pass
 
 
 async def test_a_lost_sandbox_is_replaced(bubblewrap: BackendName) -> None:
@@ -158,52 +155,43 @@ print(input())
             tasks.start_soon(one, index)
 
 
-async def test_a_run_s_pools_open_when_they_are_asked_for(bubblewrap: BackendName) -> None:
+async def test_a_workflow_that_holds_a_sandbox_waits_for_no_verdict_of_its_own(bubblewrap: BackendName) -> None:
     async with open_sandboxes(backend=bubblewrap, graders=2, leases=1) as sandboxes:
-        assert sandboxes.metrics().started == 0
-        spec = SandboxSpec()
-        grading_pool, leasing = await sandboxes.pool(spec, "grade"), await sandboxes.pool(spec, "lease")
-        assert grading_pool is not leasing
-        assert await sandboxes.pool(SandboxSpec(), "grade") is grading_pool
-        async with leasing.take():  # and all the same a verdict, which takes two
+        assert sandboxes.metrics() == {}
+        async with sandboxes.sandbox(None, None, first=True):
             test = AssertTest(code="assert f() == 1")
-            assert (await grade("def f(): return 1", [test], pool=grading_pool)).passed
-        assert sandboxes.metrics().taken == 3
+            assert (await sandboxes.grade("def f(): return 1", [test])).passed  # takes two
+        assert sandboxes.metrics()["sandbox_taken"] == 3
 
 
-async def test_sandboxes_of_kinds_that_nobody_asks_for_any_more_go(bubblewrap: BackendName) -> None:
-    """Tasks may have an image each: sandboxes that stand idle are bounded over all of them."""
-    kinds = [SandboxSpec(limits=Limits(memory_mb=100 + n)) for n in range(12)]
-    async with open_sandboxes(backend=bubblewrap, graders=2, leases=1) as sandboxes:
-        first = await sandboxes.pool(kinds[0], "lease")
-        (held,) = await first.acquire()
-        grading = await sandboxes.pool(kinds[1], "grade")
-        with grading.in_use():
-            for kind in kinds[2:]:
-                async with (await sandboxes.pool(kind, "lease", 1)).take() as (sandbox,):
-                    assert (await sandbox.run(["true"])).ok
-            assert not first.closed
-            assert not grading.closed
-            assert (await held.sandbox.run(["true"])).ok
-            # Those in use, as many idle ones as may be, and the one that was opened after the last look.
-            await wait_until(lambda: len(sandboxes._open) <= 2 + 3 + 1, 40)
-            assert sandboxes.metrics().taken == len(kinds) - 1, "those of closed pools count"
-            assert await sandboxes.pool(kinds[0], "lease") is first
-        held.release()
-        await wait_until(lambda: first.idle_sandboxes == 1, 40)
-        again = await sandboxes.pool(kinds[2], "lease", 1)
-        async with again.take() as (sandbox,):
-            assert (await sandbox.run(["true"])).ok
+async def test_idle_sandboxes_are_bounded_over_all_kinds(bubblewrap: BackendName) -> None:
+    """Tasks may have an image each: those that were used last stay, and those in use."""
+    kinds = [Limits(memory_mb=100 + n) for n in range(6)]
+    async with open_sandboxes(backend=bubblewrap, leases=2) as sandboxes:
+        metrics = sandboxes.leases.metrics
+        async with sandboxes.sandbox(None, kinds[0], first=True) as held:
+            for number, kind in enumerate(kinds, start=1):
+                async with sandboxes.sandbox(None, kind, first=True):
+                    pass
+                await wait_until(lambda number=number: metrics.resets == number, 40)  # type: ignore[misc]
+            await wait_until(lambda: len(sandboxes.leases.idle) == 2, 40)
+            assert (await held.run(["true"])).ok
+            assert metrics.started == len(kinds) + 1
+            assert metrics.lost == 0
+            for kind in kinds[-2:]:
+                async with sandboxes.sandbox(None, kind, first=False) as again:
+                    assert (await again.run(["true"])).ok
+            assert metrics.started == len(kinds) + 1, "those that were idle"
 
 
 async def test_a_kind_that_takes_long_to_start_keeps_nobody_from_another(
     bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, starts = SandboxSpec(limits=Limits(memory_mb=99)), anyio.Event()
-    start_sandbox = pool_module.start_sandbox
+    real = Bubblewrap.start
 
-    def start(backend: Backend, spec: SandboxSpec, **options: Any) -> AbstractAsyncContextManager[Sandbox]:
-        return never() if spec == slow else start_sandbox(backend, spec, **options)
+    def start(backend: Bubblewrap, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        return never() if spec == slow else real(backend, spec)
 
     @asynccontextmanager
     async def never() -> AsyncIterator[Sandbox]:
@@ -211,12 +199,13 @@ async def test_a_kind_that_takes_long_to_start_keeps_nobody_from_another(
         await anyio.sleep_forever()
         yield  # type: ignore[misc]
 
-    monkeypatch.setattr(pool_module, "start_sandbox", start)
-    async with open_sandboxes(backend=bubblewrap, leases=1) as sandboxes, anyio.create_task_group() as tasks:
-        tasks.start_soon(sandboxes.pool, slow, "lease")
+    monkeypatch.setattr(Bubblewrap, "start", start)
+    async with open_sandboxes(backend=bubblewrap, leases=2) as sandboxes, anyio.create_task_group() as tasks:
+        tasks.start_soon(sandboxes.sandbox(None, slow.limits, first=True).__aenter__)
         with anyio.fail_after(40):
             await starts.wait()
-            await sandboxes.pool(SandboxSpec(), "lease")
+            async with sandboxes.sandbox(None, None, first=True):
+                pass
         tasks.cancel_scope.cancel()
 
 

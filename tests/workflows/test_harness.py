@@ -21,8 +21,7 @@ from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.task_type import as_task, task_type_of
-from agentrl.sandboxes.container import open_container
-from agentrl.sandboxes.container_engine import ContainerSpec
+from agentrl.sandboxes.container import ContainerSpec, open_container
 from agentrl.sandboxes.run_with_model import run_with_model
 from agentrl.testing import Refusal, ScriptedModel
 from agentrl.workflows import harness

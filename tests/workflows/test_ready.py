@@ -89,7 +89,7 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         ("code", {"prompt": "Add.", "answer": 5}, "no tests: a task has one of tests, "),
         ("code", {"prompt": "Add.", "tests": []}, "there are no tests"),
         ("code", {"tests": [IO]}, "there is no prompt"),
-        ("code", {"prompt": 5, "tests": [IO]}, "prompt = 5 must be text"),
+        ("code", {"prompt": 5, "tests": [IO]}, "prompt = 5 must be a valid string"),
         ("code", {"prompt": "Add.", "tests": [{"kind": "oi"}]}, "'oi'"),
         (
             "code",

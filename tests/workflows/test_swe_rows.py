@@ -21,7 +21,7 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import list_tasks
-from agentrl.sandboxes.task_image import ImageSource, built_image
+from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import harness
 from agentrl.workflows.vet_agent_tasks import vet_agent_tasks

@@ -9,7 +9,7 @@ import pytest
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import Limits
 from agentrl.sandboxes.backends import control_group as module
-from agentrl.sandboxes.backends.owner import is_dead, owner
+from agentrl.sandboxes.backends.leftovers import is_dead, owner
 
 LIMITS = Limits(memory_mb=100, disk_mb=10, processes=20)
 

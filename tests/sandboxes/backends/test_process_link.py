@@ -16,7 +16,7 @@ async def test_a_process_that_a_signal_has_ended_meanwhile_is_not_missed(caplog:
     """Ctrl-C reaches the sandboxes too: they may end just before they are killed, and asyncio is not to warn of it."""
     with caplog.at_level(logging.WARNING):
         for _ in range(100):
-            async with process_link(["sleep", "1000"], work="/", env={}, nproc=None) as link:
+            async with process_link(["sleep", "1000"], env={}) as link:
                 os.kill(link.process.pid, signal.SIGKILL)
             assert link.process.returncode == -signal.SIGKILL
     assert not caplog.records

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from agentrl.sandboxes import (
     AssertTest,
-    BackendName,
     CallTest,
     Limits,
     SandboxPool,
-    SandboxSpec,
     Test,
     TestFile,
     grade,
-    open_pool,
 )
 from agentrl.sandboxes.grading.trust import Trust
 from tests.sandboxes.grading.trials import all_kinds_of_tests
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=1)), backend=bubblewrap, size=2) as pool:
-        yield pool
 
 
 async def test_every_kind_of_test_of_a_function_is_unforgeable(pool: SandboxPool) -> None:
@@ -45,6 +34,10 @@ PASSES = {
     "a set and a dict in place": (
         "def f(x, y): x.add(1); y['a'] = 2",
         "x, y = set(), {}\nf(x, y)\nassert (x, y) == ({1}, {'a': 2})",
+    ),
+    "in place, and a value": (
+        "def f(x):\n x.sort()\n return x.pop()",
+        "x = [3, 1, 2]\nassert (f(x), f(x)) == (3, 2)\nassert x == [1]",
     ),
     "a generator": ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
     "a Counter": (
@@ -86,11 +79,6 @@ FAILS = {
     "too much data": ("def f(x): return 'a' * 9_000_000", "assert f(1)", "wrong_answer"),
     "another name": ("def g(x): return x", "assert f(1) == 1", "runtime_error"),
     "no Python": ("def f(x: return x", "assert f(1) == 1", "runtime_error"),
-    "a change of what it was given": (
-        "def f(x):\n x.clear()\n return x",
-        "x = [1]\ny = f(x)\nassert x == []",
-        "wrong_answer",
-    ),
     "a builtin of its own": ("def len(x): return 1\ndef f(x): return x", "assert len(f([])) == 1", "wrong_answer"),
 }
 

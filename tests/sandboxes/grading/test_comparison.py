@@ -116,7 +116,7 @@ def test_exact_names_the_first_line_that_differs() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_a_tolerance_is_a_number(value: float) -> None:
-    with pytest.raises(ConfigError, match=r"Comparison.relative = .* must be a number of at least 0"):
+    with pytest.raises(ConfigError, match=r"Comparison.relative = .* must be "):
         Comparison(relative=value)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from textwrap import dedent
 from typing import Any
 
@@ -22,6 +23,7 @@ from agentrl.sandboxes import (
     IOTest,
     Language,
     Limits,
+    Sandbox,
     SandboxPool,
     SandboxSpec,
     Test,
@@ -63,12 +65,12 @@ async def test_programs_that_read_and_print(pool: SandboxPool) -> None:
     assert statuses(quick) == ["wrong_answer", "not_run", "not_run"]
 
 
-async def test_runs_are_asked_for_together_also_where_the_first_failure_ends_it(bubblewrap: BackendName) -> None:
+async def test_a_program_runs_no_more_after_its_first_failure(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         verdict = await grade("print(6)", [IOTest(stdout="1")] * 3, pool=pool, fail_fast=True)
         assert statuses(verdict) == ["wrong_answer", "not_run", "not_run"]
         async with pool.take():  # which is when the sandbox has been made as new
-            assert pool.metrics.runs == 3
+            assert pool.metrics.runs == 1
 
 
 @pytest.mark.soak
@@ -111,7 +113,7 @@ async def test_each_test_has_limits_of_its_own(pool: SandboxPool) -> None:
     slow = "import time\nstart = time.process_time()\nwhile time.process_time() - start < 0.4: pass\nprint(1)"
     tests = [
         IOTest(stdout="1", limits={"timeout_s": 0.1}),
-        IOTest(stdout="1", limits=Limits(timeout_s=5, memory_mb=300)),
+        IOTest(stdout="1", limits={"timeout_s": 5}),
     ]
     assert statuses(await grade(slow, tests, pool=pool)) == ["time_limit", "passed"]
     with pytest.raises(ConfigError, match="memory_mb = 999 is more than the 300 of the sandbox"):
@@ -170,7 +172,7 @@ async def test_a_checker_that_an_output_breaks_has_rejected_it(bubblewrap: Backe
     limits = Limits(timeout_s=1, memory_mb=200)
     async with open_pool(SandboxSpec(limits=limits), backend=bubblewrap, size=2) as pool:
         for source, output in CHECKERS_THAT_AN_OUTPUT_BREAKS.items():
-            test = IOTest(stdout="5", compare=Checker(source=source, limits=limits))
+            test = IOTest(stdout="5", compare=Checker(source=source))
             right, wrong = [await grade(f"print({printed!r})", [test], pool=pool) for printed in ("5", output)]
             assert (statuses(right), statuses(wrong)) == (["passed"], ["wrong_answer"]), (source, wrong.results)
 
@@ -252,30 +254,20 @@ async def test_functions_are_called_with_data(pool: SandboxPool) -> None:
     assert verdict.results[-2].message == "KeyError: 'gone'"
 
 
-async def test_what_is_not_plain_data_cannot_be_expected(pool: SandboxPool) -> None:
-    with pytest.raises(
-        ConfigError, match="test 2, a CallTest of f, holds an object of class object, which is not plain data"
-    ):
-        await grade("", [IOTest(), CallTest(function="f", expected=object())], pool=pool)
-    with pytest.raises(ConfigError, match="a CallTest calls Python functions"):
-        await grade("", [CallTest(function="f")], pool=pool, language=CPP)
-
-
 async def test_code_that_asserts(pool: SandboxPool) -> None:
     source = "def clean(items): items.clear(); return items\ndef loud(): raise LookupError('x')\ndef many(n): return iter(range(n))"
     tests = [
         AssertTest(code="assert list(many(3)) == [0, 1, 2]\nassert 2 in many(3)"),
         AssertTest(code="try: loud()\nexcept LookupError as error: assert str(error) == 'x'\nelse: assert False"),
         AssertTest(code="def check(candidate):\n    assert candidate([1]) == []", entry_point="clean"),
-        AssertTest(code="x = [1]\nclean(x)\nassert x == []", trust="inside"),
         AssertTest(code="x = [1]\nclean(x)\nassert x == []"),
         AssertTest(code="assert double(2) == 4"),
         AssertTest(code="assert helper(many(2)) == 1", prelude="def helper(x): return sum(x)"),
         AssertTest(code="import math\nassert math.isclose(sum(many(4)), 6)"),
     ]
     verdict = await grade(source, tests, pool=pool)
-    assert statuses(verdict) == [*["passed"] * 4, "wrong_answer", "runtime_error", "passed", "passed"]
-    assert verdict.results[5].message == "NameError: name 'double' is not defined"
+    assert statuses(verdict) == [*["passed"] * 4, "runtime_error", "passed", "passed"]
+    assert verdict.results[4].message == "NameError: name 'double' is not defined"
 
 
 async def test_a_name_of_python_s_is_the_program_s_where_the_test_says_so(pool: SandboxPool) -> None:
@@ -439,17 +431,18 @@ async def test_a_sandbox_lost_under_a_program_is_tried_again(bubblewrap: Backend
     lost = 0
 
     async with open_pool(backend=bubblewrap, size=1) as pool:
-        real = pool.acquire
+        real = pool.take
 
-        async def acquire(count: int = 1) -> object:
+        @asynccontextmanager
+        async def take(count: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
             nonlocal lost
-            leases = await real(count)
-            if lost < times:
-                lost += 1
-                await anyio.to_thread.run_sync(kill_first_process, leases[0].sandbox)
-            return leases
+            async with real(count) as sandboxes:
+                if lost < times:
+                    lost += 1
+                    await anyio.to_thread.run_sync(kill_first_process, sandboxes[0])
+                yield sandboxes
 
-        pool.acquire = acquire  # type: ignore[method-assign, assignment]
+        pool.take = take  # type: ignore[method-assign, assignment]
         times = 2
         assert (await grade("print(1)", [IOTest(stdout="1")], pool=pool)).passed
         lost, times = 0, 3
@@ -473,10 +466,17 @@ def nested(depth: int) -> list[Any]:
     ("wrong", "complaint"),
     [
         ({"tests": []}, "tests is an empty list"),
-        ({"tests": IOTest()}, r"tests = IOTest\(.* must be a list"),
-        ({"tests": "assert f() == 1"}, "tests = 'assert f.* must be a list"),
+        ({"tests": IOTest()}, r"tests = IOTest\(.* must be a valid list"),
+        ({"tests": "assert f() == 1"}, "tests = 'assert f.* must be a valid list"),
         ({"tests": [{"kind": "io"}]}, r"tests\[0\] = .* must be an IOTest.*load_tests makes them"),
-        ({"tests": [CallTest(function="f", expected=object())]}, "a CallTest of f, holds an object of class object"),
+        (
+            {"tests": [IOTest(), CallTest(function="f", expected=object())]},
+            "test 2, a CallTest of f, holds an object of class object, which is not plain data",
+        ),
+        ({"tests": [CallTest(function="f", expected=range(10**18))]}, "data of more than 1,000,000 items"),
+        ({"tests": [CallTest(function="f")], "language": CPP}, "a CallTest calls Python functions"),
+        ({"deadline_s": 0}, "deadline_s = 0 must be greater than 0"),
+        ({"partial": True, "fail_fast": True}, "a partial verdict needs the result of every test"),
         (
             {"tests": [CallTest(function="f", args=[nested(3_000)])]},
             "nested more than 200 deep",
@@ -485,13 +485,13 @@ def nested(depth: int) -> list[Any]:
             {"tests": [AssertTest(code="assert Stack()", trust="apart")]},
             "trust = 'apart' cannot grade test 'test 1', which needs the program's class Stack; use trust = 'inside'",
         ),
-        ({"source": None}, "source = None must be a program's text; extract_code gives None"),
-        ({"pool": "docker"}, "pool = 'docker' must be a SandboxPool"),
-        ({"language": "cpp"}, "language = 'cpp' is text; use PYTHON, CPP or a Language"),
-        ({"limits": {"timeout_s": 2}}, r"limits = .* must be a Limits or None"),
-        ({"fail_fast": "no"}, "fail_fast = 'no' must be True or False"),
-        ({"deadline_s": "3"}, "deadline_s = '3' must be a number"),
-        ({"deadline_s": float("nan")}, "deadline_s = nan must be a number"),
+        ({"source": None}, "source = None must be a valid string"),
+        ({"pool": "docker"}, "pool = 'docker' must be an instance of SandboxPool"),
+        ({"language": "cpp"}, "language = 'cpp' must be an instance of Language"),
+        ({"limits": {"timeout_s": 2}}, r"limits = .* must be an instance of Limits"),
+        ({"fail_fast": "no"}, "fail_fast = 'no' must be a valid boolean"),
+        ({"deadline_s": "3"}, "deadline_s = '3' must be a valid number"),
+        ({"deadline_s": float("nan")}, "deadline_s = nan must be less than"),
     ],
 )
 async def test_what_cannot_be_graded_is_named(pool: SandboxPool, wrong: dict[str, Any], complaint: str) -> None:
@@ -528,7 +528,7 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
     file = "import pytest, solution\n@pytest.mark.parametrize('n', range(30))\ndef test(n): assert solution.f() == n"
     busy = "while True:\n    try:\n        while True: f\n    except BaseException: pass"
     limits = Limits(timeout_s=5, memory_mb=300)
-    slow_checker = Checker(source=sleeps, limits=limits)
+    slow_checker = Checker(source=sleeps)
     c = Language(file="main.c", build=("sleep", "1000"), run=("./main",))
     cases: dict[str, tuple[Verdict, list[str]]] = {}
 
@@ -541,7 +541,7 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
     await case("tests", sleeps, [IOTest(stdout="1")] * 30, ["time_limit", *["not_run"] * 29])
     await case("calls", hangs, [CallTest(function="f")] * 3, ["time_limit", "not_run", "not_run"])
     await case("a file", hangs, [TestFile(code=file)], ["time_limit"])
-    await case("a checker", "", [IOTest(compare=slow_checker), IOTest()], ["wrong_answer", "not_run"])
+    await case("a checker", "", [IOTest(compare=slow_checker), IOTest()], ["wrong_answer", "passed"])
     await case("test code", "def f(): pass", [AssertTest(code=busy), IOTest()], ["time_limit", "not_run"])
     await case("a build", "", [IOTest()] * 2, ["build_error", "build_error"], c)
     for name, (verdict, expected) in cases.items():
@@ -566,7 +566,7 @@ async def test_waiting_for_a_sandbox_is_no_part_of_the_deadline(pool: SandboxPoo
 def test_the_default_deadline_follows_from_the_tests() -> None:
     limits = Limits(timeout_s=2)
     assert default_deadline_s([IOTest()], PYTHON, limits) == 18
-    assert default_deadline_s([IOTest(), IOTest(limits=Limits(timeout_s=1))], PYTHON, limits) == 22
+    assert default_deadline_s([IOTest(), IOTest(limits={"timeout_s": 1})], PYTHON, limits) == 22
     assert default_deadline_s([TestFile(code="")], PYTHON, limits) == 42
     assert default_deadline_s([IOTest()], CPP, limits) == 78
     assert default_deadline_s([IOTest()] * 1000, PYTHON, limits) == 600
@@ -590,14 +590,6 @@ async def test_messages_are_text_that_everything_takes(pool: SandboxPool) -> Non
         assert 0 < len(result.message) <= 10_000
     assert "ValueError: \\ud800\\x00" in verdict.results[0].message
     assert Verdict(results=(), build_output="\0\udc80").build_output == "\\x00\\udc80"
-
-
-async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: SandboxPool) -> None:
-    for test, complaint in ((CallTest(function="f", expected=range(10**18)), "data of more than 1,000,000 items"),):
-        with pytest.raises(ConfigError, match=complaint):
-            await grade("", [test], pool=pool)
-    with pytest.raises(ConfigError, match="deadline_s = 0 must be a number above 0"):
-        await grade("", [IOTest()], pool=pool, deadline_s=0)
 
 
 @pytest.mark.soak

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from textwrap import dedent
 
 import pytest
 
 from agentrl.sandboxes import (
     AssertTest,
-    BackendName,
     Limits,
     SandboxPool,
-    SandboxSpec,
     TestFile,
     Verdict,
     grade,
-    open_pool,
 )
 from agentrl.sandboxes.grading.trust import Trust
 from tests.sandboxes.rings import gate
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
-        yield pool
 
 
 PROGRAM = """
@@ -93,6 +83,10 @@ UNITTESTS = {
         "from solution import Stack\nclass T(unittest.TestCase):\n @classmethod\n def setUpClass(cls): raise unittest.SkipTest('no')\n"
         " def test_a(self): pass\nclass U(unittest.TestCase):\n def test_b(self): self.assertEqual(len(Stack()), 0)"
     ),
+    "tests that are none": (
+        "from solution import Stack\nclass T(unittest.TestCase):\n def test(self): self.assertEqual(len(Stack()), 0)\n"
+        "class TestHelper:\n __test__ = False\n def test_nothing(self): pass"
+    ),
     "a base of tests": (
         "from solution import Stack\nclass Base(unittest.TestCase):\n kind = Stack\n def test(self): self.assertEqual(len(self.kind()), 0)\n"
         "class Own(Base): pass"
@@ -111,7 +105,7 @@ FILES |= {
     "a file shared": TestFile(
         code="import solution\nfrom solution import Stack\ndef test(): assert open('a.txt').read() == 'b'",
         files={"a.txt": "b"},
-        shared=["a.txt"],
+        trust="inside",
     ),
 }
 
@@ -159,7 +153,6 @@ STOPPED = {
     "writes a report to every descriptor": (
         f"import os\nfor fd in range(1, 30):\n    try: os.write(fd, {FORGED!r}.encode() + b'\\n')\n    except OSError: pass\nos._exit(0)"
     ),
-    "returns unittest's ANY": "from unittest.mock import ANY\nclass Add:\n    def sum(self, a, b): return ANY",
     "skips the tests": "import unittest\nclass Add:\n    def sum(self, a, b): raise unittest.SkipTest('no')",
     "brings a conftest": (
         "open('conftest.py', 'w').write('import pytest\\n@pytest.hookimpl\\ndef pytest_pyfunc_call(pyfuncitem): return True')"
@@ -170,6 +163,7 @@ STOPPED = {
     "never ends": "class Add:\n    def sum(self, a, b):\n        while True: pass",
 }
 KNOWN_TO_PASS = {
+    "returns unittest's ANY": "from unittest.mock import ANY\nclass Add:\n    def sum(self, a, b): return ANY",
     "the frames of the test runner": """
         import sys
         class Add:
@@ -206,6 +200,12 @@ async def test_what_is_known_to_pass_inside(pool: SandboxPool, name: str) -> Non
     assert (await tried(pool, dedent(KNOWN_TO_PASS[name]), [PYTEST])).passed
 
 
+async def test_code_that_no_exception_ends_is_killed_when_its_time_is_over(pool: SandboxPool) -> None:
+    file = TestFile(code="from solution import Add\ndef test_a(): assert Add().sum() == 1")
+    verdict = await tried(pool, "class Add:\n    def sum(self): return sum(range(10**12))", [file])
+    assert verdict.status == "time_limit"
+
+
 async def test_some_tests_pass_and_some_do_not(pool: SandboxPool) -> None:
     file = TestFile(
         code="import solution\ndef test_a(): assert solution.Add().sum(1, 1) == 2\ndef test_b(): assert solution.Add().sum(1, 2) == 3"
@@ -215,9 +215,22 @@ async def test_some_tests_pass_and_some_do_not(pool: SandboxPool) -> None:
     assert [result.status.value for result in verdict.results] == ["passed", "time_limit"]
 
 
+@pytest.mark.soak
+async def test_each_test_of_a_file_has_time_of_its_own(pool: SandboxPool) -> None:
+    file = TestFile(
+        code="import pytest\nfrom solution import Add\n@pytest.mark.parametrize('n', range(14))\ndef test(n): assert Add().sum() == 1"
+    )
+    verdict = await tried(pool, "import time\nclass Add:\n    def sum(self): time.sleep(1); return 1", [file])
+    assert verdict.passed, verdict.results
+
+
 @pytest.mark.parametrize(
     ("test", "message"),
     [
+        (
+            TestFile(code="import pytest, solution\npytest.skip('no', allow_module_level=True)\ndef test(): pass"),
+            "no tests",
+        ),
         (AssertTest(code="assert ("), "SyntaxError"),
         (TestFile(code="import solution\nimport no_such_module\ndef test(): pass"), "no_such_module"),
         (TestFile(code="import unittest, solution, no_such_module", framework="unittest"), "no_such_module"),

@@ -9,22 +9,18 @@ from hypothesis import strategies as st
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
     AssertTest,
-    BackendName,
     CallTest,
     IOTest,
-    Limits,
-    SandboxSpec,
+    SandboxPool,
     Status,
     Test,
     TestFile,
     TestResult,
     grade,
-    grade_partial,
-    open_pool,
 )
+from agentrl.sandboxes.grading.grade import measured_baseline
 from agentrl.sandboxes.grading.partial_credit import (
     do_nothing_programs,
-    measured_baseline,
     partial_credit,
     stubs,
 )
@@ -86,7 +82,7 @@ def test_a_program_does_not_choose_how_many_tests_there_are(own: int, passing: i
 
 
 def test_stubs_define_what_tests_want() -> None:
-    code = "import pytest\nfrom solution import Stack, push as put\n\ndef test():\n    assert put(Stack.of()) == solution.size()"
+    code = "import pytest, solution\nfrom solution import Stack, push as put\n\ndef test():\n    assert put(Stack.of()) == solution.size()"
     tests: list[Test] = [
         IOTest(),
         TestFile(code=code),
@@ -97,49 +93,44 @@ def test_stubs_define_what_tests_want() -> None:
     space: dict[str, object] = {}
     exec(stubs(tests, "return 7"), space)
     assert {"Stack", "push", "size", "Solution", "found", "root"} <= space.keys()
-    assert not {"pytest", "candidate", "assert"} & space.keys()
+    assert not {"pytest", "candidate", "put"} & space.keys()
     exec("seen = push(Stack(1)), Stack(2).top(), Solution().sum([1])", space)
     assert (space["seen"], space["LIMIT"]) == ((7, 7, 7), None)
 
 
 @pytest.mark.anyio
-async def test_programs_that_do_nothing_earn_nothing(bubblewrap: BackendName) -> None:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap) as pool:
+async def test_programs_that_do_nothing_earn_nothing(pool: SandboxPool) -> None:
+    async def credit(source: str, tests: list[Test]) -> float | None:
+        return (await grade(source, tests, pool=pool, partial=True)).fraction
 
-        async def credit(source: str, tests: list[Test]) -> float | None:
-            return (await grade_partial(source, tests, pool=pool)).fraction
-
-        tests: list[Test] = [SUBLIST]
-        nothing = do_nothing_programs(tests)
-        rates = {name: (await grade(source, tests, pool=pool)).pass_rate for name, source in nothing.items()}
-        assert rates["stubs"] >= 2 / 6
-        assert [await credit(source, tests) for source in nothing.values()] == [0.0, 0.0, 0.0]
-        assert await credit(RIGHT, tests) == 1
-        assert await credit(HALF, tests) == 2 / 3
-        calls: list[Test] = [CallTest(function="f", args=[n], expected=n if n else None) for n in range(3)]
-        assert await credit("def f(x): return x or None", calls) == 1
-        assert await credit("def f(x): return 1", calls) == 0.5
+    tests: list[Test] = [SUBLIST]
+    nothing = do_nothing_programs(tests)
+    rates = {name: (await grade(source, tests, pool=pool)).pass_rate for name, source in nothing.items()}
+    assert rates["stubs"] >= 2 / 6
+    assert [await credit(source, tests) for source in nothing.values()] == [0.0, 0.0, 0.0]
+    assert await credit(RIGHT, tests) == 1
+    assert await credit(HALF, tests) == 2 / 3
+    calls: list[Test] = [CallTest(function="f", args=[n], expected=n if n else None) for n in range(3)]
+    assert await credit("def f(x): return x or None", calls) == 1
+    assert await credit("def f(x): return 1", calls) == 0.5
 
 
 @pytest.mark.anyio
-async def test_a_baseline_is_measured_once_or_read_from_the_task(bubblewrap: BackendName) -> None:
+async def test_a_baseline_is_measured_once_or_read_from_the_task(pool: SandboxPool) -> None:
     tests = [CallTest(function="f", args=[1], expected=None), CallTest(function="f", args=[2], expected=2)]
-    async with open_pool(backend=bubblewrap) as pool:
-        measured = await measured_baseline(tests, pool=pool)
-        assert measured == [{"test 1": 1.0}, {"test 2": 0.0}]
-        taken = pool.metrics.taken
-        assert (await grade_partial("def f(x): return 2", tests, pool=pool)).fraction == 1
-        assert pool.metrics.taken == taken + 1
-        known = [{"test 1": 0.0}, {"test 2": 0.0}]
-        assert (await grade_partial("def f(x): return 2", tests, pool=pool, baseline=known)).fraction == 0.5
-        assert pool.metrics.taken == taken + 2
+    assert await measured_baseline(tests, pool, pool.spec.limits) == [{"test 1": 1.0}, {"test 2": 0.0}]
+    taken = pool.metrics.taken
+    assert (await grade("def f(x): return 2", tests, pool=pool, partial=True)).fraction == 1
+    assert pool.metrics.taken == taken + 1
+    known = [{"test 1": 0.0}, {"test 2": 0.0}]
+    assert (await grade("def f(x): return 2", tests, pool=pool, partial=known)).fraction == 0.5
+    assert pool.metrics.taken == taken + 2
 
 
 @pytest.mark.anyio
-async def test_a_task_with_nothing_left_to_earn_is_refused(bubblewrap: BackendName) -> None:
+async def test_a_task_with_nothing_left_to_earn_is_refused(pool: SandboxPool) -> None:
     tests = [AssertTest(code="assert not f(1)"), CallTest(function="f", args=[2], expected=None)]
-    async with open_pool(backend=bubblewrap) as pool:
-        with pytest.raises(ConfigError, match="does nothing passes all tests of this task"):
-            await grade_partial("def f(x): return False", tests, pool=pool)
-        plain = await grade("def f(x): return None", tests, pool=pool)
+    with pytest.raises(ConfigError, match="does nothing passes all tests of this task"):
+        await grade("def f(x): return False", tests, pool=pool, partial=True)
+    plain = await grade("def f(x): return None", tests, pool=pool)
     assert (plain.pass_rate, plain.fraction) == (1, None)

@@ -6,7 +6,7 @@ import base64
 import json
 import pickle
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -18,21 +18,17 @@ from agentrl.sandboxes import (
     JAVA,
     PYTHON,
     AssertTest,
-    BackendName,
     CallTest,
     Checker,
     CodeTask,
     Comparison,
     IOTest,
-    Limits,
     SandboxPool,
-    SandboxSpec,
     TestFile,
     Verdict,
     grade,
     load_code_task,
     load_tests,
-    open_pool,
 )
 from tests.sandboxes.grading.honest_sets import stdin_problems
 
@@ -228,37 +224,37 @@ class Harm:
 @pytest.mark.parametrize(
     ("task", "complaint"),
     [
-        ("x", "task = 'x' must be a dict"),
+        ("x", "task = 'x' must be a valid dictionary"),
         ({"prompt": "p", "x": 1, "tests": None}, "no tests: a task has one of tests, .*this one has prompt, x"),
         ({"tests": [TEXT_TEST], "limits": {"seconds": 3}}, "limits has an unknown field 'seconds'"),
-        ({"tests": [TEXT_TEST], "limits": 3}, "limits = 3 must be a dict"),
-        ({"tests": [TEXT_TEST], "prompt": 3}, "prompt = 3 must be text"),
+        ({"tests": [TEXT_TEST], "limits": 3}, "limits = 3 must be a valid dictionary"),
+        ({"tests": [TEXT_TEST], "prompt": 3}, "prompt = 3 must be a valid string"),
         ({"tests": [TEXT_TEST], "language": "rust"}, "language = 'rust' must be one of python, "),
-        ({"tests": [TEXT_TEST], "partial": "no"}, "partial = 'no' must be True or False"),
-        ({"tests": [TEXT_TEST], "baseline": 3}, "baseline = 3 must be a list"),
+        ({"tests": [TEXT_TEST], "partial": "no"}, "partial = 'no' must be a valid boolean"),
+        ({"tests": [TEXT_TEST], "baseline": 3}, "baseline = 3 must be"),
         ({"tests": [TEXT_TEST], "baseline": []}, "baseline is of 0 tests, and there are 1; vet the task again"),
         ({"tests": [TEXT_TEST], "public_tests": [3]}, r"public_tests\[0\] = 3 must be an object"),
-        ({"tests": [TEXT_TEST], "tolerance": "x"}, "the task: Comparison.absolute = 'x' must be a number"),
-        ({"tests": [TEXT_TEST], "solution": 3}, "solution = 3 must be text"),
-        ({"tests": {"kind": "io"}}, "tests = .* must be a list"),
+        ({"tests": [TEXT_TEST], "tolerance": "x"}, "the task: Comparison.absolute = 'x' must be a valid number"),
+        ({"tests": [TEXT_TEST], "solution": 3}, "solution = 3 must be a valid string"),
+        ({"tests": {"kind": "io"}}, "tests = .* must be a valid list"),
         ({"tests": [{"stdin": "1"}]}, r"tests\[0\] = .* with a kind: one of io, call, assert, file"),
-        ({"tests": [TEXT_TEST, {"kind": "io", "stdout": "", "x": 3}]}, r"tests\[1\]: .* argument 'x'; it may have stdin, stdout"),
+        ({"tests": [TEXT_TEST, {"kind": "io", "stdout": "", "x": 3}]}, r"tests\[1\]: .* argument 'x'"),
         ({"tests": [{"kind": "io"}]}, r"tests\[0\] has no field 'stdout', which it needs without a checker"),
-        ({"tests": [{**TEXT_TEST, "tolerance": "1"}]}, r"tests\[0\]: Comparison.absolute = '1' must be a number"),
-        ({"tests": [{**TEXT_TEST, "tolerance": {"digits": 3}}]}, r"tests\[0\]: .*'digits'; it may have exact, absolute"),
+        ({"tests": [{**TEXT_TEST, "tolerance": "1"}]}, r"tests\[0\]: Comparison.absolute = '1' must be a valid number"),
+        ({"tests": [{**TEXT_TEST, "tolerance": {"digits": 3}}]}, r"tests\[0\]: .*argument 'digits'"),
         ({"tests": [{**TEXT_TEST, "exact": True, "tolerance": 1}]}, r"tests\[0\]: Comparison.exact = True .* leave one"),
         ({"tests": [{**TEXT_TEST, "exact": True, "checker": "x"}]}, r"tests\[0\] has a checker and exact"),
         ({"tests": [{**TEXT_TEST, "compare": "exact"}]}, r"tests\[0\]: IOTest.compare = 'exact' must be a Comparison"),
-        ({"tests": [{"kind": "io", "checker": 3}]}, r"tests\[0\]: Checker.source = 3 must be text"),
+        ({"tests": [{"kind": "io", "checker": 3}]}, r"tests\[0\]: Checker.source = 3 must be a valid string"),
         ({"tests": [{"kind": "assert"}]}, r"tests\[0\]: .*'code'"),
         ({"tests": [{"kind": "call", "function": "f"}]}, r"tests\[0\] has no field 'expected'"),
-        ({"test_list": "assert f()"}, r"test_list = 'assert f\(\)' must be a list of text"),
+        ({"test_list": "assert f()"}, r"test_list = 'assert f\(\)' must be a valid list"),
         ({"input_output": "{"}, "input_output is a text that is not JSON"),
         ({"input_output": {"inputs": [1], "outputs": []}}, "input_output = .* must hold inputs and outputs, as many of each"),
-        ({"input_output": {"inputs": [1], "outputs": [1]}}, r"input_output\[0\]: IOTest.stdin = 1 must be text"),
+        ({"input_output": {"inputs": [1], "outputs": [1]}}, r"input_output\[0\]: IOTest.stdin = 1 must be a valid string"),
         ({"input_output": {"inputs": [1], "outputs": [1], "fn_name": "f"}}, r"input_output\[0\]: CallTest.args = 1 must be"),
         ({"input_output": {"inputs": ["x"], "outputs": ["1"], "fn_name": "f"}}, r"input_output\[0\] is a text that is not JSON"),
-        ({"input_output": PAIRS, "solutions": {"a": 1}}, "solutions = .* must be a list of text"),
+        ({"input_output": PAIRS, "solutions": {"a": 1}}, "solutions = .* must be a valid list"),
         ({"public_test_cases": "[]", "private_test_cases": packed([])[:-8]}, "private_test_cases is a text that is not JSON"),
         (
             {"public_test_cases": "[]", "private_test_cases": base64.b64encode(zlib.compress(pickle.dumps(Harm()))).decode()},
@@ -271,12 +267,6 @@ def test_mistakes_are_named(task: Any, complaint: str, capsys: pytest.CaptureFix
     with pytest.raises(ConfigError, match=complaint):
         load_code_task(task)
     assert capsys.readouterr().out == ""
-
-
-@pytest.fixture(scope="module")
-async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=bubblewrap, size=2) as pool:
-        yield pool
 
 
 async def graded(task: CodeTask, source: str, pool: SandboxPool) -> Verdict:

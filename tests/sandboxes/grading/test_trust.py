@@ -54,7 +54,6 @@ INSIDE: dict[str, tuple[str, Test]] = {
     "identity": ("know an object again", AssertTest(code="x = []\nassert f(x) is x")),
     "a file": ("attribute read", AssertTest(code="f('a')\nassert open('a').read() == ''")),
     "code beside": ("helper.py", TestFile(code=F, files={"helper.py": ""})),
-    "a file shared": ("data.txt", TestFile(code=F, files={"data.txt": ""}, shared=["data.txt"])),
     "no Python": ("to be Python", AssertTest(code="assert (")),
 }
 

@@ -1,0 +1,212 @@
+"""Programs that are graded from outside: they read and print, or a function of theirs is called; the host compares.
+
+build ─► run, once a test ─► output ─► Comparison, Checker (in a second sandbox) or a function of the user's
+         call, once a test ─► value ─► same_value
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from agentrl.concurrency.threads import in_users_thread
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.grading.comparison import Comparison, same_value
+from agentrl.sandboxes.grading.tests import CallTest, Checker, IOTest, Language, Test
+from agentrl.sandboxes.grading.verdict import Status, TestResult, status_of, tail
+from agentrl.sandboxes.inside.plain import decode, encode, read_line
+from agentrl.sandboxes.sandbox import Sandbox, as_bytes
+from agentrl.sandboxes.seams import ExecResult, Limits
+
+CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"
+CHECKER = "from agentrl.sandboxes.inside.checker_main import main; main()"
+ANSWERS_MB = 16
+"""What a program whose functions are called may answer and print in all."""
+SHORT_BYTES = 1 << 14
+"""A longer output is compared in a thread."""
+LONGER = 64
+"""So many times the bytes of the expected value may an answer take that is right."""
+WALL_CLOCK_SLACK = 4.0
+"""A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine,"""
+MIN_WALL_CLOCK_S = 2.0
+"""and so long at least: a machine may have no time for a program for a second."""
+
+
+def wall_clock_s(limits: Limits) -> float:
+    """Return how long a test may take by the clock, waiting for its turn and sleeping included."""
+    return max(MIN_WALL_CLOCK_S, limits.timeout_s * WALL_CLOCK_SLACK)
+
+
+@dataclass
+class Bench:
+    """A program, and the sandboxes that are at hand for its tests."""
+
+    source: str
+    language: Language
+    limits: Limits
+    fail_fast: bool
+    sandboxes: Sequence[Sandbox] = ()
+    """The first is the program's; the last that of checkers and of test code."""
+    deadline: float = math.inf
+    """Of the verdict, by the event loop's clock."""
+    built: bytes | None = None
+    """The files of a program that had to be built."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left of the verdict's."""
+        return max(0.01, self.deadline - anyio.current_time())
+
+    @property
+    def over(self) -> bool:
+        """Whether the verdict's deadline is over."""
+        return anyio.current_time() >= self.deadline
+
+    def limits_of(self, test: Test) -> Limits:
+        """Return the limits of a test's run, which ends with the deadline."""
+        limits = test.limits_of(self.limits)
+        return limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=min(wall_clock_s(limits), self.left_s))
+
+
+def result_of(test: Test, status: Status, message: str, done: ExecResult) -> TestResult:
+    """Return the result of a test with what its run took."""
+    return TestResult(
+        name=test.name,
+        status=status,
+        message=message,
+        duration_s=done.duration_s,
+        cpu_s=done.cpu_s,
+        peak_memory_bytes=done.peak_memory_bytes,
+    )
+
+
+async def build(bench: Bench) -> tuple[bool, str]:
+    """Build the program where its language is built; return whether that worked, and what the build printed.
+
+    Raises:
+        ConfigError: The sandbox does not have the compiler.
+    """
+    language, sandbox = bench.language, bench.sandboxes[0]
+    if not language.build:
+        return True, ""
+    compiler = language.build[0]
+    if not (await sandbox.run(["sh", "-c", 'command -v "$0"', compiler])).ok:
+        raise ConfigError(
+            f"the sandbox has no {compiler}, which is to build {language.file}; set `sandbox.image` to a Docker image that has it, "
+            f"or install {compiler} here and take `sandbox.backend` = bubblewrap, whose programs are this machine's"
+        )
+    await sandbox.write(language.file, as_bytes(bench.source))
+    done = await sandbox.run(language.build, timeout_s=min(language.build_timeout_s, bench.left_s))
+    if done.ok:
+        bench.built = await sandbox.snapshot()
+    return done.ok, tail(done.stdout) + tail(done.stderr)
+
+
+async def run_io(bench: Bench, test: IOTest) -> TestResult:
+    """Run the program once, and compare what it prints."""
+    sandbox, (program, *args), stdin = bench.sandboxes[0], bench.language.run, as_bytes(test.stdin)
+    files = {bench.language.file: as_bytes(bench.source)} if bench.built is None else None
+    if bench.built is not None:
+        await sandbox.restore(bench.built)
+    limits = bench.limits_of(test)
+    if program == "python3" and args and not args[0].startswith("-"):
+        done = await sandbox.run_python(args[0], args=args[1:], stdin=stdin, limits=limits, only_files=files)
+    else:
+        done = await sandbox.run([program, *args], stdin=stdin, limits=limits, only_files=files)
+    status, message = status_of(done)
+    if status is Status.PASSED and isinstance(test.compare, Checker):
+        status, message = await _check(bench, test.compare, test, done.stdout)
+    elif status is Status.PASSED:
+        own = isinstance(test.compare, Comparison)
+        size = len(done.stdout) + len(test.stdout) if own else math.inf
+        status, message = await _compared(bench, size, lambda: _compare_output(test, done.stdout))
+    return result_of(test, status, message, done)
+
+
+async def run_call(bench: Bench, test: CallTest) -> TestResult:
+    """Call one function of the program once, and compare what comes back."""
+    call = {
+        "name": test.function,
+        "args": encode(list(test.args)),
+        "kwargs": encode(test.kwargs),
+        "argument": test.argument,
+    }
+    lines = [json.dumps({"source": bench.source, "module": "solution"}), json.dumps(call), ""]
+    limits = bench.limits_of(test)
+    limits = limits.but(output_mb=max(limits.output_mb, ANSWERS_MB))
+    stdin = "\n".join(lines).encode()
+    done = await bench.sandboxes[0].run_python(code=CALLS, stdin=stdin, limits=limits, only_files={})
+    status, message = status_of(done)
+    if status is Status.PASSED:
+        status, message = await _compared(bench, len(done.stdout), lambda: _compare_answer(test, done.stdout))
+    return result_of(test, status, message, done)
+
+
+async def _compared(bench: Bench, size: float, compare: Callable[[], tuple[Status, str]]) -> tuple[Status, str]:
+    """Return what a comparison of so many bytes comes to: in a thread if that may take long, and within the deadline."""
+    try:
+        with anyio.CancelScope(deadline=bench.deadline):
+            return compare() if size <= SHORT_BYTES else await in_users_thread(compare)
+        return Status.TIME_LIMIT, "the verdict's deadline was over before the output was compared"
+    except Exception as error:  # a comparison of the user's
+        return Status.CHECKER_ERROR, f"the comparison failed: {type(error).__name__}: {error}"
+
+
+def _compare_output(test: IOTest, stdout: bytes) -> tuple[Status, str]:
+    assert not isinstance(test.compare, Checker)
+    difference = test.compare(stdout.decode(errors="replace"), test.stdout)
+    if not isinstance(difference, str):
+        raise TypeError(f"it returned {difference!r}, and not what differs")
+    return (Status.WRONG_ANSWER, difference) if difference else (Status.PASSED, "")
+
+
+def _compare_answer(test: CallTest, stdout: bytes) -> tuple[Status, str]:
+    answer = stdout[stdout.rfind(b"\n", 0, -1) + 1 :]
+    if answer.startswith(b'{"names"') or not answer:
+        return Status.RUNTIME_ERROR, "the program has left before it answered"
+    if not answer.startswith(b'{"raised"') and len(answer) > LONGER * len(json.dumps(encode(test.expected))) + 4096:
+        return Status.WRONG_ANSWER, "the answer is larger than any that is right"
+    try:
+        content = read_line(answer)
+        if "raised" in content:
+            return Status.RUNTIME_ERROR, str(content["raised"][2])
+        if "fault" in content:
+            return Status.WRONG_ANSWER, f"the program gives {content['fault']}"
+        got = decode(content["ok"])
+        if same_value(got, test.expected, test.tolerance, nan_equal=test.nan_equal, wrapped=test.wrapped):
+            return Status.PASSED, ""
+    except (ValueError, TypeError, KeyError, IndexError, ArithmeticError) as error:
+        return Status.WRONG_ANSWER, f"the answer makes no sense: {error}"
+    return Status.WRONG_ANSWER, f"{_shown(got)}, expected {_shown(test.expected)}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return f"a {type(value).__name__}"
+
+
+async def _check(bench: Bench, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
+    sandbox = bench.sandboxes[-1]
+    files = {"checker.py": as_bytes(checker.source), "input": as_bytes(test.stdin), "output": output}
+    done = await sandbox.run_python(
+        code=CHECKER,
+        args=("input", "output", "answer"),
+        limits=sandbox.spec.limits.but(timeout_s=min(sandbox.spec.limits.timeout_s, bench.left_s)),
+        only_files={**files, "answer": as_bytes(test.stdout)},
+    )
+    if done.ok:
+        return Status.PASSED, ""
+    printed = tail(done.stdout + done.stderr)
+    if done.exit_code is None:  # what it was given may keep a checker busy, or break it
+        return Status.WRONG_ANSWER, f"the checker ended by {done.end_reason} on this output: {printed}".rstrip(": ")
+    if done.exit_code in (1, 2):
+        return Status.WRONG_ANSWER, printed or f"the checker ended with exit code {done.exit_code}"
+    return Status.CHECKER_ERROR, f"the checker failed, with exit code {done.exit_code}: {printed}".rstrip(": ")
