@@ -21,6 +21,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +179,8 @@ class FirstProcess:
                 data = data[length:]
         framework = request.get("framework")
         if framework and framework not in self.frameworks:  # pytest takes longer than most tests
-            import_framework(framework, [])
+            with suppress(ImportError):  # the runner will say so
+                import_framework(framework, [])
             gc.freeze()
             self.frameworks.add(framework)
         (in_r, in_w), (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe(), os.pipe()

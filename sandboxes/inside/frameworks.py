@@ -15,15 +15,23 @@ FILE = "test_solution"
 """The test file, without its ending; it lies in the working directory."""
 WITHOUT = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 """Plugins of pytest's that no test needs here, and that take time to start."""
+NO_PYTEST = "the sandbox has no pytest, which these tests need: install it in the image, or beside agentrl where that is bubblewrap's"
 ANY = "*"
 """Stands for the functions of a class or a module that its own setup has skipped."""
 
 
 def import_framework(kind: str, imports: list[str]) -> None:
-    """Import what runs tests, and what they import, so that it is as it should be before there is a program."""
+    """Import what runs tests, and what they import, so that it is as it should be before there is a program.
+
+    Raises:
+        ImportError: There is no pytest.
+    """
     names = list(imports)
     if kind == "pytest":
-        plugins = importlib.import_module("_pytest.config").default_plugins
+        try:
+            plugins = importlib.import_module("_pytest.config").default_plugins
+        except ModuleNotFoundError:
+            raise ImportError(NO_PYTEST) from None
         names += [f"_pytest.{name}" for name in plugins if name not in WITHOUT]
     for name in names:
         with suppress(ImportError):  # the tests will say so

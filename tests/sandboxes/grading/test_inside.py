@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from textwrap import dedent
 
 import pytest
@@ -15,6 +16,7 @@ from agentrl.sandboxes import (
     grade,
 )
 from agentrl.sandboxes.grading.trust import Trust
+from agentrl.sandboxes.inside.frameworks import import_framework
 from tests.sandboxes.rings import gate
 
 pytestmark = pytest.mark.anyio
@@ -244,6 +246,12 @@ async def test_tests_that_cannot_run_are_nobody_s_fault(
     (result,) = (await grade("def f(): pass", [test], pool=pool)).results
     assert result.status == "checker_error", result
     assert message in result.message
+
+
+def test_a_sandbox_without_pytest_is_told_from_a_program_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_pytest.config", None)
+    with pytest.raises(ImportError, match="the sandbox has no pytest, which these tests need: install it in the image"):
+        import_framework("pytest", [])
 
 
 async def test_what_the_program_lacks_is_its_own_fault(pool: SandboxPool) -> None:
