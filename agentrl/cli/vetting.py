@@ -23,11 +23,14 @@ from agentrl.rollout.swe_rows import split_agent, tasks_of_rows, unusable_row
 from agentrl.rollout.task_columns import with_columns
 from agentrl.rollout.task_folders import is_task_folder, tasks_of_folder, unusable_folder
 from agentrl.rollout.tasks import AnyTasks, list_tasks
+from agentrl.workflows.vet_agent_tasks import is_repository_task, vet_agent_tasks
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.grading.vet import TaskReport
 
 SHOWN_TASKS = 30
+SHOWN_LINES = 20
+"""Of progress, where standard error is no terminal."""
 SHOWN_CHEATERS = 10
 TERMINAL, REPOSITORY = "terminal tasks", "repositories with hidden tests"
 
@@ -78,7 +81,6 @@ async def run_vetting(
     from agentrl.sandboxes import Limits, SandboxSpec, open_pool
     from agentrl.sandboxes.grading.vet import each_task, vet_task
     from agentrl.sandboxes.pool import default_size
-    from agentrl.workflows.vet_agent_tasks import is_repository_task, vet_agent_tasks
 
     sandbox = config.sandbox
     at_once = sandbox.graders or default_size()
@@ -115,7 +117,14 @@ def _progress(count: int) -> Iterator[Callable[[TaskReport], None]]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("tasks", total=count)
-        yield lambda _: progress.advance(bar)
+
+        def examined(report: TaskReport) -> None:
+            progress.advance(bar)
+            done = int(progress.tasks[0].completed)
+            if not progress.console.is_terminal and done * SHOWN_LINES // count > (done - 1) * SHOWN_LINES // count:
+                print(f"{done} of {count} tasks are examined", file=sys.stderr)
+
+        yield examined
 
 
 def finish_vetting(
@@ -189,8 +198,10 @@ def show_vetting(reports: Sequence[TaskReport], summary: dict[str, Any], console
         console.print(f"{len(noted) - SHOWN_TASKS} tasks more; --report FILE lists all", highlight=False)
     figures = Table.grid(padding=(0, 2))
     figures.add_row("tasks", f"{summary['tasks']}, of which {summary['kept']} are kept")
-    for name, count in [*summary["faults"].items(), *list(summary["cheaters"].items())[:SHOWN_CHEATERS]]:
+    for name, count in summary["faults"].items():
         figures.add_row(escape(name), str(count))
+    for name, count in list(summary["cheaters"].items())[:SHOWN_CHEATERS]:
+        figures.add_row(escape(name), f"earns something in {count}")
     console.print(figures)
 
 

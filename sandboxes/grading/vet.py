@@ -19,6 +19,7 @@ from agentrl.sandboxes.grading.grade import grade, measured_baseline
 from agentrl.sandboxes.grading.partial_credit import Baseline, do_nothing_programs, earnable, stubs
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.grading.tests import CallTest, IOTest
+from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import SandboxPool
 
 PARTIAL_MAX = 0.5
@@ -152,7 +153,9 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
         detail = "no reference solution (a field solution or reference), so nothing shows that the tests can be passed"
         return with_fault(report, FaultKind.NO_REFERENCE, detail)
     tests, source = [*task.tests, *task.public_tests], task.program(task.reference)
-    verdicts = [await grade(source, tests, pool=pool, language=task.language) for _ in range(runs)]
+    verdicts: list[Verdict] = []
+    while len(verdicts) < runs and not (len(verdicts) == 2 and not any(verdict.passed for verdict in verdicts)):
+        verdicts.append(await grade(source, tests, pool=pool, language=task.language))
     report = replace(report, tests=sum(result.test_index < len(task.tests) for result in verdicts[0].results))
     failed = [result for verdict in verdicts for result in verdict.results if not result.passed]
     times = Counter((result.test_index, result.name) for result in failed)
@@ -163,7 +166,7 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
         for one in failed
         if (one.test_index, one.name) == rarest
     ]
-    return with_failures(report, messages, runs)
+    return with_failures(report, messages, len(verdicts))
 
 
 async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> TaskReport:
@@ -183,10 +186,12 @@ def cheats(task: CodeTask) -> dict[str, str]:
     found = do_nothing_programs(task.tests)
     if any(isinstance(test, IOTest) for test in task.tests):
         known = {test.stdin: test.stdout for test in task.public_tests if isinstance(test, IOTest)}
-        return found | PRINTS | {"memoriser of public tests": f"print({known!r}.get(open(0).read(), ''))"}
+        memoriser = {"memoriser of public tests": f"print({known!r}.get(open(0).read(), ''))"}
+        return found | PRINTS | (memoriser if known else {})
     answers = {repr(test.args): test.expected for test in task.public_tests if isinstance(test, CallTest)}
     found |= {name: stubs(task.tests, body) for name, body in RETURNS.items()}
-    found["memoriser of public tests"] = stubs(task.tests, f"return {answers!r}.get(repr(list(args)))")
+    if answers:
+        found["memoriser of public tests"] = stubs(task.tests, f"return {answers!r}.get(repr(list(args)))")
     found["equal to everything"] = _EQUAL + stubs(task.tests, "return _Equal()")
     found["patches unittest"] = _PATCHES + stubs(task.tests, "return 0")
     found["exits when it is loaded"] = "raise SystemExit(0)"
