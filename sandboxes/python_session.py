@@ -64,9 +64,13 @@ class PythonSession:
         process = self._process
         request = {"code": code, "timeout_s": timeout_s, "max_characters": self._max_characters}
         answer = None
-        with anyio.move_on_after(timeout_s + INTERRUPT_GRACE_S):
-            await process.send(json.dumps(request).encode() + b"\n")
-            answer = await process.read_line()
+        try:
+            with anyio.move_on_after(timeout_s + INTERRUPT_GRACE_S):
+                await process.send(json.dumps(request).encode() + b"\n")
+                answer = await process.read_line()
+        except BaseException:
+            await self.close()  # cancelled in the middle, it would give this answer to the next code
+            raise
         try:
             fields = json.loads(answer or b"")
             return SessionResult(

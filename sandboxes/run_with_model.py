@@ -141,12 +141,14 @@ class _Requests:
     async def serve(self, answers: anyio.abc.TaskGroup, at_most: int, scope: anyio.CancelScope) -> None:
         """Answer requests, each in a task of its own, until there are too many: then the scope of the command is cancelled."""
         with suppress(SandboxLostError):  # the command finds out too
-            while self.calls.requests <= at_most and (line := await self.process.read_line()) is not None:
-                if (request := self._request(line)) is not None:
-                    self.calls.requests += 1
-                    answers.start_soon(self._answer, *request)
-            if self.calls.requests > at_most:
-                scope.cancel()
+            while (line := await self.process.read_line()) is not None:
+                if (request := self._request(line)) is None:
+                    continue
+                self.calls.requests += 1
+                if self.calls.requests > at_most:
+                    scope.cancel()
+                    break
+                answers.start_soon(self._answer, *request)
 
     def _request(self, line: bytes) -> tuple[int, httpx2.Request] | None:
         """Return a request and its number; None for a line that is none, which an agent may write into the relay's pipe."""

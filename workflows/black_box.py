@@ -33,7 +33,7 @@ from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.sandboxes.seams import ExecResult
 from agentrl.workflows.chat import ChatTask, score
 
-HIDDEN = ("answer", "scorer")
+HIDDEN = ("answer", "scorer", "judge", "criteria")
 READ_BYTES = 2**20
 """How much of the end of each output stream is read."""
 SHOWN_CHARACTERS = 1000

@@ -46,7 +46,7 @@ async def judged(reply: str, task: Mapping[str, Any]) -> float:
     """
     named = judge_of(task)
     prompt = ASK.format(
-        question=task.get("prompt") or task["messages"][-1]["content"],
+        question=task.get("prompt") or task.get("messages", [{"content": "(none)"}])[-1]["content"],
         reply=reply,
         reference=f"\nReference answer:\n{task['answer']}\n" if "answer" in task else "",
         criteria=task.get("criteria", CRITERIA),

@@ -81,9 +81,12 @@ class TerminalTask(BaseModel):
             except TaskFileError as error:
                 faults.append(str(error))
                 continue
-            named = found.settings.environment.docker_image
-            if named is not None and not await in_thread((found.context / "Dockerfile").is_file):
-                images.setdefault(named, found.name)
+            verifier = found.settings.verifier
+            places = [(found.settings.environment, found.context)]
+            places += [(verifier.environment, found.tests)] if verifier.is_separate and verifier.environment else []
+            for environment, folder in places:
+                if environment.docker_image and not await in_thread((folder / "Dockerfile").is_file):
+                    images.setdefault(environment.docker_image, found.name)
         return [*faults, *await missing_images(images)]
 
     @property

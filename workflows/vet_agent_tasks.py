@@ -13,7 +13,7 @@ from typing import Any
 from anyio.to_thread import run_sync as in_thread
 from pydantic import ValidationError
 
-from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
+from agentrl.errors import EpisodeError, SandboxError, TaskFileError, one_line
 from agentrl.rollout.task_faults import why_unusable
 from agentrl.rollout.task_folders import is_task_folder
 from agentrl.rollout.task_type import first_problem
@@ -50,9 +50,6 @@ async def vet_agent_tasks(
 
     Returns:
         A report for each task, in their order.
-
-    Raises:
-        SandboxLostError: A container ended.
     """
 
     def open_(spec: ContainerSpec) -> AbstractAsyncContextManager[Container]:
@@ -68,8 +65,6 @@ async def vet_agent_tasks(
             return with_fault(report, FaultKind.UNREADABLE, one_line(first_problem(error)))
         except TaskFileError as error:
             return with_fault(report, FaultKind.UNREADABLE, one_line(error))
-        except SandboxLostError:
-            raise
         except SandboxError as error:
             return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
 

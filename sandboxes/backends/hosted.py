@@ -19,7 +19,7 @@ from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.start_arguments import PATH, program_arguments, sandbox_environment
 from agentrl.sandboxes.process import REPORT_GRACE_S
 from agentrl.sandboxes.sandbox import ANSWER_TIMEOUT_S, Sandbox
-from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, SandboxSpec
+from agentrl.sandboxes.seams import MB, WORK, EndReason, ExecResult, Limits, SandboxSpec
 
 EMPTY = 'find "$0" /tmp -mindepth 1 -delete 2>/dev/null; mkdir -p "$0"'
 """Empties the user's folder, which is its argument."""
@@ -96,6 +96,8 @@ class _Sandbox(Sandbox):
 
     async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
         self._check()
+        if kind in b"IEK":
+            return  # of a program, which has run to its end
         head, _, data = payload.partition(b"\n")
         request = json.loads(head) if head else {}
         timeout_s = request["limits"]["timeout_s"] + REPORT_GRACE_S if kind == b"S" else ANSWER_TIMEOUT_S
@@ -148,9 +150,13 @@ class _Sandbox(Sandbox):
         )
         argv = request.get("argv") or ["python3", *await in_thread(program_arguments, request)]
         done = await self.hosted.run(argv, stdin=data, env=request["env"], cwd=request["cwd"], limits=limits)
-        report = asdict(done)
+        report, room = asdict(done), wanted["output_bytes"]
         for kind, name in ((b"o", "stdout"), (b"e", "stderr")):
-            self._dispatch(kind, number, report.pop(name))
+            output = report.pop(name)
+            self._dispatch(kind, number, output[:room])
+            if len(output) > room:  # not every service holds programs to it
+                report["end_reason"] = EndReason.OUTPUT_LIMIT
+            room -= len(output[:room])
         self._dispatch(b"x", number, json.dumps(report).encode())
 
     async def _command(self, *argv: str) -> None:

@@ -53,12 +53,13 @@ async def run_code(bench: Bench, test: AssertTest | TestFile, trust: Trust) -> l
 
 async def _run_inside(bench: Bench, test: AssertTest | TestFile, job: dict[str, Any]) -> list[TestResult]:
     limits = replace(bench.limits_of(test), timeout_s=bench.left_s, cpu_s=None)  # each test has its own in the process
-    async with await bench.sandboxes[-1].start_python(RUNNER, limits=limits, framework=job["framework"]) as process:
-        await process.send(json.dumps(job).encode() + b"\n")
+    stdin = json.dumps(job).encode() + b"\n"
+    box, framework = bench.sandboxes[-1], job["framework"]
+    async with await box.start_python(RUNNER, limits=limits, framework=framework, stdin=stdin) as process:
         done = await process.wait()
     nonce = job["nonce"].encode()
     for line in done.stdout.splitlines(keepends=True):
-        if line.startswith(nonce):
+        if line.startswith(nonce) and line.endswith(b"\n"):  # else its end was cut off with the output
             return _results(bench, test, line[len(nonce) :], done)
     status, message = status_of(done)
     if status is Status.PASSED:

@@ -50,7 +50,7 @@ _PRINTS_1 = """import contextlib, io, sys
 sys.argv[2:] = sys.argv[:1:-1]
 said = io.StringIO()
 with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-    exec({source!r}, {{"__name__": "__main__"}})
+    exec(compile({source!r}, "checker.py", "exec"), {{"__name__": "__main__"}})
 sys.exit(said.getvalue().strip() != "1")
 """
 """A checker of open-r1/codeforces takes input, answer and output, and prints 1 where it accepts."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import gc
+import io
 import os
 import signal
 import sys
@@ -64,9 +66,11 @@ def leave(code: int) -> None:
     if (threading := sys.modules.get("threading")) is not None:
         threading._shutdown()
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    # Files that are open still, such as a stdout that was replaced: what the interpreter was forked with is frozen, and not among them.
+    files = [found for found in gc.get_objects() if type(found) in (io.TextIOWrapper, io.BufferedWriter)]
+    for stream in (sys.stdout, sys.stderr, *files):
         try:
-            if not stream.closed:
+            if stream is not None and not getattr(stream, "closed", False):
                 stream.flush()
         except (OSError, ValueError, AttributeError):
             code = code or 120

@@ -30,6 +30,7 @@ from agentrl.sandboxes import (
     Limits,
     SandboxPool,
     SandboxSpec,
+    TestFile,
     grade,
     open_pool,
     open_sandbox,
@@ -147,6 +148,17 @@ async def test_files_are_bytes_and_come_back_as_they_went(hosted: HostedSandbox)
         await hosted.read("/sandbox/missing")
 
 
+async def test_what_a_program_prints_beyond_its_limit_is_left_out_and_said(pool: SandboxPool) -> None:
+    async with pool.take() as (sandbox,):
+        done = await sandbox.run(["sh", "-c", "yes | head -c 3000000"], limits=SPEC.limits.but(output_mb=1))
+        assert (done.end_reason, len(done.stdout)) == (EndReason.OUTPUT_LIMIT, 2**20)
+        process = await sandbox.start(["true"], stdin=b"")
+        await process.kill()  # it has run to its end
+        await sandbox.write("kept", "x")
+        await process.end_input()
+        assert await sandbox.read("kept") == b"x"
+
+
 async def test_each_user_of_a_pool_has_an_empty_sandbox(pool: SandboxPool) -> None:
     for _ in range(2):
         async with pool.take() as (sandbox,):
@@ -168,6 +180,10 @@ async def test_programs_are_graded(pool: SandboxPool) -> None:
     tests = [IOTest(stdin=f"{n}\n", stdout=f"{2 * n}\n") for n in range(3)]
     assert (await grade("print(2 * int(input()))", tests, pool=pool)).passed
     assert not (await grade("print(3)", tests, pool=pool)).passed
+    code = "import unittest, solution\nclass Test(unittest.TestCase):\n    def test(self): self.assertEqual(solution.f(2), 4)"
+    inside = TestFile(code=code, framework="unittest", trust="inside")
+    verdicts = [await grade(f"def f(x): return x * {n}", [inside], pool=pool) for n in (2, 3)]
+    assert [verdict.status for verdict in verdicts] == ["passed", "wrong_answer"]
 
 
 async def test_a_program_cannot_be_talked_to(service: HostedService) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
-import signal
 import socket
 import time
 from typing import Any
@@ -222,26 +220,6 @@ async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(nano_f
                 written_s = time.thread_time() - before_s
                 assert len(document["choices"][1]["logprobs"]["content"][9_999]["top_logprobs"]) == 20
         assert max(computed_s.values()) < written_s / 2, (computed_s, written_s)
-
-
-async def test_a_process_that_a_workflow_forks_does_not_hold_the_port(nano_format: ChatFormat) -> None:
-    async with opened(nano_format) as (_, proxy):
-        port = int(proxy.url.rpartition(":")[2])
-        forked, in_child = os.pipe()
-        if not (child := os.fork()):
-            os.write(in_child, b".")
-            time.sleep(30)
-            os._exit(0)
-        os.close(in_child)
-        os.read(forked, 1)
-        os.close(forked)
-    try:
-        with socket.socket() as again:
-            again.bind(("127.0.0.1", port))
-            assert again.getsockname()[1] == port
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 ASKS = {"": {}, "stream": {"stream": True}}

@@ -220,6 +220,23 @@ async def test_a_backend_that_does_not_work_says_so_at_once(monkeypatch: pytest.
             pass
 
 
+async def test_who_holds_a_sandbox_gets_another_before_all_who_wait(bubblewrap: BackendName) -> None:
+    async with open_pool(backend=bubblewrap, size=1) as pool, anyio.create_task_group() as tasks:
+        got = anyio.Event()
+
+        async def wait() -> None:
+            async with pool.take():
+                got.set()
+
+        async with pool.take():
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(60):
+                async with pool.take(slots=0):
+                    assert not got.is_set()
+        await got.wait()
+
+
 async def test_episodes_that_hold_a_sandbox_and_ask_for_more_do_not_wait_for_each_other() -> None:
     """All hold their first before any asks for its second, as episodes do that start together; and some ask for two at once."""
     config = RunConfig.model_validate(

@@ -85,6 +85,9 @@ sys.exit(int(sys.argv[1]))
         "raise KeyboardInterrupt",
         "import os\nos._exit(7)",
         "print('é', flush=True)\nimport os; os.kill(os.getpid(), 15)",
+        "import sys, io\nout = sys.stdout\nsys.stdout = io.StringIO()\nout.write('3')",
+        "file = open('/dev/stdout', 'w')\nfile.write('3')",
+        "import sys\nsys.stdout = None",
     ],
 )
 async def test_python_ends_like_the_interpreter(sandbox: Sandbox, program: str) -> None:
