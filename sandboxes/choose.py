@@ -48,7 +48,7 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
             reasons.append(f"{backend.name}: {error}")
         else:
             return backend
-    raise SandboxError("no sandbox backend works here. " + "; ".join(reasons))
+    raise SandboxError(("no sandbox backend works here. " if name == "auto" else "") + "; ".join(reasons))
 
 
 def named_backend(name: str) -> Backend:

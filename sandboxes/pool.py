@@ -22,10 +22,13 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.condition import Condition
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import ConfigError, SandboxError, one_line
+from agentrl.reporting.logger import logger
 from agentrl.sandboxes.choose import choose_backend
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
+
+log = logger(__name__)
 
 PATIENCE_S = 60.0
 """How long an engine that has started sandboxes may start none, while it is restarted say, before those who wait get its error."""
@@ -159,7 +162,7 @@ class SandboxPool:
                 lease.released.set()
 
     async def _idle_or_new(self, slots: int) -> Lease:
-        given_up_at = anyio.current_time() + PATIENCE_S
+        given_up_at, tried = anyio.current_time() + PATIENCE_S, False
         while True:
             for lease in reversed(self._slots.idle):
                 if lease.sandbox.spec == self.spec and not lease.released.is_set():
@@ -171,9 +174,12 @@ class SandboxPool:
                 continue
             try:
                 new: Lease = await self._slots.tasks.start(self._keep, slots)
-            except SandboxError:
+            except SandboxError as error:
                 if not self.metrics.started or anyio.current_time() > given_up_at:
                     raise
+                if not tried:
+                    log.warning("no sandbox can be started; trying for %g s: %s", PATIENCE_S, one_line(error, 200))
+                tried = True
                 await anyio.sleep(RETRY_INTERVAL_S)
             else:
                 return new

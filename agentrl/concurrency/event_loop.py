@@ -142,6 +142,8 @@ def end_process(code: int) -> NoReturn:
     first two get `END_TIMEOUT_S` here, and the last, which may have something to send, `EXIT_FUNCTIONS_TIMEOUT_S`. By now all that
     a command writes is written, so that nothing of it is lost with what does not end in time.
     """
+    if _in_main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception of it here would leave the process to its threads
     deadline = time.monotonic() + END_TIMEOUT_S
     while (_threads_left() or multiprocessing.active_children()) and time.monotonic() < deadline:
         time.sleep(0.02)

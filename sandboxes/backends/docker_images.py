@@ -99,8 +99,15 @@ def have_image(client: APIClient, image: str, on_progress: Callable[[str], None]
         on_progress(f"building the image {image} from {IMAGES / 'Dockerfile'}")
         follow(client.build(path=str(IMAGES), tag=image, rm=True, decode=True), on_progress)
     else:
+        from docker.errors import APIError
+
         on_progress(f"pulling the image {image}")
-        follow(client.pull(image, stream=True, decode=True), on_progress)
+        try:
+            follow(client.pull(image, stream=True, decode=True), on_progress)
+        except (SandboxError, APIError) as error:
+            raise SandboxError(
+                f"the image {image} is not here, and the engine cannot pull it: {one_line(error)}"
+            ) from error
 
 
 def _is_there(client: APIClient, image: str) -> bool:

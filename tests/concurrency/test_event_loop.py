@@ -256,6 +256,13 @@ def test_the_process_ends_without_taking_every_object_down(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (7, "flushed and sent\n")
 
 
+def test_a_signal_ends_a_process_that_waits_for_its_end(tmp_path: Path) -> None:
+    left = LEFT["thread"] + "; threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()"
+    program = tmp_path / "ending.py"
+    program.write_text("import os, signal" + ENDING.replace("LEFT", left))
+    assert subprocess.run([sys.executable, program], capture_output=True, timeout=40).returncode == -signal.SIGINT
+
+
 @pytest.mark.soak
 def test_exit_functions_run_beside_a_thread_that_does_not_end(tmp_path: Path) -> None:
     program = tmp_path / "ending.py"
