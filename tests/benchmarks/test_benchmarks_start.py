@@ -127,14 +127,14 @@ STARTS = [
     Start(
         "sandbox_throughput.py",
         "--seconds 0.2 --rounds 1",
-        r"plain subprocess +\d+\.\d(.*\n)*.*a reset with bubblewrap takes \d+\.\d ms",
+        r"plain subprocess +\d+\.\d(.*\n)*pytest, bubblewrap: \d+ ms; a warm sandbox: \d+\.\d MB",
         "docker bubblewrap",
     ),
     Start("scale_simulation.py", "--servers 1 --plot {scratch}/scale.svg", r"\n1\t\d+\.\d\t\d\.\d", writes="scale.svg"),
     Start(
         "step_speed.py",
         "--layers 1 --width 64 --vocabulary 500 --sequences 2 --length 64 --steps 1 --device cpu",
-        r"M parameters, 128 tokens a step: \d+\.\d+ s, \d+ tokens/s\npeak memory \d+\.\d GiB",
+        r"M parameters, 128 tokens a step: \d+\.\d+ s, [\d,]+ tokens/s\npeak memory \d+\.\d GiB",
     ),
     Start(
         "tree_training.py",
