@@ -187,7 +187,8 @@ async def _open_store(start: _Start) -> Store:
     identity = f"{start.tasks.identity}, in groups of {config.rollout.group_size}"
     store = await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
     try:
-        await in_thread(write_whole, run_dir / "config.json", config_text(config))
+        if start.resume:  # a new run has it since before its store
+            await in_thread(write_whole, run_dir / "config.json", config_text(config))
         if isinstance(start.tasks, DrawnTasks):
             start.tasks.restore(await in_thread(store.read, task_history))
     except BaseException:

@@ -117,6 +117,8 @@ async def train_and_save(run: TrainingRun) -> None:
 async def _save_remaining(run: TrainingRun) -> str | None:
     """Checkpoint the last steps, also when the run is being cancelled. Returns why that was not done."""
     with anyio.CancelScope(shield=True):
+        with suppress(AgentRLError, OSError):  # none before the first step
+            await in_thread(sync, run.run_dir / "metrics.jsonl")
         lost = await run.trainer.save_remaining()
     return lost  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
