@@ -23,7 +23,7 @@ from typing import Any
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
-from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
+from agentrl.machine.directory_lock import DirectoryInUseError, lock_directory
 from agentrl.machine.disk import make_directory
 from agentrl.machine.whole import write_whole
 from agentrl.models.text import TokenText, token_text
@@ -36,7 +36,6 @@ from agentrl.rollout.store import Store
 
 NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
 """The directory of an evaluation that none is named for, as `time.strftime` takes it."""
-RETRY_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class KeptEpisodes:
         try:
             with _writable(path):
                 make_directory(path, 0o700)
-                if not (path / "store.sqlite").exists() and any(file.name != LOCK_NAME for file in path.iterdir()):
+                if not (path / "store.sqlite").exists() and any(file.name != "lock" for file in path.iterdir()):
                     raise ConfigError(_something_else(path))
                 self._open.enter_context(_held(path))
                 self._store = self._open.enter_context(Store(path / "store.sqlite"))
@@ -187,12 +186,13 @@ def _held(path: Path) -> Iterator[None]:
     Raises:
         ConfigError: Another evaluation holds it.
     """
-    lock = open_lock(path)
     try:
-        while not take(lock):
-            if is_held(lock):
-                raise ConfigError(f"another evaluation goes on in `out` {path}; wait for it, or name another directory")
-            time.sleep(RETRY_EVERY_S)
+        lock = lock_directory(path)
+    except DirectoryInUseError as error:
+        raise ConfigError(
+            f"another evaluation goes on in `out` {path}; wait for it, or name another directory"
+        ) from error
+    try:
         yield
     finally:
         os.close(lock)

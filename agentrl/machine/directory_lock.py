@@ -1,29 +1,77 @@
-"""A lock that one process has of a directory: the kernel lets go of it when the last process that holds its descriptor has ended.
-
-With when it started, the id of a process tells it from every other: ids are given out again, pairs are not.
-"""
+"""A lock that one process has of a directory: the kernel releases it when the last process that holds its descriptor has ended."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
+from agentrl.errors import AgentRLError
 from agentrl.machine.privacy import private
 
-LOCK_NAME = "lock"
-"""The file in the directory whose descriptor holds it."""
-_STARTED = 19
-"""Index of `starttime`, the 22nd field of /proc/PID/stat, among those after the name, which may hold spaces and parentheses."""
+RETRY_EVERY_S = 0.05
 
 
-def open_lock(directory: Path) -> int:
-    """Return a descriptor of the directory's lock, which nobody holds by that. Raises OSError where there can be none."""
-    return private(str(directory / LOCK_NAME), os.O_RDWR | os.O_CREAT)
+class DirectoryInUseError(AgentRLError):
+    """The directory is locked. `owner`: the process that took the lock, None where it is gone and a child of its holds on."""
+
+    def __init__(self, owner: int | None) -> None:
+        super().__init__(f"in use by {f'process {owner}' if owner else 'a process of one that has ended'}")
+        self.owner = owner
 
 
-def take(lock: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Take the lock, and return whether it was free. Who only asks whether it is held has it for a moment."""
+def lock_directory(directory: Path, orphan_timeout_s: float = 0.0) -> int:
+    """Lock a directory.
+
+    Args:
+        directory: The directory, which is there.
+        orphan_timeout_s: How long to wait for the children of an owner that has ended.
+
+    Returns:
+        The descriptor that holds the lock, for children that write into the directory too.
+
+    Raises:
+        DirectoryInUseError: Another process has it.
+        OSError: The directory cannot be written.
+    """
+    lock = private(str(directory / "lock"), os.O_RDWR | os.O_CREAT)
+    deadline = time.monotonic() + orphan_timeout_s
+    try:
+        while not _take(lock, fcntl.LOCK_EX):
+            # A process that only asks whether it is locked has it for a moment.
+            if _locked(lock) and ((owner := _owner(lock)) or time.monotonic() >= deadline):
+                raise DirectoryInUseError(owner)
+            time.sleep(RETRY_EVERY_S)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def check_unlocked(directory: Path) -> None:
+    """Check that no process has the lock of a directory.
+
+    Args:
+        directory: The directory, which need not be there.
+
+    Raises:
+        DirectoryInUseError: One has it.
+    """
+    try:
+        lock = os.open(directory / "lock", os.O_RDONLY)
+    except OSError:  # it was never locked
+        return
+    try:
+        if _locked(lock):
+            raise DirectoryInUseError(_owner(lock))
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, kind: int) -> bool:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -31,25 +79,21 @@ def take(lock: int, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def is_held(lock: int) -> bool:
-    """Return whether somebody else has the lock. Those who ask at the same time do not see each other."""
-    if held := not take(lock, fcntl.LOCK_SH):
-        return held
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    return False
+def _locked(lock: int) -> bool:
+    """Return whether another process has the lock. Two that ask at the same time do not see each other."""
+    if _take(lock, fcntl.LOCK_SH):
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        return False
+    return True
 
 
-def started(pid: int) -> str | None:
-    """Return when a process started, in ticks since the machine did: psutil's `create_time`, without its clock that can be set.
-
-    Args:
-        pid: Its id.
-
-    Returns:
-        The ticks. None: there is no such process, or the system has no /proc that says it.
-    """
+def _owner(lock: int) -> int | None:
+    """Return the process that took the lock last, if it is there."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+        owner = int(os.pread(lock, 20, 0))
+        os.kill(owner, 0)
+    except (ValueError, ProcessLookupError):
         return None
-    return stat.rpartition(b")")[2].split()[_STARTED].decode()
+    except PermissionError:
+        pass
+    return owner

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.errors import StoreError, one_line
-from agentrl.machine.evidence import stored_json
 from agentrl.rollout.training_history import TrainedStep
 
 SCHEMA = """
@@ -59,7 +58,7 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
     for number, (restart, *values) in enumerate(rows, after + 1):
         step, groups, minibatches, *rest = values
         try:
-            content = dict(zip(names, (step, stored_json(groups), stored_json(minibatches), *rest), strict=True))
+            content = dict(zip(names, (step, json.loads(groups), json.loads(minibatches), *rest), strict=True))
             found.append(StoredBatch(restart, TrainedStep.from_json(content)))
         except ValueError as error:
             raise StoreError(f"the batch of step {step} cannot be read: {one_line(error)}") from error

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter
 
 from agentrl.errors import CheckpointError, one_line
-from agentrl.machine.evidence import regular, stored_json
 
 MANIFEST = "checkpoint.json"
 READERS = 4
@@ -76,7 +75,7 @@ def check_files(directory: Path) -> Manifest:
     manifest, files = _read(directory)
     for name, expected in files.items():
         try:
-            size = regular(directory / name).stat().st_size
+            size = (directory / name).stat().st_size
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from error
         if size != expected.size:
@@ -104,7 +103,7 @@ def unlisted_files(directory: Path) -> list[str]:
 def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
     path = directory / MANIFEST
     try:
-        content = stored_json(regular(path).read_bytes())
+        content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
         if content.pop("sha256", None) != _own_sum(content):

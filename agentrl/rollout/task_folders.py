@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.machine.evidence import regular
 from agentrl.rollout.folder_digest import folder_digest
 from agentrl.rollout.task_faults import check_all_usable, unusable_task
 from agentrl.rollout.task_settings import TaskSettings
@@ -191,7 +190,7 @@ def _without_canary(instruction: str) -> str:
 
 def _read_text(file: Path) -> str:
     try:
-        return regular(file).read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise TaskFileError(f"{file} cannot be read: {error.strerror}; a task folder needs it") from error
     except UnicodeDecodeError as error:

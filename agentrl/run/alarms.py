@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.machine.evidence import regular, stored_json
 from agentrl.rollout.alarms import Alarm
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.health import Health
@@ -65,7 +65,7 @@ def alarms_before(run_dir: Path, steps: Sequence[Mapping[str, Any]], version: in
     last = next((row for row in steps if row["step"] == version), {})
     begun = Counter({name[6:]: count for name, count in last.items() if name.startswith("alarm_")})
     with suppress(OSError, ValueError, KeyError, TypeError):
-        summary = stored_json(regular(run_dir / "summary.json").read_bytes())
+        summary = json.loads((run_dir / "summary.json").read_bytes())
         begun |= Counter(summary["alarms"] if summary["steps"] == version else {})
     return begun
 

@@ -24,7 +24,6 @@ from pydantic import BaseModel, Field
 
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
-from agentrl.machine.evidence import regular
 from agentrl.rollout.database import check_pages, open_database
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_training import some, stale_groups, wrong_batches, wrong_checkpoints
@@ -173,7 +172,7 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
     try:
-        size = _Config.model_validate_json(regular(run_dir / "config.json").read_bytes()).rollout.group_size
+        size = _Config.model_validate_json((run_dir / "config.json").read_bytes()).rollout.group_size
     except (OSError, ValueError) as error:
         yield f"config.json cannot be read ({type(error).__name__}: {one_line(error)}); `resume=True` restores it from the store"
     else:

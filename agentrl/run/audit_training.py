@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,7 +10,6 @@ from pathlib import Path
 
 from agentrl.config import config_of
 from agentrl.errors import CheckpointError, ConfigError, StoreError
-from agentrl.machine.evidence import stored_json
 from agentrl.rollout.batches import batches
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.manifest import check_files, unlisted_files
@@ -78,7 +78,7 @@ def stale_groups(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _bound(config: str) -> int | None:
-    rollout = config_of(dict(stored_json(config))).rollout
+    rollout = config_of(dict(json.loads(config))).rollout
     own = {name: getattr(rollout, name) for name in ("groups_per_batch", "max_staleness", "order", "window")}
     return StalenessGate(**own).bound
 

@@ -6,6 +6,7 @@ open_run(path) ─► Run ─► config, metrics, summary, checkpoints          
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
-from agentrl.machine.evidence import regular, stored_json
+from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
 from agentrl.models.text import TokenText, token_text
 from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
@@ -24,7 +25,6 @@ from agentrl.rollout.read_episode import RunEpisode
 from agentrl.rollout.rewards import best_checkpoint
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
-from agentrl.run.run_lock import in_use
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +76,9 @@ class Run:
     @property
     def status(self) -> Literal["running", "finished", "stopped"]:
         """Whether it goes on, came to its end, or stopped before that: `train(run.config, resume=True)` then goes on."""
-        if in_use(self.path):
+        try:
+            check_unlocked(self.path)
+        except DirectoryInUseError:
             return "running"
         summary = self.summary
         return "finished" if summary and not self.stopped and summary.get("steps", 0) == self.step else "stopped"
@@ -102,7 +104,7 @@ class Run:
         if not path.exists():
             return None
         try:
-            return dict(stored_json(regular(path).read_bytes()))
+            return dict(json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise StoreError(
                 f"{path} cannot be read: {error}; agentrl audit {self.path} tells what else is damaged"

@@ -29,7 +29,6 @@ from typing import Any
 from agentrl.config import RunConfig, config_of
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.machine.disk import sync
-from agentrl.machine.evidence import regular, stored_json
 from agentrl.machine.privacy import open_private
 from agentrl.machine.process_limits import room_in_shared_memory
 from agentrl.machine.shared_memory import shared_memory_directory
@@ -99,7 +98,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
 
 
 def _json_object(path: Path) -> dict[str, Any]:
-    content = stored_json(regular(path).read_bytes())
+    content = json.loads(path.read_bytes())
     if not isinstance(content, dict):
         raise ValueError("it holds no configuration")
     return content
@@ -113,7 +112,7 @@ def _config_in(store: Path) -> dict[str, Any] | None:
             (text,) = db.execute("SELECT config FROM restarts ORDER BY restart DESC LIMIT 1").fetchone()
         finally:
             db.close()
-        return dict(stored_json(text)) or None
+        return dict(json.loads(text)) or None
     except (sqlite3.Error, TypeError, ValueError):
         return None
 
@@ -137,7 +136,7 @@ def whole_lines(content: bytes) -> list[bytes]:
     lines = []
     for line in content.splitlines(keepends=True):
         try:
-            stored_json(line)
+            json.loads(line)
         except ValueError:
             break
         if not line.endswith(b"\n"):
@@ -153,7 +152,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     of a step, which the audit reports, is passed over.
     """
     path = run_dir / "metrics.jsonl"
-    rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
+    rows = [json.loads(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
     steps: list[dict[str, Any]] = []
     for row in rows:
         if isinstance(row, dict) and type(row.get("step")) is int:
@@ -166,7 +165,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 def read_mean_reward(evaluation: Path) -> float | None:
     """Return the mean reward of an evaluation that a start of the run wrote; None where there is none that can be read."""
     try:
-        return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
+        return float(json.loads(evaluation.read_bytes())["mean_reward"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -178,7 +177,7 @@ def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
     """
     run_dir = Path(config.run_dir)
     try:
-        summary = stored_json(regular(run_dir / "summary.json").read_bytes())
+        summary = json.loads((run_dir / "summary.json").read_bytes())
         done = type(summary["steps"]) is int and summary["steps"] >= config.steps
         return dict(summary) if done and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
     except (OSError, ValueError, KeyError, TypeError):

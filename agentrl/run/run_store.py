@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentrl.machine.evidence import stored_json
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import check_checkpoints, remove_unfinished
 
@@ -49,7 +48,7 @@ def changed_settings(store: Store, after: int) -> str:
     """Return the trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
 
     def settings(restart: int) -> dict[str, Any]:
-        return _flat(stored_json(store.configuration(restart).encode()).get("trainer", {}), "trainer")
+        return _flat(json.loads(store.configuration(restart).encode()).get("trainer", {}), "trainer")
 
     now = settings(store.restart)
     restarts = sorted({batch.restart for batch in store.batches(after)})

@@ -242,7 +242,7 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
             timeout=300,
         )
         assert second.returncode == 2
-        assert f"is in use by the run of process {process.pid}" in second.stderr
+        assert f"is in use by process {process.pid}" in second.stderr
         os.kill(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 130

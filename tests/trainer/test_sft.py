@@ -79,7 +79,7 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
     assert "holds a run already" in sft(*words, "--run_dir", parts).stderr
 
     lock = lock_run(Path(parts))
-    assert f"is in use by the run of process {os.getpid()}" in sft("--resume", parts, "--steps=7").stderr
+    assert f"is in use by process {os.getpid()}" in sft("--resume", parts, "--steps=7").stderr
     os.close(lock)
     spread = sft("--resume", parts, "--steps=7", "--trainer.ranks=2", "--trainer.step_timeout_s=60")
     assert spread.returncode == 0, spread.stderr
