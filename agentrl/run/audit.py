@@ -16,15 +16,17 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from agentrl.errors import ConfigError, StoreError, one_line
+from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.rollout.database import check_pages, open_database
+from agentrl.rollout.manifest import listed_files
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_training import some, stale_groups, wrong_batches, wrong_checkpoints
 from agentrl.run.checkpoint_url import checkpoint_url
@@ -211,16 +213,20 @@ def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterato
 def _wrong_at_url(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
     """Yield (step, what is wrong) of the checkpoints that are kept, where the run's URL should have them too."""
     try:
-        url = checkpoint_url(read_config(run_dir))
-    except ConfigError as error:
-        yield 0, f"the checkpoints at the run's URL cannot be read: {error}"
+        if (url := checkpoint_url(read_config(run_dir))) is None:
+            return
+        there = url.files()
+    except (ConfigError, CheckpointUrlError) as error:
+        yield 0, f"the checkpoints at the run's URL cannot be read: {one_line(error, 300)}"
         return
     except StoreError:
         return  # which is said otherwise
-    if url is not None:
-        for step, path in db.execute("SELECT step, path FROM checkpoints WHERE kept ORDER BY step").fetchall():
-            for text in url.wrong(run_dir / path):
-                yield step, f"the checkpoint {path} {text}"
+    for step, path in db.execute("SELECT step, path FROM checkpoints WHERE kept ORDER BY step").fetchall():
+        with suppress(CheckpointError):  # which is said of the files here
+            found = there.get(Path(path).name, {})
+            for name, file in listed_files(run_dir / path).items():
+                if found.get(name) != file.size:
+                    yield step, f"the checkpoint {path} has no {name} of {file.size} bytes at {url.shown}"
 
 
 def _still_kept(db: sqlite3.Connection, step: int) -> bool:

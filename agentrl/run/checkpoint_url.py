@@ -10,7 +10,6 @@ what goes first when it is deleted, too.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,6 @@ from agentrl.rollout.manifest import MANIFEST, check_files, listed_files
 
 OBSTORE_PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs")
 """Object stores that obstore speaks to, where no package of fsspec for them is installed."""
-BLOCK_BYTES = 2**22
 
 
 class CheckpointUrl:
@@ -58,16 +56,10 @@ class CheckpointUrl:
         """
         self.remove(directory.name)
         with self._speaking(f"{directory.name} cannot be written to"):
-            sizes = {name: file.size for name, file in listed_files(directory).items()}
-            for name, size in {**sizes, MANIFEST: (directory / MANIFEST).stat().st_size}.items():
+            for name in (*listed_files(directory), MANIFEST):
                 target = f"{self._root}/{directory.name}/{name}"
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)  # which object stores do without
                 self._files.put_file(str(directory / name), target)
-                self._files.invalidate_cache()
-                if (found := self._files.info(target)["size"]) != size:
-                    raise CheckpointUrlError(
-                        f"{self.shown}/{directory.name}/{name} has {found} bytes, and was written with {size}"
-                    )
 
     def get(self, directory: Path) -> None:
         """Fetch a checkpoint, whole or not at all.
@@ -119,56 +111,20 @@ class CheckpointUrl:
             for path in sorted(names, key=lambda path: path != f"{folder}/{MANIFEST}"):
                 self._files.rm_file(path)
 
-    def names(self) -> dict[str, bool]:
-        """Return the names of all checkpoints that something is there of, and whether their manifest is.
+    def files(self) -> dict[str, dict[str, int]]:
+        """Return the sizes of the files that are there of each checkpoint, in bytes. One is whole where its manifest is there.
 
         Raises:
             CheckpointUrlError: The URL does not answer.
         """
         with self._speaking("nothing can be listed at"):
             self._files.invalidate_cache()
-            found = [path.removeprefix(f"{self._root}/") for path in self._files.find(self._root)]
-        names = {path.partition("/")[0] for path in found}
-        return {name: f"{name}/{MANIFEST}" in found for name in sorted(names)}
-
-    def wrong(self, directory: Path) -> Iterator[str]:
-        """Yield what is wrong with a checkpoint there, of which this machine has the manifest. Every file of it is read.
-
-        Args:
-            directory: The checkpoint on this machine.
-
-        Yields:
-            Words that follow its name.
-        """
-        try:
-            files = {name: file.sha256 for name, file in listed_files(directory).items()}
-            files[MANIFEST] = _sha256((directory / MANIFEST).open("rb"))
-        except (CheckpointError, OSError):
-            return  # which is said of this machine's
-        for name, sha256 in files.items():
-            try:
-                found = self._sum(directory.name, name)
-            except CheckpointError:
-                yield f"has no {name} at {self.shown}/{directory.name}"
-                continue
-            except CheckpointUrlError as error:
-                yield f"cannot be read at its URL: {one_line(error, 200)}"
-                return
-            if found != sha256:
-                yield f"has another {name} at {self.shown}/{directory.name}: its SHA-256 is another"
-
-    def _sum(self, checkpoint: str, name: str) -> str:
-        """Return the SHA-256 of a file there.
-
-        Raises:
-            CheckpointError: It is not there.
-            CheckpointUrlError: The URL does not answer.
-        """
-        with self._speaking(f"{checkpoint} cannot be read from"):
-            try:
-                return _sha256(self._files.open(f"{self._root}/{checkpoint}/{name}", "rb"))
-            except FileNotFoundError as error:
-                raise CheckpointError(f"{self.shown}/{checkpoint}/{name} is not there") from error
+            found = self._files.find(self._root, detail=True)
+        checkpoints: dict[str, dict[str, int]] = {}
+        for path, file in sorted(found.items()):
+            checkpoint, _, name = path.removeprefix(f"{self._root}/").partition("/")
+            checkpoints.setdefault(checkpoint, {})[name] = file["size"]
+        return checkpoints
 
     @contextmanager
     def _speaking(self, what: str) -> Iterator[None]:
@@ -195,14 +151,6 @@ def checkpoint_url(config: RunConfig) -> CheckpointUrl | None:
     """
     url = config.trainer.checkpoint.url
     return None if url is None else CheckpointUrl(url, Path(config.run_dir).absolute().name)
-
-
-def _sha256(file: Any) -> str:
-    with file:
-        digest = hashlib.sha256()
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -29,7 +29,7 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.rollout.manifest import check_files, read_manifest
+from agentrl.rollout.manifest import MANIFEST, check_files, read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.checkpoint_url import CheckpointUrl
@@ -238,8 +238,8 @@ class TrainerSupervisor:
             return
         unwanted = {path.name for path in await in_thread(self._store.unwanted_checkpoints)}
         try:
-            for name, whole in (await in_thread(url.names)).items():
-                if name in unwanted or not whole:
+            for name, files in (await in_thread(url.files)).items():
+                if name in unwanted or MANIFEST not in files:
                     await in_thread(url.remove, name)
         except CheckpointUrlError as error:
             self._say(f"{error}; what is not wanted any more is left there until the run starts again")
