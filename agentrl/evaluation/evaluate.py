@@ -171,8 +171,7 @@ async def _served(
     config: RunConfig, workflow: Workflow, chat_format: ChatFormat, *, view: EvaluationView
 ) -> AsyncIterator[Runner]:
     """Yield a runner whose episodes ask the model of the configuration, which is served meanwhile."""
-    servers = 0 if config.engine.urls else config.engine.servers
-    for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
+    for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent))):
         view.say(lacking)
     view.say("asking the engine at `engine.urls`" if config.engine.urls else "starting the engine")
     async with open_rollout(config, workflow, chat_format, say=view.say) as rollout:

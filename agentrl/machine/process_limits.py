@@ -13,8 +13,6 @@ RESERVED_FILES = 96
 """Open files for the store, logs, listeners, control calls, child processes, and what libraries open."""
 FILES_AN_EPISODE = 4
 """A connection to the engine, both ends of one from an agent, and what its environment holds."""
-RESERVED_THREADS = 64
-"""Worker threads of the event loop, and those of libraries."""
 MIN_STREAMS = 8
 
 
@@ -38,8 +36,8 @@ def streams_within_limits() -> int:
     return max(MIN_STREAMS, (limit - RESERVED_FILES) // 2)
 
 
-def shortages(episodes: int, processes: int) -> Iterator[str]:
-    """Raise the limits that can be raised; say what is too little for so many episodes at once and so many child processes."""
+def shortages(episodes: int) -> Iterator[str]:
+    """Raise the limit of open files as far as it goes; yield a warning where it is too low for so many episodes at once."""
     files, needed = raise_file_limit(), RESERVED_FILES + FILES_AN_EPISODE * episodes
     if files != resource.RLIM_INFINITY and files < needed:
         yield (
@@ -47,35 +45,8 @@ def shortages(episodes: int, processes: int) -> Iterator[str]:
             f"{streams_within_limits()} replies are generated at the same time. Raise the limit (ulimit -n {needed}), or lower "
             "rollout.max_concurrent"
         )
-    threads, needed = _threads_left(), RESERVED_THREADS * (1 + processes)
-    if threads is not None and threads < needed:
-        yield (
-            f"this machine allows {threads:,} more threads, and a run with {processes} child processes may need {needed:,}. Raise the "
-            "limit on processes (pids.max of its control group, --pids-limit of its container)"
-        )
 
 
 def room_in_shared_memory(needed: int) -> bool:
     """Whether there is shared memory that takes `needed` bytes."""
     return os.access(SHARED_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(SHARED_MEMORY).free >= needed
-
-
-def _threads_left() -> int | None:
-    left = []
-    for group in ("", *_own_groups()):
-        try:
-            folder = Path("/sys/fs/cgroup") / group
-            bound = (folder / "pids.max").read_text().strip()
-            if bound != "max":
-                left.append(int(bound) - int((folder / "pids.current").read_text()))
-        except (OSError, ValueError):
-            continue
-    return min(left, default=None)
-
-
-def _own_groups() -> list[str]:
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    return [line.rpartition("::")[2].strip("/") for line in lines if line.startswith("0::")]

@@ -1,18 +1,10 @@
-"""Describe a failure in text that can be stored: valid UTF-8, bounded, and made without trusting the exception.
-
-An exception is the user's: its `__str__` may raise, its message may be 100 MB long or hold half a character, and its
-causes may form a ring or a chain without end. Python's `traceback` module formats all of that before anybody can cut it.
-"""
+"""Describe a failure in text that can be stored: valid UTF-8 and bounded, whatever message a user's exception has."""
 
 from __future__ import annotations
 
-import linecache
-import os
 import re
-import stat
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
 
 from agentrl.errors import error_line
 from agentrl.reporting.code_place import is_library
@@ -22,14 +14,10 @@ MAX_TEXT_CHARS = 64_000
 """Bound of a stored failure. The middle of a longer one is left out: the cause stands at one end, the place at the other."""
 MAX_MESSAGE_CHARS = 16_000
 """Bound of the message of one exception."""
-MAX_NAME_CHARS = 200
-"""Bound of the name of a class."""
 MAX_FRAMES = 60
 """Innermost frames of one traceback that are shown."""
 MAX_EXCEPTIONS = 16
 """Exceptions of one failure that are shown: causes, contexts and members of groups together."""
-MAX_NOTES = 8
-"""Notes of one exception (PEP 678) that are shown."""
 
 _FRAME = re.compile(r'(  File "([^"\n]*)", line \d+.*\n(?:    .*\n)*)')
 """A frame of a traceback with its lines of code, and the name of its file."""
@@ -43,10 +31,7 @@ _CONTEXT = "\nDuring handling of the above exception, another exception occurred
 
 def describe(error: BaseException) -> str:
     """Return the traceback of `error` with its causes and members, as text that `storable` would not change."""
-    try:
-        return storable("".join(_describe(error, set(), [MAX_EXCEPTIONS])))
-    except BaseException as failure:
-        return f"Traceback that cannot be shown: {kind_of(failure)} while describing {kind_of(error)}"
+    return storable("".join(_describe(error, set(), [MAX_EXCEPTIONS])))
 
 
 def storable(text: str, bound: int = MAX_TEXT_CHARS) -> str:
@@ -55,17 +40,11 @@ def storable(text: str, bound: int = MAX_TEXT_CHARS) -> str:
 
 
 def shown(value: object, bound: int = 200) -> str:
-    """Return the `repr` of a value that may have none, bounded."""
+    """Return the `repr` of a value, bounded."""
     try:
         return storable(repr(value), bound)
-    except BaseException as error:
-        return f"<a {kind_of(value)} whose repr raises {kind_of(error)}>"
-
-
-def kind_of(value: object) -> str:
-    """Return the name of a value's class, also of a class whose own class says something else when it is asked."""
-    name: str = type.__dict__["__qualname__"].__get__(type(value))
-    return storable(name, MAX_NAME_CHARS)
+    except Exception as error:
+        return f"<a {type(value).__qualname__} whose repr raises {type(error).__qualname__}>"
 
 
 def users_part(failure: str) -> str:
@@ -103,18 +82,11 @@ def _describe(error: BaseException, seen: set[int], left: list[int]) -> Iterator
 
 def _describe_one(error: BaseException, seen: set[int], left: list[int]) -> Iterator[str]:
     yield "Traceback (most recent call last):\n"
-    try:
-        for file in {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}:
-            _check_source(file)
-        yield from traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES)
-    except BaseException as failure:
-        yield f"  (the traceback cannot be formatted: {kind_of(failure)})\n"
-    message = _message(error)
-    yield f"{kind_of(error)}: {message}\n" if message else f"{kind_of(error)}\n"
-    notes = getattr(error, "__notes__", None)
-    for note in notes[:MAX_NOTES] if isinstance(notes, list) else ():
-        if isinstance(note, str):
-            yield storable(note, MAX_MESSAGE_CHARS) + "\n"
+    yield from traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES)
+    kind, message = type(error).__qualname__, _message(error)
+    yield f"{kind}: {message}\n" if message else f"{kind}\n"
+    for note in getattr(error, "__notes__", ()):
+        yield storable(str(note), MAX_MESSAGE_CHARS) + "\n"
     if isinstance(error, BaseExceptionGroup):
         for number, member in enumerate(error.exceptions, 1):
             if left[0] <= 0:
@@ -124,15 +96,8 @@ def _describe_one(error: BaseException, seen: set[int], left: list[int]) -> Iter
             yield from _describe(member, seen, left)
 
 
-def _check_source(file: str) -> None:
-    """Let Python show no lines of what is there and no plain file: reading a pipe may take for ever."""
-    with suppress(OSError, ValueError):
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            linecache.cache[file] = (0, None, [], file)
-
-
 def _message(error: BaseException) -> str:
     try:
         return storable(str(error), MAX_MESSAGE_CHARS)
-    except BaseException as failure:
-        return f"<an exception whose str raises {kind_of(failure)}>"
+    except Exception as failure:
+        return f"<an exception whose str raises {type(failure).__qualname__}>"

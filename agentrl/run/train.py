@@ -205,7 +205,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         view.phase = "starting engine and trainer"
         ends = " or ".join(start.chat_format.decode([end]) for end in start.chat_format.stop_token_ids)
         view.say(f"run {config.run_dir}: starting engine and trainer; the model's turns end with {ends}")
-        for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
+        for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent))):
             view.say(lacking)
         weights_dir = await in_thread(stack.enter_context, weights_directory(config))
         if weights_dir.is_relative_to(run_dir):
@@ -342,8 +342,3 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
         )
     )
     await in_thread(write_whole, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
-
-
-def processes_of(config: RunConfig) -> int:
-    """Child processes of a run: the engine's servers that it starts, the trainer's ranks, and its workers."""
-    return (0 if config.engine.urls else config.engine.servers) + config.trainer.ranks + config.rollout.workers

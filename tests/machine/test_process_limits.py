@@ -19,7 +19,7 @@ from agentrl.machine.process_limits import shortages
 url, limit, streams = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(32, limit), limit))
-said = list(shortages(100, 0))
+said = list(shortages(100))
 
 async def main():
     async with sglang_engine([url], limits=EngineLimits(health_interval_s=0.02, request_timeout_s=60)) as engine:

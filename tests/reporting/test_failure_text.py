@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from agentrl.reporting.failure_text import describe, users_part
@@ -76,15 +73,3 @@ def test_a_forgotten_await_is_named() -> None:
 
 def test_what_is_no_traceback_stays_as_it_is() -> None:
     assert users_part("timed out after 3 s") == "timed out after 3 s"
-
-
-def test_a_traceback_through_a_pipe_waits_for_nobody(tmp_path: Path) -> None:
-    pipe = tmp_path / "code.py"
-    os.mkfifo(pipe)
-    code = compile("1 / 0", str(pipe), "exec")
-    shown: list[str] = []
-    thread = threading.Thread(target=lambda: shown.append(failure(lambda: exec(code))), daemon=True)
-    thread.start()
-    thread.join(60)
-    assert "ZeroDivisionError" in shown[0]
-    assert str(pipe) in shown[0]
