@@ -27,7 +27,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.models import NANO
 from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy, recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
@@ -63,7 +63,6 @@ class RandomEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
         adapter: str = "",
     ) -> Generation:
         count = self._tokens

@@ -88,7 +88,7 @@ def play(store: Store, count: int, version: int) -> list[int]:
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7, version)
         store.log_calls(
-            [LoggedCall(group, episode_index, StoredCall.of(kept_choice([5], "abort"))) for episode_index in range(2)]
+            [LoggedCall(group, episode_index, StoredCall.of(kept_choice([5]))) for episode_index in range(2)]
         )
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))

@@ -1,8 +1,7 @@
 """The model calls of an episode, kept as they happen, so that the episode can start over without making them again.
 
-    request ─► digest ─┬─ recorded whole      ─► the recorded reply, at once, token for token
-                       ├─ recorded in part    ─► generated from its last recorded token on
-                       └─ new                 ─► generated
+    request ─► digest ─┬─ recorded ─► the recorded reply, at once, token for token
+                       └─ new      ─► generated
 
 A request is known by what the engine was asked: ids, images, sampling, tools and the role that asked. Equal requests get
 the recorded replies in their order. What an episode does not ask again is not part of its record.
@@ -12,13 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pydantic_core
 
-from agentrl.engine.protocol import PartialGeneration, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan
@@ -42,10 +40,6 @@ class CallLog(Protocol):
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is safe."""
-        ...
-
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> AbstractContextManager[None]:
-        """Keep what a reply has so far, now and then, while it is generated."""
         ...
 
 

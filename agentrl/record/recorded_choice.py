@@ -9,7 +9,7 @@ from agentrl.record.tokens import Generation
 
 @dataclass(frozen=True)
 class RecordedChoice:
-    """One reply to one request. `generation.finish` is "abort" while it is only the beginning of one."""
+    """One whole reply to one request."""
 
     request: str
     """Digest of the request."""

@@ -1,24 +1,21 @@
 """The calls of running episodes, and the episodes that have ended, on their way to the store.
 
-    keep, a whole reply ──┐                                              ┌─► whoever made the reply: it is safe
-    growing, every second ┼─► waiting ─► one transaction, in a thread ───┤
-    a change of a group  ─┤
+    keep, a reply ────────┐                                              ┌─► whoever made the reply: it is safe
+    a change of a group  ─┼─► waiting ─► one transaction, in a thread ───┤
     add, an ended episode ┘    (all that came during the one before)     └─► its number in the store
 
-Whoever waits goes on when what they gave is committed. What is written of a reply before it has ended is replaced by what comes later.
+Whoever waits goes on when what they gave is committed.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.engine.protocol import PartialGeneration
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.rollout.changes import Change, EndedEpisode
@@ -26,9 +23,6 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import Key, StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
-
-PARTIALS_EVERY_S = 1.0
-"""What growing replies have is written so often: a crash costs at most so much of each."""
 
 
 @dataclass(eq=False)
@@ -41,7 +35,7 @@ class EpisodeCallLog(RecordedCalls):
     closed: bool = False
     """Whether the attempt has ended: its calls are then part of the stored episode, or of no use."""
     kept: dict[Key, StoredCall] = field(default_factory=dict)
-    """The newest state of each of its replies that was given to the store."""
+    """Its replies that were given to the store."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,28 +43,14 @@ class EpisodeCallLog(RecordedCalls):
             self.kept[choice.completion_id, choice.choice_index] = StoredCall.of(choice)
 
     async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a whole reply. Returns when it is committed."""
+        """Keep a reply. Returns when it is committed."""
         assert self.writer is not None
         await self.writer.keep(self, choice)
 
-    def put(self, call: StoredCall, committed: Callable[[], object] | None = None) -> None:
-        """Keep a reply, as it is now. `committed` is called when that is safe."""
+    def put(self, call: StoredCall, committed: Callable[[], object]) -> None:
+        """Keep a reply. `committed` is called when that is safe."""
         assert self.writer is not None
         self.writer.put(self, call, committed)
-
-    @contextmanager
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
-        """Keep what a reply has so far, now and then, while the context lasts; and at its end, if it was broken off."""
-        assert self.writer is not None
-        growing = self.writer.growing
-        growing[id(partial)] = (self, choice, partial)
-        try:
-            yield
-        except BaseException:
-            self.writer.add_partial(self, choice, partial)
-            raise
-        finally:
-            del growing[id(partial)]
 
 
 @dataclass(eq=False)
@@ -93,14 +73,12 @@ class CallLogWriter:
     """Writes the calls of all running episodes, and their ends. Open it with `open_call_log`."""
 
     store: Store
-    growing: dict[int, tuple[EpisodeCallLog, RecordedChoice, PartialGeneration]] = field(default_factory=dict)
     writing: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     """Held while rows are on their way to the store."""
     _next: _Transaction = field(default_factory=_Transaction)
     _asked: anyio.Event = field(default_factory=anyio.Event)
     _failure: BaseException | None = None
     """Why nothing more is written."""
-    _partials_at: float = 0.0
 
     def episode(self, group_id: int, episode_index: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
         """Return the call log of one attempt, which answers again what is `recorded`."""
@@ -112,13 +90,12 @@ class CallLogWriter:
         self.put(call_log, StoredCall.of(choice), committed.set)
         await committed.wait()
 
-    def put(self, call_log: EpisodeCallLog, call: StoredCall, committed: Callable[[], object] | None = None) -> None:
+    def put(self, call_log: EpisodeCallLog, call: StoredCall, committed: Callable[[], object]) -> None:
         """Write one reply with whatever else there is to write. `committed` is called when it is safe, and when it need not be."""
         call_log.kept[call.key] = call
         self._next.calls.append((call_log, call))
-        if committed is not None:
-            self._next.committed.append(committed)
-            self._asked.set()
+        self._next.committed.append(committed)
+        self._asked.set()
 
     async def add(
         self, group_id: int, episode_index: int, seed: int, outcome: Outcome, call_log: EpisodeCallLog | None = None
@@ -153,27 +130,16 @@ class CallLogWriter:
             raise transaction.failure
         return transaction.written[index]
 
-    def add_partial(self, call_log: EpisodeCallLog, choice: RecordedChoice, partial: PartialGeneration) -> None:
-        """Write, with the next replies, what a reply has so far."""
-        so_far = partial.so_far() if partial.so_far else partial.start
-        if so_far is not None and so_far.finish == "abort" and so_far.output_ids:
-            self.put(call_log, StoredCall.of(replace(choice, generation=so_far)))
-
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            with anyio.move_on_after(PARTIALS_EVERY_S):
-                await self._asked.wait()
+            await self._asked.wait()
             await self.write()
 
     async def write(self) -> None:
-        """Write what waits, and, when it is time, what grows. After a failure nothing is written."""
+        """Write what waits. After a failure nothing is written."""
         if self._failure is not None:
             return
-        if time.monotonic() - self._partials_at >= PARTIALS_EVERY_S:
-            self._partials_at = time.monotonic()
-            for growing in list(self.growing.values()):
-                self.add_partial(*growing)
         transaction, self._next, self._asked = self._next, _Transaction(), anyio.Event()
         try:
             with anyio.CancelScope(shield=True):  # what it holds is nowhere else now

@@ -30,7 +30,7 @@ CREATE TABLE calls (
     output_ids BLOB NOT NULL,
     logprobs BLOB NOT NULL,
     versions BLOB NOT NULL,
-    finish TEXT NOT NULL,
+    finish TEXT NOT NULL CHECK (finish IN ('stop', 'length')),
     cached_tokens INTEGER NOT NULL,
     top_logprobs BLOB,
     CHECK ((episode IS NULL) = (turn IS NULL))
@@ -39,20 +39,17 @@ CREATE UNIQUE INDEX logged_once ON calls (group_id, episode_index, request, comp
 CREATE UNIQUE INDEX turns_of_episodes ON calls (episode, turn) WHERE episode IS NOT NULL;
 """
 
-_KEY = "group_id, episode_index, request, completion_id, choice_index"
 _CONTENT = "request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs"
 _LOGGED = "group_id = ? AND episode_index = ? AND episode IS NULL"
 _INSERT = f"INSERT INTO calls (group_id, episode_index, {_CONTENT}, episode, turn) VALUES ({', '.join('?' * 14)})"
-_CHANGING = "tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs"
-_REPLACE = ", ".join(f"{name} = excluded.{name}" for name in _CHANGING.split(", "))
-_LOG = f"{_INSERT} ON CONFLICT ({_KEY}) WHERE episode IS NULL DO UPDATE SET {_REPLACE}"
+_LOG = _INSERT.replace("INSERT", "INSERT OR REPLACE", 1)
 _SAME = " AND ".join(f"{name} = ?" for name in _CONTENT.split(", ")[:SAID])
 _END = f"UPDATE calls SET episode = ?, turn = ?, top_logprobs = NULL WHERE {_LOGGED} AND {_SAME}"
 """The alternatives of a token are asked for until the episode has ended, and not after that."""
 
 
 def log(db: sqlite3.Connection, kept: Iterable[LoggedCall]) -> None:
-    """Write replies of episodes that have not ended, each in place of its earlier state."""
+    """Write replies of episodes that have not ended. One that is asked anew under the same name takes the place of the earlier."""
     db.executemany(_LOG, [(call.group_id, call.episode_index, *call.call.content, None, None) for call in kept])
 
 

@@ -76,11 +76,6 @@ class StoredCall:
             self._content, self._choice = content_of_choice(self._choice), None
         return self._content
 
-    @property
-    def has_tokens(self) -> bool:
-        """Whether it has any."""
-        return len(self.content[4]) > 1
-
     def choice(self) -> RecordedChoice | None:
         """Return the reply, decoded; None: it cannot be read."""
         return choice_of(self.content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.rollout import batches, calls
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 _RUN = """
 CREATE TABLE groups (

@@ -162,7 +162,7 @@ class Store:
         return self.write([], [EndedEpisode(group_id, episode_index, seed, outcome)])[0]
 
     def log_calls(self, kept: Sequence[LoggedCall]) -> None:
-        """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
+        """Commit replies of unfinished episodes."""
         self.write(kept, [])
 
     def write(self, kept: Sequence[LoggedCall], changes: Sequence[Change]) -> list[int]:

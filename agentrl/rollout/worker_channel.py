@@ -4,7 +4,7 @@
     Start         what to run, and how                 Ready, Refused    whether it can
     Run, Cancel   an episode                           Beat              its event loop turns
     EngineChanged what it must know of the engine      EpisodeEnded      an episode, with its outcome
-    Done, Failed  the answer to Keep                   Keep, Grew        a whole reply, and what a growing one has gained
+    Done, Failed  the answer to Keep                   Keep              a reply
                                                        FollowerReport, LossReport    what it knows of the engine, and counts
 
 A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.rollout.packed_record`), which
@@ -31,8 +31,6 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
-from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import PackedRecord, StoredCall
 
@@ -126,15 +124,6 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Grew:
-    """What a growing reply has gained: its first `kept` tokens are as before, and those of `choice` follow."""
-
-    episode: int
-    kept: int
-    choice: RecordedChoice
-
-
-@dataclass(frozen=True)
 class Done:
     """The answer to Keep: to several at once, where they became safe at once."""
 
@@ -151,7 +140,7 @@ class Failed:
 
 Answer = Done | Failed
 ToWorker = Start | Run | Cancel | EngineChanged | Answer
-ToMain = Ready | Refused | Beat | EpisodeEnded | Keep | Grew | FollowerReport | LossReport
+ToMain = Ready | Refused | Beat | EpisodeEnded | Keep | FollowerReport | LossReport
 Frame = ToWorker | ToMain
 
 
@@ -268,10 +257,6 @@ def decode(content: bytes) -> Frame:
     return kind(**rebuilt)  # type: ignore[no-any-return]
 
 
-def _choice(values: dict[str, Any]) -> RecordedChoice:
-    return RecordedChoice(**{**values, "generation": Generation.from_json(values["generation"])})
-
-
 def _call(values: list[Any], parts: Sequence[bytes]) -> StoredCall:
     if len(values) == 2:
         return StoredCall.named((values[0], values[1]))
@@ -297,7 +282,6 @@ _NESTED: Mapping[str, Callable[[Any, Sequence[bytes]], Any]] = {
     "defaults": lambda values, _: SamplingDefaults(**values),
     "recorded": lambda rows, parts: [_call(values, parts) for values in rows],
     "reply": _call,
-    "choice": lambda values, _: _choice(values),
     "outcome": _outcome,
 }
 """Functions that rebuild the fields which hold more than plain JSON values, by the fields' names, from these and the parts after the header."""

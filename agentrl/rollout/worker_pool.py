@@ -37,10 +37,9 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.rollout.call_log_writer import EpisodeCallLog
-from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.sendable import unsendable
-from agentrl.rollout.worker import CERTAIN, Worker, open_worker
+from agentrl.rollout.worker import CERTAIN, EpisodeCalls, Worker, open_worker
 from agentrl.rollout.worker_channel import FrameTooLargeError, Run, is_json
 
 ALONE_FROM = CERTAIN

@@ -124,7 +124,6 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
             replies = KeptReplies(channel)
             worker = _Worker(channel, engine, replies, runner, tasks)
             tasks.start_soon(engine.report_losses)
-            tasks.start_soon(replies.tell_growing)
             tasks.start_soon(worker.beat, start.beat_s)
             await worker.serve()
             tasks.cancel_scope.cancel()

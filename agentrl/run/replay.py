@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
@@ -66,11 +65,6 @@ class _Answers(RecordedCalls):
     async def keep(self, choice: RecordedChoice) -> None:
         """Nothing is new here."""
 
-    @contextmanager
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
-        """Nothing grows here."""
-        yield
-
 
 @dataclass
 class _NoEngine:
@@ -92,7 +86,6 @@ class _NoEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
         adapter: str = "",
     ) -> Generation:
         """Refuse, and note what was asked.

@@ -20,10 +20,10 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.call_log_writer import open_call_log
 from agentrl.rollout.changes import CloseGroup, OpenGroup
-from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import PackedRecord, StoredCall, pack
 from agentrl.rollout.store import Store
+from agentrl.rollout.worker import EpisodeCalls
 from agentrl.rollout.worker_channel import Beat, Channel, Done, EpisodeEnded, Frame, Keep, encode
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.errors import DiskError, StoreError
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import FinishReason, Generation, VersionSpan
+from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import StoredCall
@@ -122,12 +122,12 @@ def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Pa
             store.add(1, 0, 0, outcome(1.0))
 
 
-def kept_choice(ids: list[int], finish: FinishReason, completion_id: str = "a") -> RecordedChoice:
+def kept_choice(ids: list[int], completion_id: str = "a") -> RecordedChoice:
     said = Generation(
         output_ids=ids,
         logprobs=[-0.5] * len(ids),
         versions=[VersionSpan(0, 0, len(ids))],
-        finish=finish,
+        finish="stop",
         top_logprobs=[[(-0.5, token)] for token in ids],
     )
     return RecordedChoice("question", completion_id, 0, ["call_1"], said)
@@ -139,20 +139,20 @@ def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
         store.open_group(9, 0, 9)
         store.log_calls(
             [
-                LoggedCall(9, 0, StoredCall.of(kept_choice([1], "abort"))),
-                LoggedCall(9, 1, StoredCall.of(kept_choice([7], "stop"))),
+                LoggedCall(9, 0, StoredCall.of(kept_choice([1]))),
+                LoggedCall(9, 1, StoredCall.of(kept_choice([7]))),
             ]
         )
         store.log_calls(
             [
-                LoggedCall(9, 0, StoredCall.of(kept_choice([4], "stop", "b"))),
-                LoggedCall(9, 0, StoredCall.of(kept_choice([1, 2], "stop"))),
+                LoggedCall(9, 0, StoredCall.of(kept_choice([4], "b"))),
+                LoggedCall(9, 0, StoredCall.of(kept_choice([1, 2]))),
             ]
         )
-        assert store.logged_calls(9, 0) == [kept_choice([1, 2], "stop"), kept_choice([4], "stop", "b")]
+        assert store.logged_calls(9, 0) == [kept_choice([4], "b"), kept_choice([1, 2])]
         store.add(9, 0, 0, outcome(1.0))
         assert store.logged_calls(9, 0) == []
-        assert store.logged_calls(9, 1) == [kept_choice([7], "stop")]
+        assert store.logged_calls(9, 1) == [kept_choice([7])]
 
 
 def rows_of(store: Store) -> list[tuple[Any, ...]]:
@@ -163,7 +163,7 @@ def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_aga
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart()
         store.open_group(0, 0, 0)
-        asked, other = kept_choice([5, 6], "stop", "a"), kept_choice([7], "stop", "b")
+        asked, other = kept_choice([5, 6], "a"), kept_choice([7], "b")
         second = replace(asked, completion_id="c", generation=replace(asked.generation, top_logprobs=[]))
         store.log_calls([LoggedCall(0, 0, StoredCall.of(choice)) for choice in (asked, other, second)])
         store.log_calls([LoggedCall(0, 1, StoredCall.of(other))])
@@ -190,14 +190,13 @@ def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_aga
         {"logprobs": [-0.5, -0.25]},
         {"versions": [VersionSpan(1, 0, 2)]},
         {"finish": "length"},
-        {"finish": "abort"},
     ],
 )
 def test_what_is_stored_of_an_episode_is_its_record_whatever_was_logged(tmp_path: Path, change: dict[str, Any]) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart()
         store.open_group(0, 0, 0)
-        asked = kept_choice([5, 6], "stop")
+        asked = kept_choice([5, 6])
         logged = replace(asked, generation=replace(asked.generation, **change))
         store.log_calls([LoggedCall(0, 0, StoredCall.of(logged))])
         record = TokenRecord()

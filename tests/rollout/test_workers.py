@@ -36,7 +36,7 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.packed_record import StoredCall, pack
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
-from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, Grew, Keep, Run, decode, encode
+from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, Keep, Run, decode, encode
 from agentrl.rollout.worker_pool import WorkerRunner, share_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
@@ -454,9 +454,7 @@ runs = st.builds(
     Run, episode=st.integers(), task=tasks, seed=st.integers(), group_seed=st.none() | st.integers(),
     defaults=st.builds(SamplingDefaults), recorded=st.lists(choices.map(StoredCall.of)),
 )  # fmt: skip
-replies = st.builds(Keep, call=st.integers(), episode=st.integers(), reply=choices.map(StoredCall.of)) | st.builds(
-    Grew, episode=st.integers(), kept=st.integers(), choice=choices
-)
+replies = st.builds(Keep, call=st.integers(), episode=st.integers(), reply=choices.map(StoredCall.of))
 
 
 @pytest.mark.parametrize("graders", [None, 2, 9])
@@ -470,7 +468,7 @@ def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(workers: int, 
 
 @hypothesis_settings(max_examples=50, deadline=None)
 @given(frame=runs | replies)
-def test_a_frame_arrives_as_it_was_sent(frame: Run | Keep | Grew) -> None:
+def test_a_frame_arrives_as_it_was_sent(frame: Run | Keep) -> None:
     assert decode(encode(frame)[LENGTH_BYTES:]) == frame
 
 

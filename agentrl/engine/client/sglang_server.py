@@ -168,7 +168,6 @@ class SGLangServer:
         images: Sequence[ImageSpan],
         adapter: Adapter | None,
         on_ids: Callable[[list[int]], None] | None,
-        watch: Callable[[Callable[[], Generation]], None],
     ) -> Generation:
         """Return one reply, or its beginning with `finish="abort"`.
 
@@ -179,7 +178,6 @@ class SGLangServer:
             images: Those whose tokens are in `input_ids`.
             adapter: The LoRA adapter to compute with, or None.
             on_ids: Gets the ids so far whenever there are new ones, or None.
-            watch: Gets a function that says what the reply is so far.
 
         Raises:
             ServerLostError: The server is lost, or was taken out of service; it has the beginning.
@@ -214,7 +212,6 @@ class SGLangServer:
             stops=sampling.stop,
             version=None if adapter is None else adapter.version,
         )
-        watch(reply.so_far)
         self.in_flight += 1
         try:
             with anyio.CancelScope() as scope:
