@@ -25,7 +25,7 @@ from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError
 from agentrl.reporting.failure_text import failure_line
 from agentrl.reporting.logger import logger
-from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
+from agentrl.rollout.call_log import CallLogWriter, open_call_log
 from agentrl.rollout.changes import CloseGroup, OpenGroup
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate

@@ -1,8 +1,12 @@
-"""The tables of the store."""
+"""The tables of the store.
+
+A reply is a row of `calls` without an episode, which is the log of an episode that goes on, until that ends: then it is its turn number
+`turn`, or deleted where the record does not have it.
+"""
 
 from __future__ import annotations
 
-from agentrl.rollout import batches, calls
+from agentrl.rollout import batches
 
 SCHEMA_VERSION = 11
 
@@ -38,9 +42,28 @@ CREATE TABLE episodes (
 );
 CREATE INDEX episodes_by_group ON episodes (group_id);
 CREATE UNIQUE INDEX finished_once ON episodes (group_id, episode_index) WHERE status = 'finished';
+CREATE TABLE calls (
+    group_id INTEGER NOT NULL REFERENCES groups (id),
+    episode_index INTEGER NOT NULL,
+    episode INTEGER REFERENCES episodes (id),
+    turn INTEGER,
+    request TEXT NOT NULL,
+    completion_id TEXT NOT NULL,
+    choice_index INTEGER NOT NULL,
+    tool_call_ids TEXT NOT NULL,
+    output_ids BLOB NOT NULL,
+    logprobs BLOB NOT NULL,
+    versions BLOB NOT NULL,
+    finish TEXT NOT NULL CHECK (finish IN ('stop', 'length')),
+    cached_tokens INTEGER NOT NULL,
+    top_logprobs BLOB,
+    CHECK ((episode IS NULL) = (turn IS NULL))
+);
+CREATE UNIQUE INDEX logged_once ON calls (group_id, episode_index, completion_id, choice_index) WHERE episode IS NULL;
+CREATE UNIQUE INDEX turns_of_episodes ON calls (episode, turn) WHERE episode IS NOT NULL;
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
 CREATE TABLE restarts (restart INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE run_values (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
-SCHEMA = _RUN + calls.SCHEMA + batches.SCHEMA
+SCHEMA = _RUN + batches.SCHEMA

@@ -6,7 +6,6 @@ import sqlite3
 from dataclasses import dataclass, field
 
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.packed_record import StoredCall
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,6 @@ class RecordedEpisode:
     reward: float
     error: str | None
     record: TokenRecord
-
-
-@dataclass(frozen=True)
-class LoggedCall:
-    """A reply of an episode that has not ended."""
-
-    group_id: int
-    episode_index: int
-    call: StoredCall
 
 
 @dataclass

@@ -26,9 +26,10 @@ from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossRe
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import ClusterError, UsageError, WorkerError, WorkerLostError, one_line
-from agentrl.rollout.call_log_writer import EpisodeCallLog
+from agentrl.record.recorded_choice import Key
+from agentrl.rollout.call_log import EpisodeCallLog
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import Key, PackedRecord, StoredCall
+from agentrl.rollout.rows import CallRow, PackedRecord
 from agentrl.rollout.worker_channel import (
     GONE,
     Beat,
@@ -64,17 +65,17 @@ class EpisodeCalls:
     """The model calls of one attempt, in whichever workers it ran: it goes on in another one when it loses its own."""
 
     call_log: EpisodeCallLog | None
-    calls: dict[Key, StoredCall] = field(default_factory=dict)
+    calls: dict[Key, CallRow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.call_log is not None:
-            self.calls |= self.call_log.kept
+            self.calls |= self.call_log.recorded
 
-    def recorded(self) -> list[StoredCall]:
+    def recorded(self) -> list[CallRow]:
         """Return the replies that need not be generated again."""
         return list(self.calls.values())
 
-    def keep(self, call: StoredCall, committed: Callable[[], object]) -> None:
+    def keep(self, call: CallRow, committed: Callable[[], object]) -> None:
         """Keep a reply. `committed` is called when it is safe."""
         self.calls[call.key] = call
         if self.call_log is not None:

@@ -7,7 +7,7 @@
     Done, Failed  the answer to Keep                   Keep              a reply
                                                        FollowerReport, LossReport    what it knows of the engine, and counts
 
-A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.rollout.packed_record`), which
+A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.rollout.rows`), which
 only who asks for them decodes:
 
     length of the rest │ number of parts │ length of each part │ header │ bytes │ bytes ...        lengths: uint32, network order
@@ -32,7 +32,7 @@ from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import PackedRecord, StoredCall
+from agentrl.rollout.rows import CallRow, PackedRecord
 
 MAX_FRAME_BYTES = 2**28
 LENGTH_BYTES = 4
@@ -82,7 +82,7 @@ class Run:
     seed: int
     group_seed: int | None
     defaults: SamplingDefaults
-    recorded: list[StoredCall]
+    recorded: list[CallRow]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Keep:
 
     call: int
     episode: int
-    reply: StoredCall
+    reply: CallRow
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,6 @@ def encode(frame: Frame) -> bytes:
         if isinstance(value, bytes):
             parts.append(value)
             return len(parts) - 1
-        if isinstance(value, StoredCall):
-            return value.key if value.is_named else value.content
         if isinstance(value, PackedRecord):
             return value.columns, value.prompt_ids, value.calls, vars(value.figures())
         if is_dataclass(value):
@@ -257,14 +255,12 @@ def decode(content: bytes) -> Frame:
     return kind(**rebuilt)  # type: ignore[no-any-return]
 
 
-def _call(values: list[Any], parts: Sequence[bytes]) -> StoredCall:
-    if len(values) == 2:
-        return StoredCall.named((values[0], values[1]))
+def _call(values: list[Any], parts: Sequence[bytes]) -> CallRow:
     request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached, top = values
     packed = parts[output_ids], parts[logprobs], parts[versions]
     top_logprobs = None if top is None else parts[top]
     content = (request, completion_id, choice_index, tool_call_ids, *packed, finish, cached, top_logprobs)
-    return StoredCall.of_content(content)
+    return CallRow(*content)
 
 
 def _outcome(values: dict[str, Any], parts: Sequence[bytes]) -> Outcome:

@@ -19,10 +19,9 @@ from anyio.abc import TaskGroup
 from agentrl.engine.client.fleet_state import FleetState, LossReport
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
 from agentrl.errors import EngineError
-from agentrl.proxy import RecordedCalls
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import Key, StoredCall, pack
+from agentrl.rollout.rows import CallRow, choice_of, pack, row_of
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,
@@ -84,7 +83,7 @@ class KeptReplies:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _waiting: dict[int, tuple[anyio.Event, list[Answer]]] = field(default_factory=dict)
 
-    async def keep(self, episode: int, reply: StoredCall) -> None:
+    async def keep(self, episode: int, reply: CallRow) -> None:
         """Have a reply kept. Returns when it is safe.
 
         Raises:
@@ -120,24 +119,21 @@ class WorkerCallLog(RecordedCalls):
 
     replies: KeptReplies | None = None
     episode: int = 0
-    kept: dict[Key, StoredCall] = field(default_factory=dict)
-    """The replies that the main process has, as it has them."""
+    kept: set[Key] = field(default_factory=set)
+    """The replies that the main process has."""
 
     @classmethod
     def of(cls, replies: KeptReplies, frame: Run) -> WorkerCallLog:
         """Return the call log of an episode that the main process sent."""
-        recorded = [choice for call in frame.recorded if (choice := call.choice()) is not None]
-        return cls(recorded, replies=replies, episode=frame.episode, kept={call.key: call for call in frame.recorded})
+        recorded = [choice for call in frame.recorded if (choice := choice_of(call)) is not None]
+        return cls(recorded, replies=replies, episode=frame.episode, kept={call.key for call in frame.recorded})
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a reply. Returns when it is safe."""
         assert self.replies is not None
-        call = StoredCall.of(choice)
-        await self.replies.keep(self.episode, call)
-        self.kept[call.key] = call
+        await self.replies.keep(self.episode, row_of(choice))
+        self.kept.add(choice.key)
 
     def ended(self, outcome: Outcome) -> EpisodeEnded:
         """Return what tells the main process of the episode's outcome, but for what it has."""
-        record = pack(outcome.record, self.kept)
-        record.name(self.kept)
-        return EpisodeEnded(self.episode, replace(outcome, record=record))
+        return EpisodeEnded(self.episode, replace(outcome, record=pack(outcome.record, self.kept)))

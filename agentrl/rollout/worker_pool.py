@@ -36,7 +36,7 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
-from agentrl.rollout.call_log_writer import EpisodeCallLog
+from agentrl.rollout.call_log import EpisodeCallLog
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.sendable import unsendable
 from agentrl.rollout.worker import CERTAIN, EpisodeCalls, Worker, open_worker

@@ -13,7 +13,7 @@ from agentrl.machine.evidence import stored_json
 from agentrl.rollout.batches import batches
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.manifest import check_files, unlisted_files
-from agentrl.rollout.stored_form import from_column
+from agentrl.rollout.rows import from_column
 from agentrl.rollout.training_history import TrainedStep, wrong_minibatches
 
 

@@ -14,8 +14,7 @@ from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
-from agentrl.proxy import RecordedCalls, recorded_choices
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.database import reading
 from agentrl.rollout.drawn_tasks import DrawnTasks

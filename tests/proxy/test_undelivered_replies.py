@@ -15,8 +15,8 @@ import pytest
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EngineError
-from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, Session, open_proxy
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
+from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice
 from agentrl.record.tokens import Generation
 from tests.components import wait_until
 from tests.instant_engine import InstantEngine

@@ -20,10 +20,10 @@ from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.roots import Root
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log_writer import open_call_log
+from agentrl.rollout.call_log import open_call_log
 from agentrl.rollout.health import Health
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import pack
+from agentrl.rollout.rows import pack
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories

@@ -33,7 +33,7 @@ from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_runner
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import StoredCall, pack
+from agentrl.rollout.rows import pack, row_of
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, Keep, Run, decode, encode
@@ -452,9 +452,9 @@ json_values = st.recursive(
 tasks = st.dictionaries(texts, json_values)
 runs = st.builds(
     Run, episode=st.integers(), task=tasks, seed=st.integers(), group_seed=st.none() | st.integers(),
-    defaults=st.builds(SamplingDefaults), recorded=st.lists(choices.map(StoredCall.of)),
+    defaults=st.builds(SamplingDefaults), recorded=st.lists(choices.map(row_of)),
 )  # fmt: skip
-replies = st.builds(Keep, call=st.integers(), episode=st.integers(), reply=choices.map(StoredCall.of))
+replies = st.builds(Keep, call=st.integers(), episode=st.integers(), reply=choices.map(row_of))
 
 
 @pytest.mark.parametrize("graders", [None, 2, 9])
@@ -479,7 +479,7 @@ def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, 
     first = record.add("a", None, [1, 2], generation, 1.0)
     record.add("b", first, [*first.token_ids(), 7], generation, 0.5)
     record.turns[1].reward = reward
-    packed = pack(record, {})
+    packed = pack(record)
     outcome = Outcome(status="failed", reward=reward, metrics={"x": reward}, error=error, record=packed)
     arrived = decode(encode(EpisodeEnded(3, outcome))[LENGTH_BYTES:])
     assert isinstance(arrived, EpisodeEnded)

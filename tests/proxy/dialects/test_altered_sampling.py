@@ -13,9 +13,8 @@ import pytest
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
-from agentrl.proxy.call_log import RecordedCalls, recorded_choices
 from agentrl.proxy.session import SamplingDefaults
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.instant_engine import InstantEngine

@@ -15,12 +15,13 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.record.recorded_choice import RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log_writer import CallLogWriter, EpisodeCallLog, open_call_log
+from agentrl.rollout.call_log import CallLogWriter, EpisodeCallLog, open_call_log
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.rows import choice_of, row_of
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
@@ -36,7 +37,7 @@ async def test_a_reply_that_was_handed_over_is_written_whenever_the_run_is_cance
     with anyio.CancelScope() as scope:
         async with open_call_log(store) as call_logs, anyio.create_task_group() as group:
             call_log = call_logs.episode(0, 0)
-            group.start_soon(call_logs.keep, call_log, RecordedChoice("request", "call", 0, [], whole))
+            group.start_soon(call_log.keep, RecordedChoice("request", "call", 0, [], whole))
             for _ in range(turns + 1):
                 await anyio.lowlevel.checkpoint()
             scope.cancel()
@@ -139,7 +140,9 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
     await in_thread(store.add, 0, 0, 5, outcome)
     assert await in_thread(store.logged_calls, 0, 0) == []
     async with running(run, server_url, nano_format) as (runner, engine), open_call_log(store) as call_logs:
-        again = await runner.run({"n": 1}, 5, call_log=call_logs.episode(0, 0, recorded_choices(outcome.record)))
+        again = await runner.run(
+            {"n": 1}, 5, call_log=call_logs.episode(0, 0, map(row_of, recorded_choices(outcome.record)))
+        )
     assert engine.calls == []
     assert calls_of(again.record) == calls_of(outcome.record)
 
@@ -163,18 +166,18 @@ async def test_equal_prompts_of_one_request_are_each_answered_again_with_their_o
     replies: list[tuple[str, list[str]]] = []
     goes_on, kept = False, 0
 
-    async def keep_some(call_logs: CallLogWriter, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
+    async def keep_some(call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
         nonlocal kept
         if kept == cut_off_at:
             await anyio.sleep(60)
         kept += 1
-        await writes(call_logs, call_log, choice)
+        await keeps(call_log, choice)
 
-    writes = CallLogWriter.keep
+    keeps = EpisodeCallLog.keep
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(CallLogWriter, "keep", keep_some)
+        patched.setattr(EpisodeCallLog, "keep", keep_some)
         await attempt(run, server_url, nano_format, store, stop_when=lambda _: kept == cut_off_at)
-    logged = await in_thread(store.logged_calls, 0, 0)
+    logged = [choice for row in await in_thread(store.logged_calls, 0, 0) if (choice := choice_of(row))]
     assert len({(choice.completion_id, choice.choice_index) for choice in logged}) == len(logged)
     assert len(logged) == cut_off_at
     goes_on = True

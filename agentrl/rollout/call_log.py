@@ -16,48 +16,50 @@ from dataclasses import dataclass, field
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.proxy import RecordedCalls
-from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.rollout.changes import Change, EndedEpisode
+from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.rollout.changes import Change, CommitCall, InsertEpisode
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import Key, StoredCall
+from agentrl.rollout.rows import CallRow, choice_of
 from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import LoggedCall
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class EpisodeCallLog(RecordedCalls):
     """One attempt's calls. It is `agentrl.proxy.CallLog`."""
 
-    writer: CallLogWriter | None = None
-    group_id: int = 0
-    episode_index: int = 0
+    writer: CallLogWriter
+    group_id: int
+    episode_index: int
+    recorded: dict[Key, CallRow]
+    """The replies that it started with, as the store has them."""
     closed: bool = False
     """Whether the attempt has ended: its calls are then part of the stored episode, or of no use."""
-    kept: dict[Key, StoredCall] = field(default_factory=dict)
+    kept: set[Key] = field(default_factory=set)
     """Its replies that were given to the store."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for choice in self.choices:
-            self.kept[choice.completion_id, choice.choice_index] = StoredCall.of(choice)
+        self.kept |= set(self.recorded)
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a reply. Returns when it is committed."""
-        assert self.writer is not None
-        await self.writer.keep(self, choice)
+        committed = anyio.Event()
+        self.put(choice, committed.set)
+        await committed.wait()
 
-    def put(self, call: StoredCall, committed: Callable[[], object]) -> None:
-        """Keep a reply. `committed` is called when that is safe."""
-        assert self.writer is not None
-        self.writer.put(self, call, committed)
+    def put(self, reply: RecordedChoice | CallRow, committed: Callable[[], object]) -> None:
+        """Keep a reply. `committed` is called when it is safe, and when it need not be."""
+        if self.closed:
+            committed()
+            return
+        self.kept.add(reply.key)
+        self.writer.put(CommitCall(self.group_id, self.episode_index, reply), committed)
 
 
 @dataclass(eq=False)
 class _Transaction:
     """What is committed together."""
 
-    calls: list[tuple[EpisodeCallLog, StoredCall]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     committed: list[Callable[[], object]] = field(default_factory=list)
     """Is called when it is."""
@@ -73,29 +75,20 @@ class CallLogWriter:
     """Writes the calls of all running episodes, and their ends. Open it with `open_call_log`."""
 
     store: Store
-    writing: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
+    _writing: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
     """Held while rows are on their way to the store."""
     _next: _Transaction = field(default_factory=_Transaction)
     _asked: anyio.Event = field(default_factory=anyio.Event)
     _failure: BaseException | None = None
     """Why nothing more is written."""
 
-    def episode(self, group_id: int, episode_index: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
+    def episode(self, group_id: int, episode_index: int, recorded: Iterable[CallRow] = ()) -> EpisodeCallLog:
         """Return the call log of one attempt, which answers again what is `recorded`."""
-        return EpisodeCallLog(list(recorded), writer=self, group_id=group_id, episode_index=episode_index)
-
-    async def keep(self, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
-        """Write one reply with whatever else there is to write."""
-        committed = anyio.Event()
-        self.put(call_log, StoredCall.of(choice), committed.set)
-        await committed.wait()
-
-    def put(self, call_log: EpisodeCallLog, call: StoredCall, committed: Callable[[], object]) -> None:
-        """Write one reply with whatever else there is to write. `committed` is called when it is safe, and when it need not be."""
-        call_log.kept[call.key] = call
-        self._next.calls.append((call_log, call))
-        self._next.committed.append(committed)
-        self._asked.set()
+        rows = {row.key: row for row in recorded}
+        choices = [choice for row in rows.values() if (choice := choice_of(row)) is not None]
+        return EpisodeCallLog(
+            choices=choices, writer=self, group_id=group_id, episode_index=episode_index, recorded=rows
+        )
 
     async def add(
         self, group_id: int, episode_index: int, seed: int, outcome: Outcome, call_log: EpisodeCallLog | None = None
@@ -108,10 +101,22 @@ class CallLogWriter:
             DiskError: It could not be written.
             StoreError: The same, where the store is damaged.
         """
-        kept = {}
+        kept: set[Key] = set()
         if call_log is not None:
             call_log.closed, kept = True, call_log.kept
-        return await self.change(EndedEpisode(group_id, episode_index, seed, outcome, kept))
+        return await self.change(InsertEpisode(group_id, episode_index, seed, outcome, kept))
+
+    def put(self, change: Change, committed: Callable[[], object]) -> int:
+        """Write what has happened, with whatever else there is to write. Returns its index there.
+
+        Args:
+            change: What has happened.
+            committed: Called when it is written.
+        """
+        self._next.changes.append(change)
+        self._next.committed.append(committed)
+        self._asked.set()
+        return len(self._next.changes) - 1
 
     async def change(self, change: Change) -> int:
         """Write what has happened, with whatever else there is to write. Returns what its `write` does.
@@ -122,9 +127,8 @@ class CallLogWriter:
         """
         if self._failure is not None:
             raise self._failure
-        transaction, index = self._next, len(self._next.changes)
-        transaction.changes.append(change)
-        self._asked.set()
+        transaction = self._next
+        index = self.put(change, lambda: None)
         await transaction.ended.wait()
         if transaction.failure is not None:
             raise transaction.failure
@@ -143,14 +147,9 @@ class CallLogWriter:
         transaction, self._next, self._asked = self._next, _Transaction(), anyio.Event()
         try:
             with anyio.CancelScope(shield=True):  # what it holds is nowhere else now
-                async with self.writing:
-                    calls = [
-                        LoggedCall(log.group_id, log.episode_index, call)
-                        for log, call in transaction.calls
-                        if not log.closed
-                    ]
-                    if calls or transaction.changes:
-                        transaction.written = await in_thread(self.store.write, calls, transaction.changes)
+                async with self._writing:
+                    if transaction.changes:
+                        transaction.written = await in_thread(self.store.write, transaction.changes)
         except BaseException as error:
             self._failure = error
             for failed in (transaction, self._next):
