@@ -32,10 +32,10 @@ from agentrl.models import NANO
 from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy
 from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
-from agentrl.rollout.call_log import open_call_log
-from agentrl.rollout.changes import CommitCall, InsertEpisode
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import Store
+from agentrl.store.call_log import open_call_log
+from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 
 TURNS = (1, 10, 50)
 USER = "State the final answer to the following arithmetic problem: 12 + 30 = {}"

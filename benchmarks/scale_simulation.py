@@ -187,7 +187,7 @@ def measured_run(directory: Path, setup: Setup) -> dict[str, Any]:
 
 
 def _episodes(store: Path) -> list[dict[str, Any]]:
-    from agentrl.rollout.rows import CallRow, record_of
+    from agentrl.store.rows import CallRow, record_of
 
     with sqlite3.connect(store) as db:
         rows = db.execute(

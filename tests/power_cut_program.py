@@ -20,16 +20,16 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.machine.disk import sync
 from agentrl.machine.whole import write_whole
-from agentrl.rollout.changes import CommitCall
-from agentrl.rollout.store import Store
-from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.run_directory import appending, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
+from agentrl.store.batches import TrainedStep
+from agentrl.store.changes import CommitCall
+from agentrl.store.store import Store
 from tests.recorded_run import TrainerOfRun
-from tests.rollout.test_store import kept_choice, outcome
+from tests.store.test_store import kept_choice, outcome
 
 TASKS = "7 tasks 0123, in order, in groups of 2"
 GROUPS_PER_BATCH = 2

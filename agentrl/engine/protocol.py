@@ -131,7 +131,7 @@ class Engine(Protocol):
             adapter: The role whose LoRA adapter answers, where roles have adapters of their own; "": whatever is served.
 
         Returns:
-            One uninterrupted, sound reply (`agentrl.engine.soundness`), whatever weight updates happen meanwhile.
+            One uninterrupted, sound reply (`agentrl.record.soundness`), whatever weight updates happen meanwhile.
 
         Raises:
             EngineError: The servers refuse or fail.

@@ -18,7 +18,6 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, OnProgress
-from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
@@ -30,6 +29,7 @@ from agentrl.proxy.session import Session
 from agentrl.proxy.token_bytes import bytes_of_tokens
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation, beginning
 
 T = TypeVar("T")

@@ -27,9 +27,6 @@ from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import ClusterError, UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.record.recorded_choice import Key
-from agentrl.rollout.call_log import EpisodeCallLog
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import CallRow, PackedRecord
 from agentrl.rollout.worker_channel import (
     GONE,
     Beat,
@@ -47,6 +44,9 @@ from agentrl.rollout.worker_channel import (
     Start,
 )
 from agentrl.rollout.worker_log import WorkerLog, open_worker_log
+from agentrl.store.call_log import EpisodeCallLog
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, PackedRecord
 
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""

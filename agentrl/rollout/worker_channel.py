@@ -7,7 +7,7 @@
     Done, Failed  the answer to Keep                   Keep              a reply
                                                        FollowerReport, LossReport    what it knows of the engine, and counts
 
-A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.rollout.rows`), which
+A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.store.rows`), which
 only who asks for them decodes:
 
     length of the rest │ number of parts │ length of each part │ header │ bytes │ bytes ...        lengths: uint32, network order
@@ -31,8 +31,8 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import CallRow, PackedRecord
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, PackedRecord
 
 MAX_FRAME_BYTES = 2**28
 LENGTH_BYTES = 4

@@ -20,8 +20,6 @@ from agentrl.engine.client.fleet_state import FleetState, LossReport
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
 from agentrl.errors import EngineError
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import CallRow, choice_of, pack, row_of
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,
@@ -33,6 +31,8 @@ from agentrl.rollout.worker_channel import (
     Keep,
     Run,
 )
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, choice_of, pack, row_of
 
 
 @dataclass(eq=False)

@@ -16,18 +16,18 @@ from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan
-from agentrl.rollout.database import reading
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.open_runner import chat_format_of, in_process_runner
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_tasks import open_run_tasks
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import RecordedEpisode
 from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import episode_seed, group_seed
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.run_directory import read_config
+from agentrl.store.database import reading
+from agentrl.store.episodes import RecordedEpisode
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import anyio
 
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.engine.protocol import Engine, PauseMode, Sampling
-from agentrl.engine.soundness import Expected, fault_of
+from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation
 from agentrl.testing.clause import require, try_cases
 from agentrl.testing.problems import Problems
@@ -118,7 +118,7 @@ class _Contract:
         )
         fault = fault_of(generation, expected)
         require(
-            fault is None, f"a reply is not sound: {fault}", "generate returns sound replies (agentrl.engine.soundness)"
+            fault is None, f"a reply is not sound: {fault}", "generate returns sound replies (agentrl.record.soundness)"
         )
         self.engine.end_session(session)
         return generation

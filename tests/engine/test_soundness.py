@@ -21,8 +21,8 @@ from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import BadReplyError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
+from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation, VersionSpan
 from tests.components import wait_until
 from tests.engine.growing_replies import growing_replies

@@ -32,14 +32,14 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_runner
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import pack, row_of
-from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, Keep, Run, decode, encode
 from agentrl.rollout.worker_pool import WorkerRunner, share_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import pack, row_of
+from agentrl.store.store import Store
 from tests.components import wait_until
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 from tests.run.test_train import environment, left_behind, metrics

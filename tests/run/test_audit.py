@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import AgentRLError, StoreError
-from agentrl.rollout.changes import CommitCall
-from agentrl.rollout.manifest import Manifest, write_manifest
-from agentrl.rollout.store import Store
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_config
+from agentrl.store.changes import CommitCall
+from agentrl.store.manifest import Manifest, write_manifest
+from agentrl.store.store import Store
 from tests.checkpoints import commit_whole
-from tests.rollout.test_store import kept_choice, outcome
+from tests.store.test_store import kept_choice, outcome
 
 
 @pytest.fixture

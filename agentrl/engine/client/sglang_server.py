@@ -33,9 +33,9 @@ from agentrl.engine.client.server_errors import (
 from agentrl.engine.client.server_events import events, from_json
 from agentrl.engine.client.server_facts import ModelInfo, ServerAbilities, ServerInfo, facts_of, served_version
 from agentrl.engine.protocol import Sampling
-from agentrl.engine.soundness import Expected
 from agentrl.errors import EngineError
 from agentrl.machine.privacy import without_secrets
+from agentrl.record.soundness import Expected
 from agentrl.record.tokens import Generation, ImageSpan
 
 IDLE_CONNECTION_S = 1.0

@@ -19,12 +19,12 @@ from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.recorded_choice import RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log import CallLogWriter, EpisodeCallLog, open_call_log
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import choice_of, row_of
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
-from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.call_log import CallLogWriter, EpisodeCallLog, open_call_log
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import choice_of, row_of
+from agentrl.store.store import Store
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 

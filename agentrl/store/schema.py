@@ -1,16 +1,15 @@
 """The tables of the store.
 
 A reply is a row of `calls` without an episode, which is the log of an episode that goes on, until that ends: then it is its turn number
-`turn`, or deleted where the record does not have it.
+`turn`, or deleted where the record does not have it. A batch's `restart` is the one that trained it; `groups` and `minibatches` are those of its TrainedStep, as JSON. `damaged`: why a
+checkpoint cannot be loaded, until it is made again.
 """
 
 from __future__ import annotations
 
-from agentrl.rollout import batches
-
 SCHEMA_VERSION = 11
 
-_RUN = """
+SCHEMA = """
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL,
@@ -61,9 +60,25 @@ CREATE TABLE calls (
 );
 CREATE UNIQUE INDEX logged_once ON calls (group_id, episode_index, completion_id, choice_index) WHERE episode IS NULL;
 CREATE UNIQUE INDEX turns_of_episodes ON calls (episode, turn) WHERE episode IS NOT NULL;
+CREATE TABLE batches (
+    step INTEGER PRIMARY KEY,
+    checkpoint INTEGER NOT NULL REFERENCES checkpoints (step),
+    restart INTEGER NOT NULL,
+    groups TEXT NOT NULL,
+    minibatches TEXT NOT NULL,
+    optimizer_steps INTEGER NOT NULL
+);
+CREATE TABLE checkpoints (
+    step INTEGER PRIMARY KEY,
+    restart INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    reward_mean REAL,
+    reward_groups INTEGER NOT NULL DEFAULT 0,
+    made_at REAL NOT NULL,
+    kept INTEGER NOT NULL DEFAULT 1,
+    damaged TEXT
+);
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
 CREATE TABLE restarts (restart INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE run_values (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-
-SCHEMA = _RUN + batches.SCHEMA

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log import open_call_log
-from agentrl.rollout.changes import CloseGroup, OpenGroup
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import PackedRecord, pack, row_of
-from agentrl.rollout.store import Store
 from agentrl.rollout.worker import EpisodeCalls
 from agentrl.rollout.worker_channel import Beat, Channel, Done, EpisodeEnded, Frame, Keep, encode
+from agentrl.store.call_log import open_call_log
+from agentrl.store.changes import CloseGroup, OpenGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import PackedRecord, pack, row_of
+from agentrl.store.store import Store
 
 pytestmark = pytest.mark.anyio
 

@@ -17,10 +17,10 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
-from agentrl.rollout.changes import Change, CommitCall, InsertEpisode
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import CallRow, choice_of
-from agentrl.rollout.store import Store
+from agentrl.store.changes import Change, CommitCall, InsertEpisode
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, choice_of
+from agentrl.store.store import Store
 
 
 @dataclass(eq=False, kw_only=True)

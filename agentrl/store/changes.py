@@ -2,7 +2,7 @@
 
     OpenGroup ─► CommitCall ... InsertEpisode, as many as the group has ─► CloseGroup
 
-Many that come at the same time are committed together: `agentrl.rollout.store.Store.write`.
+Many that come at the same time are committed together: `agentrl.store.store.Store.write`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from agentrl.record.recorded_choice import Key, RecordedChoice
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import CallRow, pack, row_of
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, pack, row_of
 
 _OPEN = "INSERT OR IGNORE INTO groups (id, epoch, task, state, version, task_digest) VALUES (?, ?, ?, 'open', ?, ?)"
 _CLOSE = "UPDATE groups SET state = ?, reason = ? WHERE id = ?"

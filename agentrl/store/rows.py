@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 
 import pydantic_core
 
-from agentrl.engine.soundness import Expected, fault_of, fault_of_id
 from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key, RecordedChoice, recorded_choices
+from agentrl.record.soundness import Expected, fault_of, fault_of_id
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 

@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from agentrl.errors import StoreError
-from agentrl.rollout import batches
-from agentrl.rollout.batches import StoredBatch
-from agentrl.rollout.changes import Change, CloseGroup, InsertEpisode, OpenGroup
-from agentrl.rollout.database import (
+from agentrl.store import batches
+from agentrl.store.batches import StoredBatch, TrainedStep
+from agentrl.store.changes import Change, CloseGroup, InsertEpisode, OpenGroup
+from agentrl.store.database import (
     check_in_place,
     check_pages,
     create_database,
@@ -33,11 +33,7 @@ from agentrl.rollout.database import (
     reporting,
     transaction,
 )
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rewards import update_checkpoint_rewards
-from agentrl.rollout.rows import CallRow, record_fault, record_of
-from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
-from agentrl.rollout.stored_episodes import (
+from agentrl.store.episodes import (
     FinishedEpisode,
     PendingGroup,
     RecordedEpisode,
@@ -45,7 +41,10 @@ from agentrl.rollout.stored_episodes import (
     pending_groups,
     totals,
 )
-from agentrl.rollout.training_history import TrainedStep
+from agentrl.store.outcome import Outcome
+from agentrl.store.rewards import update_checkpoint_rewards
+from agentrl.store.rows import CallRow, record_fault, record_of
+from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
 
 T = TypeVar("T")
 

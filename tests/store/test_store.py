@@ -15,11 +15,11 @@ from agentrl.errors import DiskError, StoreError
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.changes import CommitCall, InsertEpisode
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rows import choice_of
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import PendingGroup
+from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.episodes import PendingGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import choice_of
+from agentrl.store.store import Store
 from tests.checkpoints import commit, trained
 
 
@@ -84,7 +84,7 @@ def test_old_checkpoints_are_handed_out_for_deletion(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kill_9_loses_no_committed_episode(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from tests.rollout.test_store import Store, fill\n"
+        "import os, signal, sys; from pathlib import Path; from tests.store.test_store import Store, fill\n"
         "fill(Store(Path(sys.argv[1])), groups=5); os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "store.sqlite"

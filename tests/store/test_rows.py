@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.rollout.changes import CommitCall, InsertEpisode
-from agentrl.rollout.rows import from_column, to_column
-from agentrl.rollout.store import Store
-from tests.rollout.test_store import outcome
+from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.rows import from_column, to_column
+from agentrl.store.store import Store
+from tests.store.test_store import outcome
 
 IDS = st.lists(st.integers(0, 10) | st.integers(0, 2**17) | st.integers(0, 2**40), max_size=4)
 LOGPROB = st.floats(-1000, 0, width=32) | st.floats(-1000, 0)
