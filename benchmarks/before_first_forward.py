@@ -37,9 +37,9 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
     from agentrl.models import NANO
     from agentrl.record.tokens import Generation, VersionSpan
     from agentrl.record.trajectory import TokenRecord
-    from agentrl.rollout.outcome import Outcome
-    from agentrl.rollout.store import Store
     from agentrl.run.run_directory import write_config
+    from agentrl.store.outcome import Outcome
+    from agentrl.store.store import Store
 
     run_dir.mkdir()
     config = load_config(
@@ -81,7 +81,7 @@ def trainer_on(run_dir: Path, weights_dir: Path, groups: list[int]) -> tuple[Any
     from agentrl.trainer.command_loop import TrainerProcess
 
     try:
-        from agentrl.rollout.batch_file import write_batch
+        from agentrl.store.batch_file import write_batch
     except ImportError:  # a checkout of before a step got its episodes in a file
         process = TrainerProcess(run_dir, weights_dir)  # type: ignore[arg-type]
         return process, lambda: process.step(groups)  # type: ignore[call-arg]

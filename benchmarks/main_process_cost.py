@@ -49,13 +49,13 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker import Worker
 from agentrl.rollout.worker_channel import GONE, Channel, Done, EpisodeEnded, Failed, Run
 from agentrl.rollout.worker_engine import KeptReplies, WorkerCallLog
 from agentrl.rollout.worker_pool import WorkerPool, WorkerRunner
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 
 WAITING = "<method 'acquire' of '_thread.lock' objects>"
 """What threads do that have nothing to do, which no thread's clock measures when another ends its profile."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UsageError
-from agentrl.rollout.read_episode import RunEpisode, RunTrajectory
+from agentrl.store.read_episode import RunEpisode, RunTrajectory
 
 Z95 = 1.959964
 """Two-sided 95 % of the normal distribution."""

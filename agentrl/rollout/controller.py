@@ -25,18 +25,18 @@ from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError
 from agentrl.reporting.failure_text import failure_line
 from agentrl.reporting.logger import logger
-from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
-from agentrl.rollout.changes import CloseGroup, OpenGroup
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import PendingGroup
 from agentrl.rollout.task_history import mean_reward
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
+from agentrl.store.call_log import CallLogWriter, open_call_log
+from agentrl.store.changes import CloseGroup, OpenGroup
+from agentrl.store.episodes import PendingGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.rewards import EndedGroup, RewardsInOrder, ended_groups
+from agentrl.store.store import Store
 
 log = logger(__name__)
 

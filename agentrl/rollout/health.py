@@ -16,7 +16,7 @@ from typing import get_args
 
 from agentrl.record.trajectory import RootKind
 from agentrl.reporting.failure_text import failure_line
-from agentrl.rollout.outcome import Outcome
+from agentrl.store.outcome import Outcome
 
 RECENT_EPISODES = 64
 """Attempts that figures are taken of."""

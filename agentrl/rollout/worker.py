@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,9 +26,7 @@ from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossRe
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import ClusterError, UsageError, WorkerError, WorkerLostError, one_line
-from agentrl.rollout.episode_calls import EpisodeCalls
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import PackedRecord
+from agentrl.record.recorded_choice import Key
 from agentrl.rollout.worker_channel import (
     GONE,
     Beat,
@@ -39,7 +37,6 @@ from agentrl.rollout.worker_channel import (
     EpisodeEnded,
     Failed,
     Frame,
-    Grew,
     Keep,
     Ready,
     Refused,
@@ -47,6 +44,9 @@ from agentrl.rollout.worker_channel import (
     Start,
 )
 from agentrl.rollout.worker_log import WorkerLog, open_worker_log
+from agentrl.store.call_log import EpisodeCallLog
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, PackedRecord
 
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""
@@ -58,6 +58,30 @@ MAX_STEP_S = 1.0
 """Longest time between two beats of a worker, and between two looks at them."""
 CERTAIN, POSSIBLE = 2, 1
 """Suspicion of an episode that alone can have lost a worker, and of one of several."""
+
+
+@dataclass(eq=False)
+class EpisodeCalls:
+    """The model calls of one attempt, in whichever workers it ran: it goes on in another one when it loses its own."""
+
+    call_log: EpisodeCallLog | None
+    calls: dict[Key, CallRow] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.call_log is not None:
+            self.calls |= self.call_log.recorded
+
+    def recorded(self) -> list[CallRow]:
+        """Return the replies that need not be generated again."""
+        return list(self.calls.values())
+
+    def keep(self, call: CallRow, committed: Callable[[], object]) -> None:
+        """Keep a reply. `committed` is called when it is safe."""
+        self.calls[call.key] = call
+        if self.call_log is not None:
+            self.call_log.put(call, committed)
+        else:
+            committed()
 
 
 @dataclass(eq=False)
@@ -146,8 +170,6 @@ class Worker:
                     self.episodes[frame.episode].calls.keep(frame.reply, partial(self._kept, frame.call))
                 case Keep():
                     self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
-                case Grew() if frame.episode in self.episodes:
-                    self.episodes[frame.episode].calls.grow(frame.choice, frame.kept)
                 case FollowerReport():
                     self.engine.take_report(self.follower, frame)
                 case LossReport():

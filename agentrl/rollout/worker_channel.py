@@ -4,10 +4,10 @@
     Start         what to run, and how                 Ready, Refused    whether it can
     Run, Cancel   an episode                           Beat              its event loop turns
     EngineChanged what it must know of the engine      EpisodeEnded      an episode, with its outcome
-    Done, Failed  the answer to Keep                   Keep, Grew        a whole reply, and what a growing one has gained
+    Done, Failed  the answer to Keep                   Keep              a reply
                                                        FollowerReport, LossReport    what it knows of the engine, and counts
 
-A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.rollout.packed_record`), which
+A frame is its lengths, a header of JSON, and the bytes that replies and records are in the store (`agentrl.store.rows`), which
 only who asks for them decodes:
 
     length of the rest │ number of parts │ length of each part │ header │ bytes │ bytes ...        lengths: uint32, network order
@@ -31,10 +31,8 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
-from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import PackedRecord, StoredCall
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, PackedRecord
 
 MAX_FRAME_BYTES = 2**28
 LENGTH_BYTES = 4
@@ -84,7 +82,7 @@ class Run:
     seed: int
     group_seed: int | None
     defaults: SamplingDefaults
-    recorded: list[StoredCall]
+    recorded: list[CallRow]
 
 
 @dataclass(frozen=True)
@@ -122,16 +120,7 @@ class Keep:
 
     call: int
     episode: int
-    reply: StoredCall
-
-
-@dataclass(frozen=True)
-class Grew:
-    """What a growing reply has gained: its first `kept` tokens are as before, and those of `choice` follow."""
-
-    episode: int
-    kept: int
-    choice: RecordedChoice
+    reply: CallRow
 
 
 @dataclass(frozen=True)
@@ -151,7 +140,7 @@ class Failed:
 
 Answer = Done | Failed
 ToWorker = Start | Run | Cancel | EngineChanged | Answer
-ToMain = Ready | Refused | Beat | EpisodeEnded | Keep | Grew | FollowerReport | LossReport
+ToMain = Ready | Refused | Beat | EpisodeEnded | Keep | FollowerReport | LossReport
 Frame = ToWorker | ToMain
 
 
@@ -232,8 +221,6 @@ def encode(frame: Frame) -> bytes:
         if isinstance(value, bytes):
             parts.append(value)
             return len(parts) - 1
-        if isinstance(value, StoredCall):
-            return value.key if value.is_named else value.content
         if isinstance(value, PackedRecord):
             return value.columns, value.prompt_ids, value.calls, vars(value.figures())
         if is_dataclass(value):
@@ -268,18 +255,12 @@ def decode(content: bytes) -> Frame:
     return kind(**rebuilt)  # type: ignore[no-any-return]
 
 
-def _choice(values: dict[str, Any]) -> RecordedChoice:
-    return RecordedChoice(**{**values, "generation": Generation.from_json(values["generation"])})
-
-
-def _call(values: list[Any], parts: Sequence[bytes]) -> StoredCall:
-    if len(values) == 2:
-        return StoredCall.named((values[0], values[1]))
+def _call(values: list[Any], parts: Sequence[bytes]) -> CallRow:
     request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached, top = values
     packed = parts[output_ids], parts[logprobs], parts[versions]
     top_logprobs = None if top is None else parts[top]
     content = (request, completion_id, choice_index, tool_call_ids, *packed, finish, cached, top_logprobs)
-    return StoredCall.of_content(content)
+    return CallRow(*content)
 
 
 def _outcome(values: dict[str, Any], parts: Sequence[bytes]) -> Outcome:
@@ -297,7 +278,6 @@ _NESTED: Mapping[str, Callable[[Any, Sequence[bytes]], Any]] = {
     "defaults": lambda values, _: SamplingDefaults(**values),
     "recorded": lambda rows, parts: [_call(values, parts) for values in rows],
     "reply": _call,
-    "choice": lambda values, _: _choice(values),
     "outcome": _outcome,
 }
 """Functions that rebuild the fields which hold more than plain JSON values, by the fields' names, from these and the parts after the header."""

@@ -3,14 +3,14 @@
 run(episode) ─► proxy ─► FollowingEngine ─HTTP─► servers
                   │             ▲ └── what it has taken over, counted, and found lost ──► main process
                   │             └──── what has changed ──────────────────────────────────◄
-                  └► WorkerCallLog ── whole replies, at once; growing ones, every second ──► the store
+                  └► WorkerCallLog ── replies, at once ──► the store
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -18,14 +18,8 @@ from anyio.abc import TaskGroup
 
 from agentrl.engine.client.fleet_state import FleetState, LossReport
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
-from agentrl.engine.protocol import PartialGeneration
 from agentrl.errors import EngineError
-from agentrl.proxy import RecordedCalls
-from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation, beginning, rest
-from agentrl.rollout.call_log_writer import PARTIALS_EVERY_S
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import Key, StoredCall, pack
+from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,
@@ -34,12 +28,11 @@ from agentrl.rollout.worker_channel import (
     EpisodeEnded,
     Failed,
     FrameTooLargeError,
-    Grew,
     Keep,
     Run,
 )
-
-_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, choice_of, pack, row_of
 
 
 @dataclass(eq=False)
@@ -83,48 +76,15 @@ async def main_engine(channel: Channel, state: FleetState) -> AsyncIterator[Main
 
 
 @dataclass(eq=False)
-class _Growing:
-    """A reply that is made."""
-
-    episode: int
-    choice: RecordedChoice
-    partial: PartialGeneration
-    told: Generation = _NOTHING
-    """What the main process has of it."""
-
-    def gain(self) -> Grew | None:
-        """Return what it has gained since it was told of last; None: nothing."""
-        so_far = self.partial.so_far() if self.partial.so_far else self.partial.start
-        if so_far is None or so_far.finish != "abort" or not so_far.output_ids:
-            return None
-        count = len(self.told.output_ids)
-        before = beginning(so_far, count, "abort")
-        same = (before.output_ids, before.logprobs, before.versions) == (
-            self.told.output_ids,
-            self.told.logprobs,
-            self.told.versions,
-        )
-        kept = count if same else 0
-        if same and len(so_far.output_ids) == count:
-            return None
-        self.told = so_far
-        return Grew(self.episode, kept, replace(self.choice, generation=rest(so_far, kept)))
-
-
-@dataclass(eq=False)
 class KeptReplies:
     """The replies of all episodes of a worker, on their way to the main process."""
 
     channel: Channel
-    growing: dict[int, _Growing] = field(default_factory=dict)
-    """By the identity of the partial generation."""
-    broken_off: list[Grew] = field(default_factory=list)
-    """Of replies that grow no more, what was not told yet."""
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _waiting: dict[int, tuple[anyio.Event, list[Answer]]] = field(default_factory=dict)
 
-    async def keep(self, episode: int, reply: StoredCall) -> None:
-        """Have a whole reply kept. Returns when it is safe.
+    async def keep(self, episode: int, reply: CallRow) -> None:
+        """Have a reply kept. Returns when it is safe.
 
         Raises:
             EngineError: It could not be sent, or kept.
@@ -152,17 +112,6 @@ class KeptReplies:
                 answers.append(answer)
                 answered.set()
 
-    async def tell_growing(self) -> None:
-        """Tell the main process every second what replies have gained, until cancelled: a worker that is lost costs at most so much of each."""
-        with suppress(*GONE):
-            while True:
-                await anyio.sleep(PARTIALS_EVERY_S)
-                broken_off, self.broken_off = self.broken_off, []
-                gains = [gain for growing in list(self.growing.values()) if (gain := growing.gain()) is not None]
-                for grew in (*broken_off, *gains):
-                    with suppress(FrameTooLargeError):
-                        await self.channel.send(grew)
-
 
 @dataclass(eq=False)
 class WorkerCallLog(RecordedCalls):
@@ -170,38 +119,21 @@ class WorkerCallLog(RecordedCalls):
 
     replies: KeptReplies | None = None
     episode: int = 0
-    kept: dict[Key, StoredCall] = field(default_factory=dict)
-    """The replies that the main process has, as it has them."""
+    kept: set[Key] = field(default_factory=set)
+    """The replies that the main process has."""
 
     @classmethod
     def of(cls, replies: KeptReplies, frame: Run) -> WorkerCallLog:
         """Return the call log of an episode that the main process sent."""
-        recorded = [choice for call in frame.recorded if (choice := call.choice()) is not None]
-        return cls(recorded, replies=replies, episode=frame.episode, kept={call.key: call for call in frame.recorded})
+        recorded = [choice for call in frame.recorded if (choice := choice_of(call)) is not None]
+        return cls(recorded, replies=replies, episode=frame.episode, kept={call.key for call in frame.recorded})
 
     async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a whole reply. Returns when it is safe."""
+        """Keep a reply. Returns when it is safe."""
         assert self.replies is not None
-        call = StoredCall.of(choice)
-        await self.replies.keep(self.episode, call)
-        self.kept[call.key] = call
+        await self.replies.keep(self.episode, row_of(choice))
+        self.kept.add(choice.key)
 
     def ended(self, outcome: Outcome) -> EpisodeEnded:
         """Return what tells the main process of the episode's outcome, but for what it has."""
-        record = pack(outcome.record, self.kept)
-        record.name(self.kept)
-        return EpisodeEnded(self.episode, replace(outcome, record=record))
-
-    @contextmanager
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
-        """Keep what a reply has so far, every second, while the context lasts; and at its end, if it was broken off."""
-        assert self.replies is not None
-        growing = self.replies.growing[id(partial)] = _Growing(self.episode, choice, partial)
-        try:
-            yield
-        except BaseException:
-            if (gain := growing.gain()) is not None:
-                self.replies.broken_off.append(gain)
-            raise
-        finally:
-            del self.replies.growing[id(partial)]
+        return EpisodeEnded(self.episode, replace(outcome, record=pack(outcome.record, self.kept)))

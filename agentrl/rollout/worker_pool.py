@@ -36,12 +36,11 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
-from agentrl.rollout.call_log_writer import EpisodeCallLog
-from agentrl.rollout.episode_calls import EpisodeCalls
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.sendable import unsendable
-from agentrl.rollout.worker import CERTAIN, Worker, open_worker
+from agentrl.rollout.worker import CERTAIN, EpisodeCalls, Worker, open_worker
 from agentrl.rollout.worker_channel import FrameTooLargeError, Run, is_json
+from agentrl.store.call_log import EpisodeCallLog
+from agentrl.store.outcome import Outcome
 
 ALONE_FROM = CERTAIN
 """Suspicion from which an episode runs in a process of its own."""

@@ -31,7 +31,6 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
 from agentrl.machine.garbage import settled
 from agentrl.rollout.open_runner import in_process_runner
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.worker_channel import (
     GONE,
@@ -50,6 +49,7 @@ from agentrl.rollout.worker_channel import (
 from agentrl.rollout.worker_engine import KeptReplies, MainEngine, WorkerCallLog, main_engine
 from agentrl.rollout.worker_stack import loop_stack
 from agentrl.rollout.workflow import load_workflow
+from agentrl.store.outcome import Outcome
 
 STOP_TIMEOUT_S = 8.0
 """How long episodes may take to end after standard input closed; then the process kills itself and all that it started."""
@@ -124,7 +124,6 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
             replies = KeptReplies(channel)
             worker = _Worker(channel, engine, replies, runner, tasks)
             tasks.start_soon(engine.report_losses)
-            tasks.start_soon(replies.tell_growing)
             tasks.start_soon(worker.beat, start.beat_s)
             await worker.serve()
             tasks.cancel_scope.cancel()

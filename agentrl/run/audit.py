@@ -25,12 +25,12 @@ from pydantic import BaseModel, Field
 
 from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
-from agentrl.rollout.database import check_pages, open_database
-from agentrl.rollout.manifest import listed_files
-from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_training import some, stale_groups, wrong_batches, wrong_checkpoints
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, whole_checkpoints
+from agentrl.store.database import check_pages, open_database
+from agentrl.store.manifest import listed_files
+from agentrl.store.schema import SCHEMA_VERSION
 
 
 class _Rollout(BaseModel, strict=True):

@@ -19,12 +19,12 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
 from agentrl.models.text import TokenText, token_text
-from agentrl.rollout.database import reading
-from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
-from agentrl.rollout.read_episode import RunEpisode
-from agentrl.rollout.rewards import best_checkpoint
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
+from agentrl.store.database import reading
+from agentrl.store.episodes import EpisodeFilter, Status, list_episodes
+from agentrl.store.read_episode import RunEpisode
+from agentrl.store.rewards import best_checkpoint
+from agentrl.store.store import Store
 
 if TYPE_CHECKING:
     import pandas

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentrl.rollout.rewards import best_checkpoint
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import read_mean_reward, read_metrics
 from agentrl.run.step_figures import figures, pooled_figure
+from agentrl.store.rewards import best_checkpoint
+from agentrl.store.store import Store
 
 SUMMED_UP_STEPS = 5
 """Steps at either end of a run whose rewards its summary shows."""

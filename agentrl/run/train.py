@@ -40,13 +40,10 @@ from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import RECENT_EPISODES
 from agentrl.rollout.open_rollout import open_rollout
-from agentrl.rollout.read_episode import sample_replies
-from agentrl.rollout.rewards import RewardsInOrder
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
-from agentrl.rollout.store import Store
 from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import Tasks, check_same_tasks
@@ -71,6 +68,9 @@ from agentrl.run.trainer_client import TrainerClient, open_trainer
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save
 from agentrl.run.view import BEFORE, PrintedView, RunView
+from agentrl.store.read_episode import sample_replies
+from agentrl.store.rewards import RewardsInOrder
+from agentrl.store.store import Store
 
 
 async def train(

@@ -32,11 +32,11 @@ from agentrl.machine.whole import write_whole
 from agentrl.rollout.alarms import AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.rewards import reward_figure
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
+from agentrl.store.rewards import reward_figure
+from agentrl.store.store import Store
 
 COUNTERS = (
     "wall_s",

@@ -24,11 +24,11 @@ from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, su
 from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.audit import audit
 from agentrl.run.replay import replay
 from agentrl.run.train import train
+from agentrl.store.outcome import Outcome
 
 
 def episode(

@@ -28,9 +28,9 @@ from agentrl.proxy import ChatFormat, Proxy, load_chat_format, open_proxy
 from agentrl.proxy.endpoints import Body, Response
 from agentrl.proxy.http_door import Handle
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from agentrl.workflows.harnesses import HARNESSES
 from tests.conftest import start_server, stop_server
 from tests.policy_by_prompt import PolicyByPrompt

@@ -20,15 +20,15 @@ from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.roots import Root
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log_writer import open_call_log
 from agentrl.rollout.health import Health
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import pack
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
-from agentrl.rollout.store import Store
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories
 from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, decode, encode
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.call_log import open_call_log
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import pack
+from agentrl.store.store import Store
 from agentrl.trainer.sequences import training_sequences
 from tests.policy_by_prompt import PolicyByPrompt
 

@@ -32,14 +32,14 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_runner
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import StoredCall, pack
-from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
-from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, Grew, Keep, Run, decode, encode
+from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, Keep, Run, decode, encode
 from agentrl.rollout.worker_pool import WorkerRunner, share_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import pack, row_of
+from agentrl.store.store import Store
 from tests.components import wait_until
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 from tests.run.test_train import environment, left_behind, metrics
@@ -452,11 +452,9 @@ json_values = st.recursive(
 tasks = st.dictionaries(texts, json_values)
 runs = st.builds(
     Run, episode=st.integers(), task=tasks, seed=st.integers(), group_seed=st.none() | st.integers(),
-    defaults=st.builds(SamplingDefaults), recorded=st.lists(choices.map(StoredCall.of)),
+    defaults=st.builds(SamplingDefaults), recorded=st.lists(choices.map(row_of)),
 )  # fmt: skip
-replies = st.builds(Keep, call=st.integers(), episode=st.integers(), reply=choices.map(StoredCall.of)) | st.builds(
-    Grew, episode=st.integers(), kept=st.integers(), choice=choices
-)
+replies = st.builds(Keep, call=st.integers(), episode=st.integers(), reply=choices.map(row_of))
 
 
 @pytest.mark.parametrize("graders", [None, 2, 9])
@@ -470,7 +468,7 @@ def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(workers: int, 
 
 @hypothesis_settings(max_examples=50, deadline=None)
 @given(frame=runs | replies)
-def test_a_frame_arrives_as_it_was_sent(frame: Run | Keep | Grew) -> None:
+def test_a_frame_arrives_as_it_was_sent(frame: Run | Keep) -> None:
     assert decode(encode(frame)[LENGTH_BYTES:]) == frame
 
 
@@ -481,7 +479,7 @@ def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, 
     first = record.add("a", None, [1, 2], generation, 1.0)
     record.add("b", first, [*first.token_ids(), 7], generation, 0.5)
     record.turns[1].reward = reward
-    packed = pack(record, {})
+    packed = pack(record)
     outcome = Outcome(status="failed", reward=reward, metrics={"x": reward}, error=error, record=packed)
     arrived = decode(encode(EpisodeEnded(3, outcome))[LENGTH_BYTES:])
     assert isinstance(arrived, EpisodeEnded)

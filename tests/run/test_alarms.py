@@ -23,12 +23,12 @@ from agentrl.rollout.alarms import Alarm, AlarmWatch, episode_alarms
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.alarms import alarms_before, training_alarms, waiting_for
 from agentrl.run.training_loop import _step
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 

@@ -14,8 +14,8 @@ import pytest
 
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
-from agentrl.rollout.store import Store
 from agentrl.run.audit import audit
+from agentrl.store.store import Store
 from tests.run.test_train import left_behind, long_run, metrics, wait_for_step
 
 pytestmark = pytest.mark.soak

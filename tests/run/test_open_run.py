@@ -16,11 +16,11 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError, UsageError
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.read_episode import sample_replies
-from agentrl.rollout.store import Store
 from agentrl.run.open_run import Run, open_run
 from agentrl.run.run_lock import lock_run
+from agentrl.store.outcome import Outcome
+from agentrl.store.read_episode import sample_replies
+from agentrl.store.store import Store
 from tests.recorded_run import GROUP_SIZE, record_run
 
 HELLO = "hello <b>there</b>"

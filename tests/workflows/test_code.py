@@ -16,10 +16,10 @@ from agentrl.engine.client.sglang import sglang_engine
 from agentrl.episode import Episode
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
+from agentrl.store.outcome import Outcome
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import code, code_repair, python_tool
 

@@ -14,10 +14,10 @@ from agentrl.errors import one_line
 from agentrl.models.text import TokenText
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
-from agentrl.rollout.database import reading
-from agentrl.rollout.episode_list import ListedEpisode, Status
-from agentrl.rollout.group_advantages import group_advantages
-from agentrl.rollout.store import Store
+from agentrl.store.database import reading
+from agentrl.store.episodes import ListedEpisode, Status
+from agentrl.store.group_advantages import group_advantages
+from agentrl.store.store import Store
 
 COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
 """Advantages that follow from the rewards of a group alone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -18,13 +17,13 @@ from hypothesis import strategies as st
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log_writer import open_call_log
-from agentrl.rollout.changes import CloseGroup, OpenGroup
-from agentrl.rollout.episode_calls import EpisodeCalls
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import PackedRecord, StoredCall, pack
-from agentrl.rollout.store import Store
+from agentrl.rollout.worker import EpisodeCalls
 from agentrl.rollout.worker_channel import Beat, Channel, Done, EpisodeEnded, Frame, Keep, encode
+from agentrl.store.call_log import open_call_log
+from agentrl.store.changes import CloseGroup, OpenGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import PackedRecord, pack, row_of
+from agentrl.store.store import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +69,7 @@ async def test_calls_that_were_kept_are_only_named_and_the_episode_is_stored_as_
     record, choices = conversation(4)
     async with open_call_log(store) as writer:
         # In the worker; and what it asks the main process to keep.
-        of_worker = {call.key: call for choice in choices[:kept] if (call := StoredCall.of(choice))}
+        of_worker = {choice.key: row_of(choice) for choice in choices[:kept]}
         main = EpisodeCalls(writer.episode(0, 0))
         safe = anyio.Event()
         for call in of_worker.values():
@@ -81,13 +80,12 @@ async def test_calls_that_were_kept_are_only_named_and_the_episode_is_stored_as_
             with anyio.fail_after(60):
                 await safe.wait()
         packed = pack(record, of_worker)
-        packed.name(of_worker)
         ended = await over_the_channel(EpisodeEnded(0, Outcome(status="finished", reward=1.0, record=packed)))
         # In the main process.
         assert isinstance(ended, EpisodeEnded)
         found = ended.outcome.record
         assert isinstance(found, PackedRecord)
-        assert [call.is_named for call in found.calls] == [True] * kept + [False] * (4 - kept)
+        assert [bool(call.finish) for call in found.calls] == [False] * kept + [True] * (4 - kept)
         found.find(main.calls)
         assert found.figures() == record.figures()
         assert "turns" not in vars(found), "nothing of it was decoded"
@@ -125,10 +123,10 @@ async def received(pieces: list[bytes]) -> list[Frame | None]:
 
 
 FRAMES: list[Frame] = [
-    Keep(1, 2, StoredCall.of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
+    Keep(1, 2, row_of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
     Done([1, 2, 3]),
     Beat({"x": 1.0}),
-    EpisodeEnded(2, Outcome(status="finished", record=pack(conversation(3)[0], {}))),
+    EpisodeEnded(2, Outcome(status="finished", record=pack(conversation(3)[0]))),
 ]
 
 
@@ -167,25 +165,10 @@ def test_a_stream_that_is_damaged_ends_the_channel_and_raises_nothing(
 
 def test_an_outcome_that_names_a_call_which_was_not_kept_is_refused() -> None:
     record, choices = conversation(2)
-    kept = {call.key: call for choice in choices if (call := StoredCall.of(choice))}
+    kept = {choice.key: row_of(choice) for choice in choices}
     packed = pack(record, kept)
-    packed.name(kept)
     with pytest.raises(KeyError):
         packed.find({key: call for key, call in kept.items() if key != ("call-1", 0)})
-
-
-@pytest.mark.parametrize("change", ["output_ids", "finish", "logprobs"])
-def test_a_turn_that_is_not_what_was_kept_is_sent_whole(change: str) -> None:
-    record, choices = conversation(2)
-    other = replace(
-        choices[1].generation, **{"output_ids": [9, 9], "finish": "length", "logprobs": [-0.5, -0.25]}.keys() and {
-            change: {"output_ids": [9, 9], "finish": "length", "logprobs": [-0.5, -0.25]}[change]
-        }
-    )  # fmt: skip
-    kept = {call.key: call for c in (choices[0], replace(choices[1], generation=other)) if (call := StoredCall.of(c))}
-    packed = pack(record, kept)
-    packed.name(kept)
-    assert [call.is_named for call in packed.calls] == [True, False]
 
 
 async def test_what_happens_at_the_same_time_is_committed_together_and_in_its_order(store: Store) -> None:

@@ -1,7 +1,13 @@
-"""Write token records and generations into the store, and find what in it can be trained on.
+"""Replies and token records as rows of the store, and what of these can be trained on.
 
-A model call is one row of the table `calls`, written once: while its episode goes on it is the call log, and once the episode has
-ended it is one of its turns. Numbers are columns: the first byte says of which type, the others are the array.
+    engine ─► Generation ─► RecordedChoice ─► CallRow ─► table `calls`        once, before the reply is answered
+                                 │ record          ▲ names
+                                 ▼                 │
+                            TokenRecord ─► PackedRecord ─► table `episodes`   when the episode has ended
+
+A reply is a row of `calls`, encoded once: while its episode goes on it is the call log, and then one of its turns. A record only names
+those. It comes from a worker process in this form, and the main process does not decode it. Numbers are columns: the first byte says of
+which type, the others are the array.
 
     calls       what the engine returned: output ids, logprobs, version spans;  ids and names of the call
     episodes    record      what the turns are to each other and to the workflow: parents, rewards, roles, as JSON
@@ -14,14 +20,16 @@ import json
 import math
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import pydantic_core
 
-from agentrl.engine.soundness import Expected, fault_of, fault_of_id
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.record_figures import RecordFigures
+from agentrl.record.recorded_choice import Key, RecordedChoice, recorded_choices
+from agentrl.record.soundness import Expected, fault_of, fault_of_id
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
@@ -37,8 +45,105 @@ _DEFAULTS |= {"trained": True, "truncated": False, "failed": False, "tools": Fal
 _DEFAULTS |= {"model": "", "root_kind": "main", "left_out": False}
 _DEFAULTS |= {"alterations": {}}
 
-CallContent = tuple[str, str, int, str, bytes, bytes, bytes, str, int, bytes | None]
-"""(request, completion id, choice index, tool call ids, output ids, logprobs, versions, finish, cached tokens, top logprobs)"""
+
+class CallRow(NamedTuple):
+    """A reply as a row of the table `calls` holds it. It is encoded once, on its way to the disk, and passed on as it is."""
+
+    request: str
+    completion_id: str
+    choice_index: int
+    tool_call_ids: str
+    output_ids: bytes
+    logprobs: bytes
+    versions: bytes
+    finish: str
+    """"" in a row that only names a reply, to a reader who has it."""
+    cached_tokens: int
+    top_logprobs: bytes | None
+
+    @property
+    def key(self) -> Key:
+        """Return its name among the replies of its episode."""
+        return self.completion_id, self.choice_index
+
+
+def row_of(choice: RecordedChoice) -> CallRow:
+    """Return a reply as a row holds it."""
+    said = choice.generation
+    top = pydantic_core.to_json(said.top_logprobs, inf_nan_mode="constants") if said.top_logprobs else None
+    return CallRow(
+        choice.request,
+        choice.completion_id,
+        choice.choice_index,
+        json.dumps(choice.tool_call_ids),
+        to_column(said.output_ids, _INTEGERS),
+        to_column(said.logprobs, _FLOATS),
+        to_column([number for span in said.versions for number in (span.version, span.start, span.end)], _INTEGERS),
+        said.finish,
+        said.cached_tokens,
+        top,
+    )
+
+
+def row_naming(key: Key) -> CallRow:
+    """Return a row that only says which reply it is."""
+    return CallRow("", *key, "", b"", b"", b"", "", 0, None)
+
+
+def choice_of(row: CallRow) -> RecordedChoice | None:
+    """Return the reply of a row; None for one that cannot be read: it is then asked for again."""
+    try:
+        generation = Generation(
+            output_ids=from_column(row.output_ids),
+            logprobs=from_column(row.logprobs),
+            versions=_spans(row.versions),
+            finish="length" if row.finish == "length" else "stop",
+            cached_tokens=row.cached_tokens,
+            top_logprobs=[[(logprob, token) for logprob, token in at] for at in json.loads(row.top_logprobs or b"[]")],
+        )
+        ids = list(json.loads(row.tool_call_ids))
+        return RecordedChoice(row.request, row.completion_id, row.choice_index, ids, generation)
+    except _UNREADABLE:
+        return None
+
+
+class PackedRecord(TokenRecord):
+    """A token record as the store holds it. `turns` are decoded when somebody asks for them.
+
+    Args:
+        columns: What the turns are to each other and to the workflow.
+        prompt_ids: The ids between them.
+        calls: What was sampled, by turn; a reply that the reader has is only named.
+        figures: Those of the turns.
+    """
+
+    def __init__(self, columns: bytes, prompt_ids: bytes, calls: Sequence[CallRow], figures: RecordFigures) -> None:
+        self.columns = columns
+        self.prompt_ids = prompt_ids
+        self.calls = calls
+        self._figures = figures
+
+    @cached_property
+    def turns(self) -> list[Turn]:  # type: ignore[override]
+        """The turns. Raises ValueError when they cannot be read."""
+        return record_of(self.columns, self.prompt_ids, self.calls).turns
+
+    def find(self, known: Mapping[Key, CallRow]) -> None:
+        """Put in the calls that are only named. Raises KeyError when one of them is not in `known`."""
+        self.calls = [call if call.finish else known[call.key] for call in self.calls]
+
+    def figures(self) -> RecordFigures:
+        """Return what came with it."""
+        return self._figures
+
+
+def pack(record: TokenRecord, known: Container[Key] = ()) -> PackedRecord:
+    """Return a record as the store holds it. Its replies that the reader has, `known`, are only named."""
+    if isinstance(record, PackedRecord):
+        return record
+    choices = recorded_choices(record)
+    calls = [row_naming(choice.key) if choice.key in known else row_of(choice) for choice in choices]
+    return PackedRecord(*columns_of_record(record), calls, record.figures())
 
 
 def to_column(values: Sequence[Any], types: str) -> bytes:
@@ -67,57 +172,6 @@ def from_column(column: bytes) -> list[Any]:
     return packed.tolist()
 
 
-def content_of_choice(choice: RecordedChoice) -> CallContent:
-    """Return a recorded reply as a row of `calls` holds it."""
-    said = choice.generation
-    top = pydantic_core.to_json(said.top_logprobs, inf_nan_mode="constants") if said.top_logprobs else None
-    return (
-        choice.request,
-        choice.completion_id,
-        choice.choice_index,
-        json.dumps(choice.tool_call_ids),
-        to_column(said.output_ids, _INTEGERS),
-        to_column(said.logprobs, _FLOATS),
-        _versions(said.versions),
-        said.finish,
-        said.cached_tokens,
-        top,
-    )
-
-
-def choice_of(content: Sequence[Any]) -> RecordedChoice | None:
-    """Read a reply that `content_of_choice` wrote; None for one that cannot be read: it is then asked for again."""
-    request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached, top = content
-    try:
-        generation = Generation(
-            output_ids=from_column(output_ids),
-            logprobs=from_column(logprobs),
-            versions=_spans(versions),
-            finish=finish,
-            cached_tokens=cached,
-            top_logprobs=[[(logprob, token) for logprob, token in at] for at in json.loads(top)] if top else [],
-        )
-        return RecordedChoice(request, completion_id, choice_index, list(json.loads(tool_call_ids)), generation)
-    except _UNREADABLE:
-        return None
-
-
-def content_of_turn(turn: Turn) -> CallContent:
-    """Return a turn as a row of `calls` holds it, when its episode has ended: nobody asks it again, and its top logprobs are gone."""
-    return (
-        turn.request,
-        turn.completion_id,
-        turn.choice_index,
-        json.dumps(turn.tool_call_ids),
-        to_column(turn.output_ids, _INTEGERS),
-        to_column(turn.logprobs, _FLOATS),
-        _versions(turn.versions),
-        "length" if turn.truncated else "stop",
-        0,
-        None,
-    )
-
-
 def columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
     """Return (record, prompt_ids) of a row of `episodes`: all of a token record but what `calls` holds."""
     position = {id(turn): index for index, turn in enumerate(record.turns)}
@@ -133,8 +187,8 @@ def columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
     return json.dumps(columns, separators=(",", ":")).encode(), to_column(prompt_ids, _INTEGERS)
 
 
-def record_of(record: bytes, prompt_ids: bytes, calls: Sequence[Sequence[Any]]) -> TokenRecord:
-    """Return the token record of an episode, from its own columns and the contents of its calls, in the order of its turns.
+def record_of(record: bytes, prompt_ids: bytes, calls: Sequence[CallRow]) -> TokenRecord:
+    """Return the token record of an episode, from its own columns and the rows of its calls, in the order of its turns.
 
     Raises:
         ValueError: it cannot be read.
@@ -145,26 +199,25 @@ def record_of(record: bytes, prompt_ids: bytes, calls: Sequence[Sequence[Any]]) 
         raise ValueError(f"its record cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _turns(columns: dict[str, list[Any]], prompt_ids: list[int], calls: Sequence[Sequence[Any]]) -> Iterator[Turn]:
+def _turns(columns: dict[str, list[Any]], prompt_ids: list[int], calls: Sequence[CallRow]) -> Iterator[Turn]:
     parents, lengths = columns.pop("parent"), columns.pop("prompt_length")
     turns: list[Turn] = []
     start = 0
     for index, (parent, length, call) in enumerate(zip(parents, lengths, calls, strict=True)):
         if not -1 <= parent < index:
             raise ValueError(f"turn {index} goes on from one that comes later")
-        request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, *_ = call
         own = {name: values[index] for name, values in columns.items()}
         own["images"] = [ImageSpan(**image) for image in own.get("images", [])]
         turn = Turn(
-            completion_id=completion_id,
+            completion_id=call.completion_id,
             parent=None if parent < 0 else turns[parent],
             prompt_ids=prompt_ids[start : start + length],
-            output_ids=from_column(output_ids),
-            logprobs=from_column(logprobs),
-            versions=_spans(versions),
-            request=request,
-            choice_index=choice_index,
-            tool_call_ids=list(json.loads(tool_call_ids)),
+            output_ids=from_column(call.output_ids),
+            logprobs=from_column(call.logprobs),
+            versions=_spans(call.versions),
+            request=call.request,
+            choice_index=call.choice_index,
+            tool_call_ids=list(json.loads(call.tool_call_ids)),
             **{"temperature": _DEFAULTS["temperature"], **own},
         )
         start += length
@@ -172,10 +225,6 @@ def _turns(columns: dict[str, list[Any]], prompt_ids: list[int], calls: Sequence
         yield turn
     if start != len(prompt_ids):
         raise ValueError(f"it has {len(prompt_ids)} prompt ids, its turns have {start}")
-
-
-def _versions(spans: Sequence[VersionSpan]) -> bytes:
-    return to_column([number for span in spans for number in (span.version, span.start, span.end)], _INTEGERS)
 
 
 def _spans(column: bytes) -> list[VersionSpan]:

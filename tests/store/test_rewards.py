@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from agentrl import Episode
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rewards import (
+from agentrl.rollout.tasks import group_seed
+from agentrl.run.step_figures import pooled_figure
+from agentrl.store.outcome import Outcome
+from agentrl.store.rewards import (
     EndedGroup,
     RewardsInOrder,
     best_checkpoint,
     ended_groups,
     reward_figure,
 )
-from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import group_seed
-from agentrl.run.step_figures import pooled_figure
+from agentrl.store.store import Store
 from tests.checkpoints import commit
 from tests.rollout.test_controller import call, collect
 
