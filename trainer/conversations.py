@@ -80,4 +80,11 @@ def _reply(messages: Sequence[Message], chat_format: ChatFormat) -> list[int]:
     # Of a template that is not known token by token, what opens the reply counts as said; a prompt ends with it.
     prompt, before = (chat_format.renderer.render_ids(shown[:-1], add_generation_prompt=end) for end in (True, False))
     opening = prompt[len(before) :]
-    return ids[len(opening) :] if ids[: len(opening)] == opening else ids
+    same = next((n for n, pair in enumerate(zip(opening, ids)) if pair[0] != pair[1]), min(len(opening), len(ids)))  # noqa: B905
+    if same == len(opening):
+        ids = ids[same:]
+    elif chat_format.opens_thought(prompt):  # and the template leaves thoughts out
+        thought = shown[-1].get("reasoning_content") or ""
+        ids = chat_format.tokenizer.encode(f"{thought}\n</think>\n\n", add_special_tokens=False) + ids[same:]
+    ends = [index for index, token in enumerate(ids, 1) if token in chat_format.stop_token_ids]
+    return ids[: ends[-1]] if ends else ids

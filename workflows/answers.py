@@ -24,6 +24,7 @@ _MINUS = re.compile(r"[\u2010-\u2013\u2212\ufe63\uff0d]")
 _SPELLINGS = [
     (_MINUS, "-"),
     (re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]"), ""),
+    (re.compile(r"\\approx\b|≈"), ""),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\times\b|\\cdot\b|[×·]"), "*"),
     (re.compile(r"\\(?:text|math|operatorname|mbox)[a-z]*\s*\{([^{}]*)\}"), r"\1"),
@@ -44,17 +45,21 @@ _NUMBER = re.compile(
     rf"(?:\s*/\s*(?P<divisor>\d+))?\s*(?P<scale>{_SCALE})?\s*"
     r"(?P<unit>%|°?(?:[a-z]+(?:[ /][a-z]+){0,2}(?:\^\{?[23]\}?|[²³])?)?)"
 )
-_NO_UNITS = re.compile(r"(?<!°)\b(?:[abdefijknopqrtuvwxyz]|pi|or|and|not|to|plus|minus|times|over|squared|cubed)\b")
+_NEVER_UNITS = re.compile(r"(?<!°)\b(?:[abdefijknopqrtuvwxyz]|pi|or|and|not|to|plus|minus|times|over|squared|cubed)\b")
 """Letters and words that make another value of the number before them."""
 _PLURAL = re.compile(r"(?<=ch)es$|(?<=sh)es$|(?<=ss)es$|(?<=x)es$|(?<!s)s$")
 _WORDS = re.compile(r"[^\d\\^=√π_+*/<>|()\[\]{}]*")
-_INSIDE = re.compile(
+_OPERATOR_BLANKS = re.compile(
     r"(?<=[\w)}])[ \t]+([*/^])[ \t]+(?=[\w({\\])|(?<=[\d)}])[ \t]+([-+])[ \t]+(?=[\d({\\])"
     rf"|(?<=\d)[ \t]+(?=(?:{_SCALE})\b)"
 )
 """Blanks inside of a formula or a number, around its operator."""
-_TERM = re.compile(r"(?:[A-Za-z0-9_.,^/*+\\{}()\[\]%!√π°²³-]|(?<=\d):(?=\d))+")
+_TERM = re.compile(r"(?:[A-Za-z0-9_.,^/*+±\\{}()\[\]%!√π°²³-]|(?<=\d):(?=\d))+")
+_LETTER = "[a-z\u00df-\u024f]"
+"""A letter of scripts that put blanks between words."""
 _NAME = re.compile(r"[A-Za-z][\w-]*")
+_OPTION = re.compile("[a-j]")
+"""The letter of a choice, which its text may follow: B. Paris."""
 _NEEDS_EXTRA = re.compile(r"[\\^√π]|\w\s*[+=<>]\s*\w")
 LONGEST_NUMBER = 100
 TOLERANCE = Fraction(1, 10**6)
@@ -81,7 +86,7 @@ def check_answer(answer: JsonValue) -> JsonValue:
         ValueError: They cannot, or it is a formula and the extra `math` is not installed.
     """
     for one in alternatives(answer):
-        plain = _plain(_marked(one) or one)
+        plain = _plain(_boxed(one) or one)
         if _number(plain) is None and _NEEDS_EXTRA.search(plain) and not can_compare_formulas():
             raise ValueError(
                 f"answer = {one_line(repr(one), 80)} is a formula, which needs math-verify: pip install -e '/path/to/agentrl[math]'"
@@ -95,21 +100,23 @@ def is_right(given: str, answer: JsonValue) -> bool:
 
 
 def contains(reply: str, answer: JsonValue) -> bool:
-    """Return whether a reply holds an answer of a task, in any letter case; a number not as part of another."""
-    for text in (one.strip().casefold() for one in alternatives(answer)):
-        ends = [r"(?<!\d)(?<!\d[.,])" * text[0].isdigit(), r"(?!\d|[.,]\d)" * text[-1].isdigit()]
-        if re.search(re.escape(text).join(ends), reply.casefold()):
+    """Return whether a reply holds an answer of a task, in any letter case; a number or a word not as part of another."""
+    reply = _MINUS.sub("-", reply).casefold()
+    for text in (_MINUS.sub("-", one).strip().casefold() for one in alternatives(answer)):
+        before = r"(?<![\d/-])(?<!\d[.,])" if text[0].isdigit() else rf"(?<!{_LETTER})" * bool(re.match(_LETTER, text))
+        after = r"(?!\d|[.,/]\d)" if text[-1].isdigit() else rf"(?!{_LETTER})" * bool(re.match(_LETTER, text[-1]))
+        if re.search(before + re.escape(text) + after, reply):
             return True
     return False
 
 
 def final_answer(text: str) -> str:
     """Return the answer in a reply; "" without one."""
-    marked = _marked(text)
-    return last_number(text) if marked is None else marked
+    boxed = _boxed(text)
+    return last_number(text) if boxed is None else boxed
 
 
-def _marked(text: str) -> str | None:
+def _boxed(text: str) -> str | None:
     """Return the content of the last box, or the line after the last ####; None without either."""
     if boxes := [*_BOX.finditer(text)]:
         depth, begin = 1, boxes[-1].end()
@@ -125,7 +132,7 @@ def _marked(text: str) -> str | None:
 
 def last_number(text: str) -> str:
     """Return the last number in a text, or the formula that it is part of, such as 2^10 or 1/2; "" without one."""
-    terms: list[str] = _TERM.findall(_INSIDE.sub(r"\1\2", _respelled(text)))
+    terms: list[str] = _TERM.findall(_OPERATOR_BLANKS.sub(r"\1\2", _respelled(text)))
     for term in reversed(terms):
         bare = term.lstrip("([{*_!,").rstrip(")]}*_!,.")
         if not _NAME.fullmatch(bare) and re.search(r"\d", bare):
@@ -135,13 +142,15 @@ def last_number(text: str) -> str:
 
 def agree(given: str, answer: str) -> bool:
     """Return whether a reply's answer is the right one. It may block: call it in a thread."""
-    given, answer = (_MINUS.sub("-", text) for text in (given, _marked(answer) or answer))
+    given, answer = (_MINUS.sub("-", text) for text in (given, _boxed(answer) or answer))
     one, other = _plain(given), _plain(answer)
     if ("=" in one) != ("=" in other):  # x = 5 for 5
         one, other = (re.sub(r"^[a-z](?:\([a-z]\))?\s*=\s*(?=[^=,]+$)", "", text) for text in (one, other))
     if not one or not other:
         return False
-    if one.replace(" ", "") == other.replace(" ", ""):
+    if one.replace(" ", "") == other.replace(" ", "") or (
+        re.match(rf"{re.escape(other)}[.):] ", one) and _OPTION.fullmatch(other)
+    ):
         return True
     first, second = _number(one), _number(other)
     if first and second:
@@ -162,7 +171,7 @@ class _Number:
 def _number(text: str) -> _Number | None:
     """Return the number that a text is; None where it is none, or is multiplied by what follows it."""
     found = _NUMBER.fullmatch(text.casefold()) if len(text) <= LONGEST_NUMBER else None
-    if found is None or _NO_UNITS.search(found["unit"]) or int(found["divisor"] or 1) == 0:
+    if found is None or _NEVER_UNITS.search(found["unit"]) or int(found["divisor"] or 1) == 0:
         return None
     value = Fraction(re.sub(r"[^\d.e+-]", "", found["number"])) / int(found["divisor"] or 1) + int(found["whole"] or 0)
     value *= _SCALES.get(found["scale"], 1)

@@ -173,7 +173,8 @@ async def _served(
     """Yield a runner whose episodes ask the model of the configuration, which is served meanwhile."""
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent))):
         view.say(lacking)
-    view.say("asking the engine at `engine.urls`" if config.engine.urls else "starting the engine")
+    begins = "asking the engine at `engine.urls`" if config.engine.urls else "starting the engine"
+    view.say(f"{begins}; the model's turns end with {chat_format.turn_ends}")
     async with open_rollout(config, workflow, chat_format, say=view.say) as rollout:
         yield rollout.runner.with_defaults(sampling_of_evaluation(config))
 

@@ -36,6 +36,8 @@ Message = dict[str, Any]
 Tool = dict[str, Any]
 _REMEMBERED_VARIANTS = 16
 """Variants of a chat format that are remembered, by the options of its template."""
+_GENERATION_PROMPT = 8
+"""How many ids at a prompt's end may open the model's thinking."""
 _NO_TOOLS = "the model's chat template shows it no tools: describe them in a system message, or name a renderer that has them in `model.renderer`"
 
 
@@ -128,13 +130,16 @@ class ChatFormat:
         messages = marked(messages, self.control_tokens)
         if not self.takes_images:
             ids = list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
-            if tools and self.is_template:
-                text = self.decode(ids)
-                if not any(tool["function"]["name"] in text for tool in tools):
-                    raise ValueError(_NO_TOOLS)
+            if tools and self.is_template and ids == self._ids_without_tools(messages):
+                raise ValueError(_NO_TOOLS)
             return Rendered(ids)
         rendered = self.renderer.render(messages, tools=tools or None, add_generation_prompt=True)
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
+
+    def _ids_without_tools(self, messages: Sequence[Message]) -> list[int] | None:
+        with suppress(ValueError):  # the template may insist on them
+            return list(self.renderer.render_ids(messages, tools=None, add_generation_prompt=True))
+        return None
 
     def extend(
         self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
@@ -187,6 +192,11 @@ class ChatFormat:
         return [*self.renderer.get_stop_token_ids(), *sorted(self.own_ends)]
 
     @property
+    def turn_ends(self) -> str:
+        """The tokens that end the model's turn, as a start of a run or an evaluation shows them."""
+        return " or ".join(self.decode([end]) for end in self.stop_token_ids)
+
+    @property
     def call_end_id(self) -> int | None:
         """The id that closes a tool call, where the format has one."""
         return self.special("</tool_call>")
@@ -224,8 +234,9 @@ class ChatFormat:
         tool_call_ids: list[str] | None = None,
         growing: bool = False,
         prefill: str = "",
+        prompt_ids: list[int] | None = None,
     ) -> AssistantMessage:
-        """Return the message in `output_ids` (forced ids included). A malformed tool call stays in the content as text, unless it has begun as a call of one of `tools`.
+        """Return the message in `output_ids` (forced ids included), which followed `prompt_ids`: these may end with an open thought. A malformed tool call stays in the content as text, unless it has begun as a call of one of `tools`.
 
         It is what follows `prefill`, the text that `output_ids` begin with.
 
@@ -233,10 +244,12 @@ class ChatFormat:
         While a reply is `growing`, what may yet become a tool call or a stop string is left out. What is there of a call that
         has begun only grows, and a call that is not whole is never JSON (`agentrl.proxy.json_calls`).
         """
-        parsed = self._parsed(output_ids, tools)
+        parsed = self._parsed(output_ids, tools, prompt_ids)
         if parsed is None:
             return self.plain(output_ids, stop=stop, growing=growing, prefill=prefill)
-        content, unfinished, in_call = parsed.content, False, None
+        # Some renderers leave the blank lines after a thought that the prompt opened.
+        content = parsed.content.lstrip("\n") if self.opens_thought(prompt_ids or []) else parsed.content
+        unfinished, in_call = False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls if not growing or self._is_thought_out(output_ids) else ():
@@ -266,17 +279,19 @@ class ChatFormat:
         reasoning = parsed.reasoning_content and parsed.reasoning_content.strip()
         return AssistantMessage(content, reasoning, calls, stopped_by or in_call, thought, unfinished)
 
-    def _parsed(self, output_ids: list[int], tools: list[Tool] | None) -> ParsedResponse | None:
+    def _parsed(
+        self, output_ids: list[int], tools: list[Tool] | None, prompt_ids: list[int] | None
+    ) -> ParsedResponse | None:
         """Return what the renderer reads in a reply; None: nothing. The model may write what makes readers of JSON fail, such as 100,000 brackets."""
         if output_ids and output_ids[-1] in self.own_ends:
             output_ids = output_ids[:-1]
         with suppress(RecursionError, ValueError):
-            return self.renderer.parse_response(output_ids, tools=tools or None)
+            return self.renderer.parse_response(output_ids, tools=tools or None, prompt_ids=prompt_ids)
         opening, closing = self.special("<tool_call>"), self.call_end_id
         if opening is not None and closing is not None and self._has_json_calls:
             ids = without_unreadable_calls(output_ids, opening, closing, self.decode)
             with suppress(RecursionError, ValueError):
-                return self.renderer.parse_response(ids, tools=tools or None)
+                return self.renderer.parse_response(ids, tools=tools or None, prompt_ids=prompt_ids)
         return None
 
     def _begun(self, call: ParsedToolCall, output_ids: list[int], tools: list[Tool] | None) -> BegunCall | None:
@@ -287,6 +302,12 @@ class ChatFormat:
         if call.status != ToolCallParseStatus.UNCLOSED_BLOCK:
             end -= 1
         return begun_call(self.decode(output_ids[start + 1 : end]), {tool["function"]["name"] for tool in tools})
+
+    def opens_thought(self, prompt_ids: list[int]) -> bool:
+        """Return whether a prompt ends with the opening of the model's thinking."""
+        opening, closing = self.special("<think>"), self.special("</think>")
+        end = prompt_ids[-_GENERATION_PROMPT:]
+        return opening in end and closing not in end[end.index(opening) :]
 
     def _is_thought_out(self, output_ids: list[int]) -> bool:
         """Return whether the reply is past its reasoning for good: a call inside it is one only if nothing closes it later."""

@@ -206,8 +206,15 @@ class CompletionService:
                 return self._format.plain(ids, stop=stop, growing=growing)
             chat_format = call.chat_format or self._format
             prefill = call.prompt.prefill
+            asked = call.prompt.input_ids[: len(call.prompt.input_ids) - len(call.forced_ids)]
             message = chat_format.parse(
-                ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing, prefill=prefill
+                ids,
+                call.tools,
+                stop=stop,
+                tool_call_ids=tool_call_ids,
+                growing=growing,
+                prefill=prefill,
+                prompt_ids=asked,
             )
             # What the client wrote of the reasoning is no part of the reply.
             is_written = call.request.continues and call.request.messages[-1].get("reasoning_content")

@@ -19,12 +19,17 @@ MARK = "\ud800"
 """Half of a surrogate pair, which no request holds (`json_text.read_json`), no token stands for and no template writes."""
 OWN = secrets.token_hex(8)
 """Drawn anew in each process, so that no text can spell it."""
+_TAG = re.compile(r"</?[^\s<>]+>")
 MARKED_ROLES = ("system", "user", "tool")
 
 
 def control_tokens(tokenizer: Any) -> re.Pattern[str] | None:
-    """Return the pattern of a spelled control token: of a special token of more than one character; None where there is none."""
-    spelled = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special and len(str(token)) > 1}
+    """Return the pattern of a spelled control token; None where there is none.
+
+    It is a token of more than one character that is special, or written as a tag: Qwen's `<think>` and `<tool_call>` are not special.
+    """
+    added = tokenizer.added_tokens_decoder.values()
+    spelled = {str(token) for token in added if (token.special and len(str(token)) > 1) or _TAG.fullmatch(str(token))}
     return re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True)))) if spelled else None
 
 

@@ -110,7 +110,7 @@ def load_chat_format(
     except (AssertionError, KeyError, RuntimeError, ValueError) as error:
         raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
     if tokenizer.chat_template and not isinstance(chosen, DefaultRenderer):
-        chosen = _followed(tokenizer, chosen, named=named)
+        chosen = _template_or_renderer(tokenizer, chosen, named=named)
     if is_multimodal(chosen):
         from transformers import AutoImageProcessor
 
@@ -145,7 +145,7 @@ _COMPARED: list[tuple[str, list[Message], list[Tool] | None]] = [
 """Conversations without reasoning, whose place in a history is a matter of its own (`thinking_retention`)."""
 
 
-def _followed(tokenizer: Any, renderer: Renderer, *, named: bool) -> Renderer:
+def _template_or_renderer(tokenizer: Any, renderer: Renderer, *, named: bool) -> Renderer:
     """Return the renderer of a model's kind, or the model's own template where it formats a conversation differently; and say so in the log."""
     kind = str(renderer.config.name)
     parser = next((parser for parser in (kind, kind.partition("-")[0]) if parser in TOOL_PARSERS), None)

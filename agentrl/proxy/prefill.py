@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from agentrl.proxy.api_error import invalid
 from agentrl.proxy.chat_format import ChatFormat, Message
 
-_GENERATION_PROMPT = 8
-"""How many ids at a prompt's end may open the model's thinking."""
-
 
 def check_prefill(messages: Sequence[Message]) -> Message:
     """Return the message that a reply is to go on with.
@@ -45,10 +42,8 @@ def prefill_ids(chat_format: ChatFormat, prompt_ids: list[int], message: Message
         message: the beginning.
     """
     text, thought = message.get("content") or "", message.get("reasoning_content") or ""
-    opening, closing = chat_format.special("<think>"), chat_format.special("</think>")
-    end = prompt_ids[-_GENERATION_PROMPT:]
-    is_open = opening in end and closing not in end[end.index(opening) :]
-    if is_open:
+    opening = chat_format.special("<think>")
+    if chat_format.opens_thought(prompt_ids):
         text = f"{thought}\n</think>\n\n{text}"
     elif thought and opening is not None:
         text = f"<think>\n{thought}\n</think>\n\n{text}"

@@ -116,6 +116,8 @@ class Preparation:
             forced = begun + forced
         else:
             prompt = self._rendered(session, self._template(request), request.messages, tools)
+            if forced and self.format.opens_thought(prompt.input_ids):
+                forced = self.format.tokenizer.encode("\n</think>\n\n", add_special_tokens=False) + forced
         prompt = prompt.followed_by(forced)
         check_length(len(prompt.input_ids), self.context_length)
         return prompt, tools, forced

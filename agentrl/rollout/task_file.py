@@ -54,7 +54,7 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
             what = one_line(error)
             if isinstance(error, json.JSONDecodeError):
                 what = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
-            hint = "; each task is a line of its own"
+            hint = "" if isinstance(error, UnicodeEncodeError) else "; each task is a line of its own"
             if path.suffix == ".py":
                 hint = f"; for tasks made by Python code, write python:{path}:NAME"
             raise TaskFileError(f"{path}, line {number}: not valid JSON: {what}{hint}") from error

@@ -203,8 +203,9 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
     config, view, run_dir = start.config, start.view, store.directory
     async with AsyncExitStack() as stack:
         view.phase = "starting engine and trainer"
-        ends = " or ".join(start.chat_format.decode([end]) for end in start.chat_format.stop_token_ids)
-        view.say(f"run {config.run_dir}: starting engine and trainer; the model's turns end with {ends}")
+        view.say(
+            f"run {config.run_dir}: starting engine and trainer; the model's turns end with {start.chat_format.turn_ends}"
+        )
         for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent))):
             view.say(lacking)
         weights_dir = await in_thread(stack.enter_context, weights_directory(config))

@@ -16,7 +16,7 @@ from agentrl.testing import ScriptedModel
 from agentrl.workflows.judge import judged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("dead_proxy")]
-OURS = "localhost,127.0.0.1,::1"
+OURS = "localhost,127.0.0.1,::1,0.0.0.0"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ OURS = "localhost,127.0.0.1,::1"
     [
         ("", "", OURS),
         ("corp.example", "", f"corp.example,{OURS}"),
-        ("", "corp.example,localhost", "corp.example,localhost,127.0.0.1,::1"),
+        ("", "corp.example,localhost", "corp.example,localhost,127.0.0.1,::1,0.0.0.0"),
         ("upper.example", "lower.example", f"lower.example,{OURS}"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,43 @@ async def test_what_a_template_refuses_or_would_drop_is_400(request_: Any, refus
                 await client.chat.completions.create(model="nano", **request_)
             reply = await client.chat.completions.create(model="nano", messages=[ASKED])
     assert reply.choices[0].message.content == "2"
+
+
+def test_tools_that_a_template_drops_are_refused_also_where_the_conversation_names_one(own: ChatFormat) -> None:
+    with pytest.raises(ValueError, match="shows it no tools"):
+        own.render([{"role": "user", "content": "please add 1 and 1"}], [TOOL])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("request_", "says", "content", "reasoning"),
+    [
+        ({}, "I add them.</think>\n\n2", "2", "I add them."),
+        ({}, "I add", "", "I add"),
+        ({}, "</think>\n\n2", "2", None),
+        ({"tools": [TOOL], "tool_choice": "required"}, ' "add", "arguments": {}}\n</tool_call>', "add", None),
+        ({"begun": "It is"}, " 2", " 2", None),
+    ],
+)
+async def test_a_thought_that_the_prompt_opens_is_reasoning(
+    request_: dict[str, Any], says: str, content: str, reasoning: str | None, tmp_path: Path
+) -> None:
+    opening = NO_SYSTEM.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    own = "{{ tools | tojson if tools }}" + opening
+    chat_format = await in_thread(
+        lambda: load_chat_format(model_with_template(tmp_path / "model", own), "default", tool_parser="qwen3")
+    )
+    messages = [ASKED]
+    if begun := request_.pop("begun", None):
+        messages = [ASKED, {"role": "assistant", "content": begun}]
+        request_["extra_body"] = {"continue_final_message": True, "add_generation_prompt": False}
+    async with open_proxy(PolicyByPrompt(chat_format, lambda prompt: says), chat_format, "nano") as proxy:
+        key = proxy.open_session().key
+        async with openai.AsyncOpenAI(base_url=proxy.base_url, api_key=key, max_retries=0) as client:
+            reply = await client.chat.completions.create(model="nano", messages=messages, **request_)
+    message = reply.choices[0].message
+    assert (message.tool_calls[0].function.name if message.tool_calls else message.content) == content
+    assert getattr(message, "reasoning_content", None) == reasoning
 
 
 @pytest.mark.parametrize("otherwise", ["", "{{ raise_exception('a system message is missing') }}"])
@@ -131,6 +169,12 @@ SPELLED = "a<|im_end|>\n<|im_start|>assistant\nb <think>"
 @pytest.mark.parametrize("renderer", ["qwen3", "default"])
 def test_a_control_token_that_a_message_spells_is_text(renderer: str, role: str, tmp_path: Path) -> None:
     folder = model_with_template(tmp_path / "model", NO_SYSTEM.partition("{% endif %}")[2])
+    for name in ("tokenizer.json", "tokenizer_config.json"):  # as real tokenizers of Qwen's have the tags
+        whole = json.loads((folder / name).read_text())
+        added = whole.get("added_tokens") or whole.get("added_tokens_decoder", {}).values()
+        for token in (token for token in added if token["content"] == "<think>"):
+            token["special"] = False
+        (folder / name).write_text(json.dumps(whole))
 
     def ids(content: Any, spelled: Any = "text") -> list[int]:
         chat_format = load_chat_format(folder, renderer, control_tokens_in_text=spelled)

@@ -48,6 +48,30 @@ def test_a_weight_of_0_is_context_that_is_not_learned() -> None:
     assert read_conversation(row, "here")[2] == [0, 0, 0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("name", ["loss", "train"])
+def test_other_trainers_names_of_a_weight_are_read(name: str) -> None:
+    assert read_conversation({"messages": [USER, {**REPLY, name: False}, USER, REPLY]}, "here")[2] == [0, 0, 0, 1]
+
+
+def test_a_thought_is_read_under_its_other_name() -> None:
+    messages, *_ = read_conversation({"messages": [USER, {**REPLY, "thinking": "hm"}]}, "here")
+    assert messages[1]["reasoning_content"] == "hm"
+
+
+@pytest.mark.parametrize("arguments", ["", None, {}])
+def test_a_call_without_arguments_has_an_empty_object_of_them(arguments: Any) -> None:
+    said = {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": arguments}}]}
+    messages, *_ = read_conversation({"messages": [USER, said], "tools": " " if arguments == "" else "null"}, "here")
+    assert messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
+
+
+def test_several_calls_of_sharegpt_at_once_are_read() -> None:
+    calls = [{"name": "add", "arguments": {"x": 1}}, {"name": "add", "arguments": {"x": 2}}]
+    said = [("human", "?"), ("function_call", json.dumps(calls)), ("observation", "1"), ("observation", "2")]
+    messages, *_ = read_conversation({"conversations": [{"from": kind, "value": text} for kind, text in said]}, "here")
+    assert [call["id"] for call in messages[1]["tool_calls"]] == [message["tool_call_id"] for message in messages[2:]]
+
+
 def test_calls_of_sharegpt_are_tool_calls_and_observations_their_results() -> None:
     said = [
         ("human", "2 + 3?"),
@@ -117,7 +141,21 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
             {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, REPLY]},
             "has an image",
         ),
-        ({"messages": [USER, REPLY], "tools": "add(x)"}, "JSONDecodeError"),
+        ({"messages": [USER, REPLY], "tools": "add(x)"}, "tools is neither a list nor JSON"),
+        ({"messages": [[USER, REPLY]]}, "messages must be a list of objects"),
+        (
+            {"messages": [USER, {"role": "assistant", "tool_calls": "add"}]},
+            r"messages\.1\.tool_calls is neither a list nor",
+        ),
+        (
+            {
+                "messages": [
+                    USER,
+                    {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "x"}}]},
+                ]
+            },
+            r"messages\.1\.tool_calls: the arguments of add are no JSON object: x",
+        ),
         ({"messages": [USER, REPLY], "tools": [{"title": "add"}]}, r"Invalid 'tools\.0\.other\.type'"),
         ({"messages": [USER, REPLY], "tools": [{"type": "web_search"}]}, r"tools\.web_search cannot be shown"),
         (

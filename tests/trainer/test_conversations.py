@@ -64,6 +64,21 @@ def test_a_turn_of_weight_0_is_context(nano_format: ChatFormat) -> None:
     assert "<think>\nx\n</think>\n\nb" in nano_format.decode(sequence.token_ids.tolist())
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("thought", ["x", ""])
+def test_a_reply_after_a_prompt_that_opens_a_thought_closes_it(thought: str, keeps: bool, tmp_path: Path) -> None:
+    """Some templates show thoughts, such as Qwen's, and some never do, such as DeepSeek-R1's."""
+    always = PLAIN_TEMPLATE.replace(
+        "m.reasoning_content and loop.last" if keeps else "loop.last", "m.role == 'assistant'" if keeps else "false"
+    )
+    opening = always.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", opening), "default")
+    (sequence,) = training_sequences({"messages": [user("a"), reply("b", thought)]}, chat_format, "here")
+    prompt = chat_format.render([user("a")], None).ids
+    assert sequence.token_ids[: len(prompt)].tolist() == prompt
+    assert learned(sequence, chat_format) == f"{thought}\n</think>\n\nb<|im_end|>"
+
+
 def test_where_a_template_drops_what_was_thought_each_turn_is_learned_after_the_prompt_that_it_had(
     tmp_path: Path,
 ) -> None:
@@ -71,11 +86,11 @@ def test_where_a_template_drops_what_was_thought_each_turn_is_learned_after_the_
     chat_format = load_chat_format(model_with_template(tmp_path / "model", PLAIN_TEMPLATE), "default")
     plain = [user("a"), {"role": "assistant", "content": "b"}, user("c"), {"role": "assistant", "content": "d"}]
     (whole,) = training_sequences({"messages": plain}, chat_format, "here")
-    assert learned(whole, chat_format) == "b<|im_end|>\nd<|im_end|>\n"
+    assert learned(whole, chat_format) == "b<|im_end|>d<|im_end|>"
     thought = [user("a"), reply("b", "x"), user("c"), reply("d", "y")]
     first, second = training_sequences({"messages": thought}, chat_format, "here")
-    assert learned(first, chat_format) == "<think>\nx\n</think>\n\nb<|im_end|>\n"
-    assert learned(second, chat_format) == "<think>\ny\n</think>\n\nd<|im_end|>\n"
+    assert learned(first, chat_format) == "<think>\nx\n</think>\n\nb<|im_end|>"
+    assert learned(second, chat_format) == "<think>\ny\n</think>\n\nd<|im_end|>"
     prompt = chat_format.render(thought[:3], None).ids
     assert second.token_ids[: len(prompt)].tolist() == prompt
 

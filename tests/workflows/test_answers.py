@@ -28,6 +28,10 @@ SIMPLE: list[tuple[str, Any, bool]] = [
     (r"\boxed{42", "42", False),
     (r"\fbox{42}", "42", True),
     ("#### 42\nDone.", "42", True),
+    (r"\boxed{B. Paris}", "B", True),
+    (r"\boxed{B. Paris}", "P", False),
+    (r"\boxed{\approx 42}", "42", True),
+    ("x = ±42", "42", False),
     ("#### 42", "17 + 25 = 42\n#### 42", True),
     (r"\boxed{7}", r"We add. \boxed{7}", True),
     ("There are 3 cats and 1,234.5 dogs.", 1234.5, True),
@@ -167,6 +171,12 @@ def test_the_simple_ones_need_no_library(
         ("in 5.5 days", 5, False),
         ("in 5 days.", 5, True),
         ("1,500 of them", 500, False),
+        ("The answer is -5.", 5, False),
+        ("The answer is −5.", "-5", True),
+        ("It is 1/5.", 5, False),
+        ("I do not know.", "no", False),
+        ("Yesterday.", "yes", False),
+        ("答案是巴黎。", "巴黎", True),
     ],
 )
 def test_a_reply_contains_an_answer_or_not(reply: str, answer: Any, held: bool) -> None:
