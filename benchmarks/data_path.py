@@ -30,6 +30,7 @@ import anyio
 from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.models import NANO
 from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy, recorded_choices
+from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.rollout.call_log_writer import open_call_log
 from agentrl.rollout.outcome import Outcome
@@ -149,7 +150,7 @@ async def store_costs(proxy: Proxy, turns: int, episodes: int, folder: Path) -> 
             for choice in choices:
                 store.log_calls([LoggedCall(group, 0, StoredCall.of(choice))])
             calls_s += time.process_time() - started
-            outcome = Outcome(status="finished", reward=float(group % 2), record=session.record)
+            outcome = Outcome(status=EndReason.FINISHED, reward=float(group % 2), record=session.record)
             started = time.process_time()
             store.add(group, 0, 0, outcome)
             episode_s += time.process_time() - started

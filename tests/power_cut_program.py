@@ -20,6 +20,7 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.machine.disk import sync
 from agentrl.machine.whole import write_whole
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout.packed_record import StoredCall
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
@@ -91,7 +92,7 @@ def play(store: Store, count: int, version: int) -> list[int]:
             [LoggedCall(group, episode_index, StoredCall.of(kept_choice([5], "abort"))) for episode_index in range(2)]
         )
         if group % 5 == 3:
-            store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
+            store.add(group, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="lost its way"))
         for episode_index in range(2):
             store.add(
                 group,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from agentrl.errors import UsageError
+from agentrl.record.end_reason import EndReason
 
-Status = Literal["finished", "failed"]
+FAILED = "failed"
+"""What a filter names all reasons but FINISHED with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,8 @@ class EpisodeFilter:
     id: int | None = None
     task: int | None = None
     group: int | None = None
-    status: Status | None = None
+    status: str | None = None
+    """An `EndReason`, or "failed": any of a failure."""
     min_reward: float | None = None
     max_reward: float | None = None
     limit: int | None = None
@@ -33,9 +35,10 @@ class EpisodeFilter:
     newest_first: bool = False
 
     def __post_init__(self) -> None:
-        known = typing.get_args(Status)
-        if self.status is not None and self.status not in known:
-            raise UsageError(f"status = {self.status!r}: no episode has it; use {' or '.join(map(repr, known))}")
+        if self.status not in (None, FAILED, *EndReason):
+            raise UsageError(
+                f"status = {self.status!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class ListedEpisode:
     group_id: int
     episode_index: int
     """Its number in its group."""
-    status: Status
+    status: EndReason
     reward: float
     metrics: Mapping[str, float]
     error: str | None
@@ -65,11 +68,13 @@ class ListedEpisode:
 
 def list_episodes(db: sqlite3.Connection, chosen: EpisodeFilter) -> list[ListedEpisode]:
     """Return the episodes that the filter lets through."""
+    any_failure = chosen.status == FAILED
     conditions: dict[str, Any] = {
         "e.id = ?": chosen.id,
         "g.task = ?": chosen.task,
         "e.group_id = ?": chosen.group,
-        "e.status = ?": chosen.status,
+        "e.status = ?": None if any_failure else chosen.status,
+        "e.status != ?": EndReason.FINISHED if any_failure else None,
         "e.reward >= ?": chosen.min_reward,
         "e.reward <= ?": chosen.max_reward,
     }
@@ -83,6 +88,6 @@ def list_episodes(db: sqlite3.Connection, chosen: EpisodeFilter) -> list[ListedE
     listed = []
     for row in rows:
         values = list(row)
-        values[7] = json.loads(row[7])
+        values[5], values[7] = EndReason(row[5]), json.loads(row[7])
         listed.append(ListedEpisode(*values))
     return listed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout import batches, calls
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
-_RUN = """
+_REASONS = ", ".join(f"'{reason}'" for reason in EndReason)
+_RUN = f"""
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL,
@@ -23,7 +25,7 @@ CREATE TABLE episodes (
     group_id INTEGER NOT NULL REFERENCES groups (id),
     episode_index INTEGER NOT NULL,
     seed INTEGER NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('finished', 'failed')),
+    status TEXT NOT NULL CHECK (status IN ({_REASONS})),
     reward REAL NOT NULL,
     has_turn_rewards INTEGER NOT NULL,
     metrics TEXT NOT NULL,

@@ -87,7 +87,7 @@ def pending_groups(db: sqlite3.Connection) -> list[PendingGroup]:
         if status == "finished":
             group.rewards[episode_index] = reward
             group.has_turn_rewards |= bool(has_turn_rewards)
-        elif status == "failed":
+        elif status is not None:
             group.failures[episode_index] = group.failures.get(episode_index, 0) + 1
     return list(groups.values())
 
@@ -95,7 +95,7 @@ def pending_groups(db: sqlite3.Connection) -> list[PendingGroup]:
 def totals(db: sqlite3.Connection) -> Totals:
     """Return the counts over the whole run."""
     row = db.execute(
-        "SELECT COALESCE(SUM(status = 'finished'), 0), COALESCE(SUM(status = 'failed'), 0),"
+        "SELECT COALESCE(SUM(status = 'finished'), 0), COALESCE(SUM(status != 'finished'), 0),"
         " COALESCE(SUM(tokens), 0), COALESCE(SUM(interrupted_tokens), 0), COALESCE(SUM(replayed_tokens), 0)"
         " FROM episodes"
     ).fetchone()

@@ -17,6 +17,7 @@ from agentrl import Episode
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import PartialGeneration
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -313,6 +314,6 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call_logs.write)
                 await anyio.sleep(0.002 * (episode_index % 3))
-                await call_logs.add(0, episode_index, 1, Outcome(status="failed", error="timeout"), call_log)
+                await call_logs.add(0, episode_index, 1, Outcome(status=EndReason.ERROR, error="timeout"), call_log)
     for episode_index in range(attempts):
         assert await in_thread(store.logged_calls, 0, episode_index) == []
