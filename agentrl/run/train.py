@@ -312,7 +312,7 @@ def _broadcast(config: RunConfig, engine: SGLangEngine, client: TrainerClient) -
 def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, float]:
     """Return `COUNTERS` of the step `version`, as far as it has them."""
     last = [row for row in steps if row["step"] == version]
-    return dict(zip(COUNTERS, (figures(last, *COUNTERS) or [()])[0], strict=False))
+    return {name: count for name in COUNTERS for (count,) in figures(last, name)}
 
 
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:

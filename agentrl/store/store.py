@@ -198,7 +198,7 @@ class Store:
                 faults[episode] = f"episode {episode} is set aside, it cannot be trained on: {fault}"
         with self._writing() as db:
             for episode, reason in faults.items():
-                db.execute("UPDATE episodes SET status = 'failed', error = ? WHERE id = ?", (reason, episode))
+                db.execute("UPDATE episodes SET status = 'rejected', error = ? WHERE id = ?", (reason, episode))
                 (group,) = db.execute("SELECT group_id FROM episodes WHERE id = ?", (episode,)).fetchone()
                 db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
         return list(faults.values())

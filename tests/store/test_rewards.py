@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl import Episode
 from agentrl.proxy import ChatFormat
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout.tasks import group_seed
 from agentrl.run.step_figures import pooled_figure
 from agentrl.store.outcome import Outcome
@@ -102,7 +103,7 @@ def test_short_episodes_do_not_come_first() -> None:
 
 
 def episode(reward: float | None) -> Outcome:
-    return Outcome(status="failed") if reward is None else Outcome(status="finished", reward=reward)
+    return Outcome(status=EndReason.ERROR) if reward is None else Outcome(status=EndReason.FINISHED, reward=reward)
 
 
 def fill(store: Store, group: int, version: int, rewards: list[float | None], *, ended: bool = True) -> None:
