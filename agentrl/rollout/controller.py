@@ -37,7 +37,7 @@ from agentrl.store.call_log import CallLogWriter, open_call_log
 from agentrl.store.changes import CloseGroup, OpenGroup
 from agentrl.store.episodes import PendingGroup
 from agentrl.store.outcome import Outcome
-from agentrl.store.rewards import EndedGroup, RewardsInOrder, ended_groups
+from agentrl.store.rewards import GroupRewards, RewardsInOrder, group_rewards
 from agentrl.store.store import Store
 
 log = logger(__name__)
@@ -111,7 +111,7 @@ class Controller:
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             counted = self.rewards.counted
-            for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
+            for ended in await in_thread(self.store.read, lambda db: group_rewards(db, counted)):
                 self.rewards.end(ended)
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
@@ -179,7 +179,7 @@ class Controller:
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         if isinstance(self.tasks, DrawnTasks):
             self.tasks.group_ended(group.id, mean_reward(rewards))
-        self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
+        self.rewards.end(GroupRewards(group.id, rewards, self.config.group_size - len(rewards)))
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""

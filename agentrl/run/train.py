@@ -223,7 +223,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         engine = rollout.engine
         view.phase = "loading the model into the trainer"
         view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
-        for reason in await in_thread(store.set_aside, engine.vocabulary):
+        for reason in await in_thread(store.reject_episodes, engine.vocabulary):
             view.say(reason)
         if start.chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")

@@ -609,9 +609,9 @@ async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_aga
             )
 
         await in_thread(damage)
-        (said,) = await in_thread(store.set_aside, nano_format.vocabulary)
+        (said,) = await in_thread(store.reject_episodes, nano_format.vocabulary)
         assert re.search(rf"episode \d is set aside.*{reason}", said)
-        assert await in_thread(store.set_aside, nano_format.vocabulary) == []
+        assert await in_thread(store.reject_episodes, nano_format.vocabulary) == []
         (logged,) = await in_thread(store.logged_calls, 0, 0)
         assert choice_of(logged) is None, "a kept call that cannot be read is asked for again"
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=1)

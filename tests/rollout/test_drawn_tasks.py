@@ -158,7 +158,7 @@ def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: P
         store.open_group(2, 1, 2, version=5)
         known = [GivenTask(4, True, 1.0), GivenTask(2, True, (0.2 + 0.1) / 2), GivenTask(2, False, None)]
         assert store.read(task_history) == known
-        assert len(store.set_aside(vocabulary=10)) == 2, "the model has no token 99"
+        assert len(store.reject_episodes(vocabulary=10)) == 2, "the model has no token 99"
         assert store.read(task_history)[1] == GivenTask(2, False, None)
 
 
