@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentrl.record.end_reason import EndReason
+
 SYSTEM, TASK = 300, 60
 """Tokens of the system prompt, and of a task."""
 
@@ -71,7 +73,7 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
                     reply = Generation(output_ids=output, logprobs=logprobs, versions=spans, finish="stop")
                     turn = record.add(f"call-{number}", turn, ids, reply, 1.0)
                     ids = ids + output + tokens(30)
-                outcome = Outcome(status="finished", reward=rng.random(), metrics={}, record=record)
+                outcome = Outcome(status=EndReason.FINISHED, reward=rng.random(), metrics={}, record=record)
                 store.add(group, episode_index, 0, outcome)
             store.close_group(group)
 

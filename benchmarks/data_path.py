@@ -30,6 +30,7 @@ import anyio
 from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.models import NANO
 from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.store.call_log import open_call_log
@@ -148,7 +149,7 @@ async def store_costs(proxy: Proxy, turns: int, episodes: int, folder: Path) -> 
             for choice in choices:
                 store.write([CommitCall(group, 0, choice)])
             calls_s += time.process_time() - started
-            outcome = Outcome(status="finished", reward=float(group % 2), record=session.record)
+            outcome = Outcome(status=EndReason.FINISHED, reward=float(group % 2), record=session.record)
             ended = InsertEpisode(group, 0, 0, outcome, {choice.key for choice in choices})
             started = time.process_time()
             store.write([ended])

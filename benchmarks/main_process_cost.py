@@ -44,6 +44,7 @@ from agentrl.engine.client.sglang_server import ServedModel
 from agentrl.errors import EngineError
 from agentrl.machine.garbage import settled
 from agentrl.proxy import SamplingDefaults
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
@@ -106,7 +107,7 @@ async def converse(
         record.turns.append(parent)
         ids = ids + generation.output_ids
     outcome = Outcome(
-        status="finished",
+        status=EndReason.FINISHED,
         reward=reward,
         metrics={"turns": float(turns), "correct": reward},
         record=record,

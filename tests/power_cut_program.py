@@ -20,6 +20,7 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.machine.disk import sync
 from agentrl.machine.whole import write_whole
+from agentrl.record.end_reason import EndReason
 from agentrl.run.run_directory import appending, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store
@@ -88,7 +89,7 @@ def play(store: Store, count: int, version: int) -> list[int]:
         store.open_group(group, group // 7, group % 7, version)
         store.write([CommitCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
         if group % 5 == 3:
-            store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
+            store.add(group, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="lost its way"))
         for episode_index in range(2):
             store.add(
                 group,

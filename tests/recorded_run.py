@@ -20,6 +20,7 @@ from agentrl.concurrency.child_process import ChildProcess
 from agentrl.concurrency.host import ThisMachine
 from agentrl.config import RunConfig, load_config
 from agentrl.models import NANO
+from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.run.checkpoint_url import CheckpointUrl
@@ -84,7 +85,7 @@ def record_run(
                     group,
                     episode_index,
                     0,
-                    Outcome(status="finished", reward=float(episode_index), metrics={}, record=record),
+                    Outcome(status=EndReason.FINISHED, reward=float(episode_index), metrics={}, record=record),
                 )
             store.close_group(group)
     return config

@@ -9,7 +9,7 @@ the recorded replies in their order. What an episode does not ask again is not p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pydantic_core
@@ -23,11 +23,6 @@ from agentrl.record.tokens import ImageSpan
 class CallLog(Protocol):
     """The log of one episode's calls, in which they are looked up when the episode starts over."""
 
-    @property
-    def choices(self) -> Iterable[RecordedChoice]:
-        """The recorded replies that the episode started with."""
-        ...
-
     replayed_tokens: int
     """Tokens of the record that were recorded before, and so not generated again."""
 
@@ -36,7 +31,7 @@ class CallLog(Protocol):
         ...
 
     async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a whole reply. Returns when it is safe."""
+        """Keep a reply. Returns when it is safe."""
         ...
 
 

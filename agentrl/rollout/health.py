@@ -76,7 +76,7 @@ class Health:
             self.recent.append(Counter({**own, **outcome.roots, **more}))
         self.altered_by = figures.altered_by or self.altered_by
         self.example = figures.example or self.example
-        if outcome.status == "finished":
+        if outcome.finished:
             self.failures = 0
             self.highest_reward = max(self.highest_reward, outcome.reward)
             return

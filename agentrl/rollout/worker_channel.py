@@ -30,6 +30,7 @@ from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossRe
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
+from agentrl.record.end_reason import EndReason
 from agentrl.record.record_figures import RecordFigures
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, PackedRecord
@@ -267,7 +268,7 @@ def _outcome(values: dict[str, Any], parts: Sequence[bytes]) -> Outcome:
     columns, prompt_ids, rows, figures = values["record"]
     calls = [_call(row, parts) for row in rows]
     record = PackedRecord(parts[columns], parts[prompt_ids], calls, RecordFigures(**figures))
-    return Outcome(**{**values, "record": record})
+    return Outcome(**{**values, "status": EndReason(values["status"]), "record": record})
 
 
 _KINDS: Mapping[str, Callable[..., Any]] = {

@@ -36,6 +36,7 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout.sendable import unsendable
 from agentrl.rollout.worker import CERTAIN, EpisodeCalls, Worker, open_worker
 from agentrl.rollout.worker_channel import FrameTooLargeError, Run, is_json
@@ -96,7 +97,7 @@ class WorkerPool:
 
         def failed(error: str) -> Outcome:
             duration_s = time.perf_counter() - started
-            return Outcome(status="failed", error=error, started_at=started_at, duration_s=duration_s)
+            return Outcome(status=EndReason.WORKER, error=error, started_at=started_at, duration_s=duration_s)
 
         if not is_json(task):
             return failed(unsendable("the task", task))

@@ -30,6 +30,7 @@ from agentrl.concurrency.event_loop import end_process, run_loop
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
 from agentrl.machine.garbage import settled
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.worker_channel import (
@@ -90,7 +91,8 @@ class _Worker:
                 try:
                     await self.channel.send(call_log.ended(outcome))
                 except FrameTooLargeError as error:
-                    failed = Outcome(status="failed", error=f"its record cannot be sent to the main process: {error}")
+                    text = f"its record cannot be sent to the main process: {error}"
+                    failed = Outcome(status=EndReason.WORKER, error=text)
                     await self.channel.send(call_log.ended(failed))
         del self.scopes[frame.episode]
 

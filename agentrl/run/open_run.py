@@ -21,7 +21,7 @@ from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
 from agentrl.models.text import TokenText, token_text
 from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
 from agentrl.store.database import reading
-from agentrl.store.episodes import EpisodeFilter, Status, list_episodes
+from agentrl.store.episodes import EpisodeFilter, list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.rewards import best_checkpoint
 from agentrl.store.store import Store
@@ -125,7 +125,7 @@ class Run:
         *,
         task: int | None = None,
         group: int | None = None,
-        status: Status | None = None,
+        status: str | None = None,
         min_reward: float | None = None,
         max_reward: float | None = None,
         limit: int | None = None,
@@ -137,7 +137,7 @@ class Run:
         Args:
             task: Index of the task.
             group: Id of the group.
-            status: "finished" or "failed".
+            status: How they ended: an `EndReason`, such as "finished", or "failed" for all others.
             min_reward: The least reward.
             max_reward: The largest reward.
             limit: How many, at most.

@@ -62,6 +62,7 @@ def run_summary(
         ),
         "logprob_mismatch_max": max((most for _, most, _ in compared), default=None),
         "pause_s_total": sum(pause_s for (pause_s,) in figures(steps, "pause_s")),
+        "ends": store.read(lambda db: dict(db.execute("SELECT status, COUNT(*) FROM episodes GROUP BY status"))),
         "episodes_finished": totals.finished,
         "episodes_failed": totals.failed,
     }

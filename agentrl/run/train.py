@@ -224,7 +224,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         engine = rollout.engine
         view.phase = "loading the model into the trainer"
         view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
-        for reason in await in_thread(store.set_aside, engine.vocabulary):
+        for reason in await in_thread(store.reject_episodes, engine.vocabulary):
             view.say(reason)
         if start.chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
@@ -313,7 +313,7 @@ def _broadcast(config: RunConfig, engine: SGLangEngine, client: TrainerClient) -
 def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, float]:
     """Return `COUNTERS` of the step `version`, as far as it has them."""
     last = [row for row in steps if row["step"] == version]
-    return dict(zip(COUNTERS, (figures(last, *COUNTERS) or [()])[0], strict=False))
+    return {name: count for name in COUNTERS for (count,) in figures(last, name)}
 
 
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:

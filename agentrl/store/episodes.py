@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from agentrl.errors import UsageError
+from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
 
-Status = Literal["finished", "failed"]
+FAILED = "failed"
+"""What a filter names all reasons but FINISHED with."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def pending_groups(db: sqlite3.Connection) -> list[PendingGroup]:
         if status == "finished":
             group.rewards[episode_index] = reward
             group.has_turn_rewards |= bool(has_turn_rewards)
-        elif status == "failed":
+        elif status is not None:
             group.failures[episode_index] = group.failures.get(episode_index, 0) + 1
     return list(groups.values())
 
@@ -92,7 +93,7 @@ def pending_groups(db: sqlite3.Connection) -> list[PendingGroup]:
 def totals(db: sqlite3.Connection) -> Totals:
     """Return the counts over the whole run."""
     row = db.execute(
-        "SELECT COALESCE(SUM(status = 'finished'), 0), COALESCE(SUM(status = 'failed'), 0),"
+        "SELECT COALESCE(SUM(status = 'finished'), 0), COALESCE(SUM(status != 'finished'), 0),"
         " COALESCE(SUM(tokens), 0), COALESCE(SUM(interrupted_tokens), 0), COALESCE(SUM(replayed_tokens), 0)"
         " FROM episodes"
     ).fetchone()
@@ -110,7 +111,8 @@ class EpisodeFilter:
     id: int | None = None
     task: int | None = None
     group: int | None = None
-    status: Status | None = None
+    status: str | None = None
+    """An `EndReason`, or "failed": any of a failure."""
     min_reward: float | None = None
     max_reward: float | None = None
     limit: int | None = None
@@ -118,9 +120,10 @@ class EpisodeFilter:
     newest_first: bool = False
 
     def __post_init__(self) -> None:
-        known = typing.get_args(Status)
-        if self.status is not None and self.status not in known:
-            raise UsageError(f"status = {self.status!r}: no episode has it; use {' or '.join(map(repr, known))}")
+        if self.status not in (None, FAILED, *EndReason):
+            raise UsageError(
+                f"status = {self.status!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class ListedEpisode:
     group_id: int
     episode_index: int
     """Its number in its group."""
-    status: Status
+    status: EndReason
     reward: float
     metrics: Mapping[str, float]
     error: str | None
@@ -150,11 +153,13 @@ class ListedEpisode:
 
 def list_episodes(db: sqlite3.Connection, chosen: EpisodeFilter) -> list[ListedEpisode]:
     """Return the episodes that the filter lets through."""
+    any_failure = chosen.status == FAILED
     conditions: dict[str, Any] = {
         "e.id = ?": chosen.id,
         "g.task = ?": chosen.task,
         "e.group_id = ?": chosen.group,
-        "e.status = ?": chosen.status,
+        "e.status = ?": None if any_failure else chosen.status,
+        "e.status != ?": EndReason.FINISHED if any_failure else None,
         "e.reward >= ?": chosen.min_reward,
         "e.reward <= ?": chosen.max_reward,
     }
@@ -168,6 +173,6 @@ def list_episodes(db: sqlite3.Connection, chosen: EpisodeFilter) -> list[ListedE
     listed = []
     for row in rows:
         values = list(row)
-        values[7] = json.loads(row[7])
+        values[5], values[7] = EndReason(row[5]), json.loads(row[7])
         listed.append(ListedEpisode(*values))
     return listed

@@ -7,9 +7,12 @@ checkpoint cannot be loaded, until it is made again.
 
 from __future__ import annotations
 
+from agentrl.record.end_reason import EndReason
+
 SCHEMA_VERSION = 11
 
-SCHEMA = """
+_REASONS = ", ".join(f"'{reason}'" for reason in EndReason)
+SCHEMA = f"""
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL,
@@ -26,7 +29,7 @@ CREATE TABLE episodes (
     group_id INTEGER NOT NULL REFERENCES groups (id),
     episode_index INTEGER NOT NULL,
     seed INTEGER NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('finished', 'failed')),
+    status TEXT NOT NULL CHECK (status IN ({_REASONS})),
     reward REAL NOT NULL,
     has_turn_rewards INTEGER NOT NULL,
     metrics TEXT NOT NULL,

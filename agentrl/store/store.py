@@ -180,7 +180,7 @@ class Store:
     def _turns(self, episode: int) -> list[CallRow]:
         return self._calls("episode = ? ORDER BY turn", episode)
 
-    def set_aside(self, vocabulary: int | None) -> list[str]:
+    def reject_episodes(self, vocabulary: int | None) -> list[str]:
         """Mark finished episodes that cannot be trained on as failed, and open their groups again, which are then completed or rejected.
 
         Args:
@@ -189,30 +189,23 @@ class Store:
         Returns:
             What was set aside and why, for the user.
         """
-        waiting = " FROM episodes e JOIN groups g ON g.id = e.group_id WHERE e.status = 'finished' AND g.step IS NULL"
-        faults: dict[int, str] = {}
-        with self._lock:
-            ids = self._db.execute(f"SELECT e.id {waiting} AND g.state != 'rejected'").fetchall()
-        for (episode,) in ids:
-            if (fault := self._fault(episode, vocabulary)) is not None:
-                faults[episode] = f"episode {episode} is set aside, it cannot be trained on: {fault}"
+        waiting = (
+            "SELECT e.id, e.group_id, e.reward, e.record, e.prompt_ids FROM episodes e JOIN groups g ON g.id = e.group_id"
+            " WHERE e.status = 'finished' AND g.step IS NULL AND g.state != 'rejected'"
+        )
+        said = []
         with self._writing() as db:
-            for episode, reason in faults.items():
-                db.execute("UPDATE episodes SET status = 'failed', error = ? WHERE id = ?", (reason, episode))
-                (group,) = db.execute("SELECT group_id FROM episodes WHERE id = ?", (episode,)).fetchone()
+            for episode, group, reward, record, prompt_ids in db.execute(waiting).fetchall():
+                try:
+                    fault = record_fault(record_of(record, prompt_ids, self._turns(episode)), reward, vocabulary)
+                except ValueError as error:
+                    fault = str(error)
+                if fault is None:
+                    continue
+                said.append(f"episode {episode} is set aside, it cannot be trained on: {fault}")
+                db.execute("UPDATE episodes SET status = 'rejected', error = ? WHERE id = ?", (said[-1], episode))
                 db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
-        return list(faults.values())
-
-    def _fault(self, episode: int, vocabulary: int | None) -> str | None:
-        with self._lock:
-            reward, record, prompt_ids = self._db.execute(
-                "SELECT reward, record, prompt_ids FROM episodes WHERE id = ?", (episode,)
-            ).fetchone()
-            turns = self._turns(episode)
-        try:
-            return record_fault(record_of(record, prompt_ids, turns), reward, vocabulary)
-        except ValueError as error:
-            return str(error)
+        return said
 
     def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
         """Return the finished episodes of some groups, by group and episode_index."""

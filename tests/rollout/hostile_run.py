@@ -52,7 +52,7 @@ class Result:
 
     @property
     def failed(self) -> list[Attempt]:
-        return [attempt for attempt in self.attempts if attempt.status == "failed"]
+        return [attempt for attempt in self.attempts if attempt.status != "finished"]
 
     @property
     def finished(self) -> list[Attempt]:

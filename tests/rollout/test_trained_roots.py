@@ -209,7 +209,7 @@ async def test_a_function_of_the_workflow_chooses_and_its_faults_are_its_episode
     assert [root.reply for root in seen] == [TITLE, FOUND, FOUND]
     for choice, error in ((fails, "no side_call"), ("side", "episode.trajectories is 'side'"), (len, "TypeError")):
         failed = await outcome_of(with_choice(choice), nano_format)
-        assert failed.status == "failed"
+        assert failed.status == "trajectories"
         assert error in (failed.error or "")
         assert len(failed.record.turns) == 5
 

@@ -26,6 +26,7 @@ from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError, WorkflowError
 from agentrl.models import NANO
 from agentrl.proxy import SamplingDefaults
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -295,7 +296,7 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
     async with workers(server_url, settings(workflow, hang_timeout_s=2), said) as (runner, server):
         blocks, *others = await run_beside(runner, workflow, "sleeps", *["waits_in_the_middle"] * 3)
         lost = runner.metrics()["workers_lost"]
-    assert [outcome.status for outcome in (blocks, *others)] == ["failed"] + ["finished"] * 3
+    assert [outcome.status for outcome in (blocks, *others)] == ["worker"] + ["finished"] * 3
     assert blocks.error is not None
     where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
     assert f"blocked for 2 s (`rollout.hang_timeout_s`) by {where}" in blocks.error
@@ -480,7 +481,7 @@ def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, 
     record.add("b", first, [*first.token_ids(), 7], generation, 0.5)
     record.turns[1].reward = reward
     packed = pack(record)
-    outcome = Outcome(status="failed", reward=reward, metrics={"x": reward}, error=error, record=packed)
+    outcome = Outcome(status=EndReason.ERROR, reward=reward, metrics={"x": reward}, error=error, record=packed)
     arrived = decode(encode(EpisodeEnded(3, outcome))[LENGTH_BYTES:])
     assert isinstance(arrived, EpisodeEnded)
     assert arrived.outcome.record.to_json() == record.to_json()

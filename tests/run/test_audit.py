@@ -61,7 +61,7 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
             "DROP INDEX finished_once; UPDATE episodes SET episode_index = 0 WHERE group_id = 0",
             "episode 0 of group 0 finished twice",
         ),
-        ("UPDATE episodes SET status = 'failed' WHERE id = 1", "episode 1 failed without an error"),
+        ("UPDATE episodes SET status = 'error' WHERE id = 1", "episode 1 failed without an error"),
         ("DELETE FROM episodes WHERE id = 1", "group 0 was closed with 1 of 2 episodes accounted for"),
         (
             "UPDATE calls SET episode_index = 0 WHERE episode IS NULL",

@@ -16,6 +16,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl import Episode
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -279,6 +280,6 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call_log.keep, choice)
                 await anyio.sleep(0.002 * (episode_index % 3))
-                await call_logs.add(0, episode_index, 1, Outcome(status="failed", error="timeout"), call_log)
+                await call_logs.add(0, episode_index, 1, Outcome(status=EndReason.ERROR, error="timeout"), call_log)
     for episode_index in range(attempts):
         assert await in_thread(store.logged_calls, 0, episode_index) == []

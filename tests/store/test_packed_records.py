@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -80,7 +81,7 @@ async def test_calls_that_were_kept_are_only_named_and_the_episode_is_stored_as_
             with anyio.fail_after(60):
                 await safe.wait()
         packed = pack(record, of_worker)
-        ended = await over_the_channel(EpisodeEnded(0, Outcome(status="finished", reward=1.0, record=packed)))
+        ended = await over_the_channel(EpisodeEnded(0, Outcome(status=EndReason.FINISHED, reward=1.0, record=packed)))
         # In the main process.
         assert isinstance(ended, EpisodeEnded)
         found = ended.outcome.record
@@ -126,7 +127,7 @@ FRAMES: list[Frame] = [
     Keep(1, 2, row_of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
     Done([1, 2, 3]),
     Beat({"x": 1.0}),
-    EpisodeEnded(2, Outcome(status="finished", record=pack(conversation(3)[0]))),
+    EpisodeEnded(2, Outcome(status=EndReason.FINISHED, record=pack(conversation(3)[0]))),
 ]
 
 
@@ -181,7 +182,9 @@ async def test_what_happens_at_the_same_time_is_committed_together_and_in_its_or
 
         async def group(number: int) -> None:
             await writer.change(OpenGroup(number, 0, number))
-            numbers[number] = await writer.add(number, 0, 0, Outcome(status="finished", reward=1.0, record=record))
+            numbers[number] = await writer.add(
+                number, 0, 0, Outcome(status=EndReason.FINISHED, reward=1.0, record=record)
+            )
             await writer.change(CloseGroup(number))
 
         with anyio.fail_after(60):
@@ -198,7 +201,7 @@ async def test_a_store_that_fails_fails_all_who_wait_for_it_and_who_come_later(s
     failed: list[str] = []
 
     async def end(writer: object, episode_index: int) -> None:
-        outcome = Outcome(status="finished", reward=1.0)
+        outcome = Outcome(status=EndReason.FINISHED, reward=1.0)
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(60):
                 await writer.add(0, episode_index, 0, outcome)  # type: ignore[attr-defined]
@@ -207,7 +210,7 @@ async def test_a_store_that_fails_fails_all_who_wait_for_it_and_who_come_later(s
 
     with pytest.RaisesGroup(sqlite3.IntegrityError, flatten_subgroups=True):
         async with open_call_log(store) as writer:
-            await writer.add(0, 0, 0, Outcome(status="finished", reward=1.0))
+            await writer.add(0, 0, 0, Outcome(status=EndReason.FINISHED, reward=1.0))
             try:
                 async with anyio.create_task_group() as tasks:
                     for _ in range(3):  # an episode cannot finish twice

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agentrl.errors import DiskError, StoreError
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -28,7 +29,7 @@ def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
     spans = [VersionSpan(0, 0, 1), VersionSpan(1, 1, 2)] if interrupted else [VersionSpan(0, 0, 2)]
     reply = Generation(output_ids=[5, 6], logprobs=[-0.1, -0.25], versions=spans, finish="stop")
     record.add("call", None, [1, 2, 3], reply, 1.0).tools = interrupted
-    return Outcome(status="finished", reward=reward, metrics={"steps": 2.0}, record=record)
+    return Outcome(status=EndReason.FINISHED, reward=reward, metrics={"steps": 2.0}, record=record)
 
 
 def fill(store: Store, groups: int = 3) -> None:
@@ -65,7 +66,7 @@ def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_pat
         store.close_group(0, rejected="all rewards are 1")
         store.open_group(7, 1, 0)
         store.add(7, 1, 0, outcome(1.0))
-        store.add(7, 0, 0, replace(outcome(0.0), status="failed", error="no"))
+        store.add(7, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="no"))
         assert store.pending_groups()[-1] == PendingGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
         assert 0 not in [group.id for group in store.pending_groups()]
         assert store.next_group_id() == 8
