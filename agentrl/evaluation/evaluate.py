@@ -28,7 +28,7 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
-from agentrl.rollout.alarms import AlarmWatch, episode_alarms
+from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_endpoint, check_start
 from agentrl.rollout.check_tasks import check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
@@ -118,12 +118,13 @@ async def evaluate(
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
         health = Health(recent=deque())
-        alarms = AlarmWatch(
-            lambda: episode_alarms(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)"),
+        seen = Seen(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)")
+        watch = AlarmWatch(
+            lambda: alarms(seen, training=False),
             view.say,
             lambda: f"{len(view.episodes)} of {view.total} episodes",
         )
-        async with alarms.open():
+        async with watch.open():
             result = await evaluate_tasks(
                 runner, chosen, config.eval, seed=config.seed, log=log, view=view, health=health
             )

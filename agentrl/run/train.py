@@ -32,7 +32,7 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.alarms import AlarmWatch, episode_alarms
+from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.check_tasks import check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
@@ -51,7 +51,6 @@ from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import Tasks, check_same_tasks
 from agentrl.rollout.workflow import Workflow
-from agentrl.run.alarms import alarms_before, training_alarms, waiting_for
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
 from agentrl.run.rank_hosts import rank_hosts
@@ -69,7 +68,7 @@ from agentrl.run.step_figures import figures
 from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import TrainerClient, open_trainer
 from agentrl.run.trainer_supervisor import TrainerSupervisor
-from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save
+from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
 
 
@@ -249,13 +248,9 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         steps = await in_thread(read_metrics, run_dir)
         controller = _controller(start, store, rollout.runner, weights.version, steps)
         _announce(view, controller, config)
+        seen = Seen(controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine))
         alarm_watch = AlarmWatch(
-            lambda: [
-                *episode_alarms(
-                    controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine)
-                ),
-                *training_alarms(controller.health, config),
-            ],
+            lambda: alarms(seen, training=True),
             view.say,
             lambda: f"step {controller.gate.version}",
             begun=await in_thread(alarms_before, run_dir, steps, weights.version),

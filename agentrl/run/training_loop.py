@@ -205,3 +205,20 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     }
     sums = {name: record.get(name, 0) + run.counted_before.get(name, 0) for name in COUNTERS}
     return record | {name: total for name, total in sums.items() if name in record or total}
+
+
+def waiting_for(controller: Controller, engine: SGLangEngine) -> str:
+    """Return what a run is waiting for, in words."""
+    health = controller.health
+    if health.doing:
+        return f"{health.doing}, for {time.monotonic() - health.doing_since:.0f} s now"
+    if not engine.serving:
+        return "an inference server: none is in service (engine.log)"
+    if engine.in_flight:
+        return f"the engine, which is making {engine.in_flight} replies (engine.log)"
+    if running := controller.progress.running:
+        return (
+            f"{running} episodes, none of which is waiting for the model: their workflow, environments or sandboxes do not "
+            "come back (`rollout.episode_timeout_s` bounds them)"
+        )
+    return "groups to start"
