@@ -70,7 +70,7 @@ def open_model_proxy(
 
 
 @asynccontextmanager
-async def open_runner(
+async def open_rollout(
     config: RunConfig,
     workflow: Workflow,
     engine: Engine,
