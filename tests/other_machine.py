@@ -57,7 +57,7 @@ class OtherMachine(ThisMachine):
         await in_thread(lambda: shutil.copytree(directory, there, dirs_exist_ok=True))
         return there
 
-    async def fetch(self, directory: Path, to: Path) -> None:
+    async def fetch(self, directory: Path, to: Path, *, for_servers: bool = False) -> None:
         self._check()
         await in_thread(shutil.copytree, directory, to)
         await in_thread(self.on_fetch, to)

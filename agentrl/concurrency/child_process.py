@@ -8,12 +8,13 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
-from anyio.abc import ByteStream, SocketStream
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.concurrency.threads import in_thread
@@ -29,31 +30,25 @@ LOG_TAIL_BYTES = 2**16
 """How much of the end of a child's log is searched for what ended it."""
 
 
-class ChildProcess:
-    """A running child that is talked to in lines. Open it with `child_process`."""
+@dataclass(eq=False)
+class LineProcess:
+    """A process that is talked to in lines, wherever it runs."""
 
-    def __init__(
-        self,
-        name: str,
-        process: anyio.abc.Process,
-        log: Path,
-        error: type[AgentRLError],
-        stream: ByteStream | None = None,
-    ) -> None:
-        assert process.stdout is not None
-        self.stream = stream
-        """Our end of the stream that it was given, if it was given one."""
-        self._name = name
-        self._process = process
-        self._log = log
-        self._error = error
-        self._lines = BufferedByteReceiveStream(process.stdout)
+    name: str
+    stdin: ByteSendStream
+    stdout: ByteReceiveStream
+    log: Path
+    error: type[AgentRLError]
+    stream: ByteStream | None
+    """Our end of the stream that it was given, if it was given one."""
+
+    def __post_init__(self) -> None:
+        self._lines = BufferedByteReceiveStream(self.stdout)
 
     async def write_line(self, line: str) -> None:
         """Send one line."""
-        assert self._process.stdin is not None
         try:
-            await self._process.stdin.send(line.encode() + b"\n")
+            await self.stdin.send(line.encode() + b"\n")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise await self._died() from None
 
@@ -63,34 +58,41 @@ class ChildProcess:
             with anyio.fail_after(timeout_s):
                 return (await self._lines.receive_until(b"\n", MAX_LINE_BYTES)).decode()
         except TimeoutError:
-            raise self._error(f"the {self._name} said nothing for {timeout_s:g} s; its log is {self._log}") from None
-        except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError):
+            raise self.error(f"the {self.name} said nothing for {timeout_s:g} s; its log is {self.log}") from None
+        except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             raise await self._died() from None
         except (anyio.DelimiterNotFound, UnicodeDecodeError):
-            raise self._error(f"the {self._name} said what is no line of text; its log is {self._log}") from None
+            raise self.error(f"the {self.name} said what is no line of text; its log is {self.log}") from None
+
+    async def _died(self) -> AgentRLError:
+        said = error_line(await in_thread(end_of_log, self.log)) or "nothing in its log"
+        return self.error(f"the {self.name} ended: {said}; its log is {self.log}")
+
+
+@dataclass(eq=False)
+class ChildProcess(LineProcess):
+    """A running child. Open it with `child_process`."""
+
+    process: anyio.abc.Process
 
     @property
     def pid(self) -> int:
         """Id of the process, and of the group of all that it started."""
-        return self._process.pid
+        return self.process.pid
 
     async def wait(self) -> int:
         """Wait until the process has ended; its exit status, negative for a signal."""
-        return await self._process.wait()
+        return await self.process.wait()
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it runs."""
         with suppress(ProcessLookupError):
-            os.kill(self._process.pid, number)
+            os.kill(self.process.pid, number)
 
     def kill(self) -> None:
         """Kill the process and all that it started."""
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    async def _died(self) -> AgentRLError:
-        said = error_line(await in_thread(end_of_log, self._log)) or "nothing in its log"
-        return self._error(f"the {self._name} ended: {said}; its log is {self._log}")
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def end_of_log(log: Path) -> str:
@@ -167,8 +169,10 @@ async def child_process(
                 )
             except OSError as failure:
                 raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
-        stack.push_async_callback(_end, process)
-        yield ChildProcess(name, process, log, error, ours)
+        stack.push_async_callback(end_process, process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield ChildProcess(name, process.stdin, process.stdout, log, error, ours, process)
 
 
 async def _stream_of(name: str, error: type[AgentRLError]) -> tuple[ByteStream, socket.socket]:
@@ -190,8 +194,8 @@ async def _stream_of(name: str, error: type[AgentRLError]) -> tuple[ByteStream, 
         raise
 
 
-async def _end(process: anyio.abc.Process) -> None:
-    """End a child in good order, and what it started."""
+async def end_process(process: anyio.abc.Process) -> None:
+    """End a process in good order, by closing its standard input, and what it started."""
     with anyio.CancelScope(shield=True):
         if process.stdin is not None:
             await process.stdin.aclose()

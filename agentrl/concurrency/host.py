@@ -73,8 +73,8 @@ class Host(Protocol):
     async def bring(self, directory: Path, *, weights: bool = True) -> Path:
         """Have a directory of this machine there; return where it is. Without `weights`, files of a model's weights may be missing."""
 
-    async def fetch(self, directory: Path, to: Path) -> None:
-        """Copy a directory from there into a new one here."""
+    async def fetch(self, directory: Path, to: Path, *, for_servers: bool = False) -> None:
+        """Copy a directory from there into a new one here. With `for_servers`, the machines of the engine's servers will have it brought next."""
 
     async def remove(self, directory: Path) -> None:
         """Delete what was brought or written there."""
@@ -116,7 +116,7 @@ class ThisMachine:
         """Return the directory: it is here."""
         return directory
 
-    async def fetch(self, directory: Path, to: Path) -> None:
+    async def fetch(self, directory: Path, to: Path, *, for_servers: bool = False) -> None:
         """Copy a directory into a new one."""
         await in_thread(shutil.copytree, directory, to)
 

@@ -1,4 +1,4 @@
-"""Directories in shared memory, for weights on their way to the servers.
+"""Directories in shared memory, for weights on their way to the servers; or elsewhere, for what does not fit there.
 
 A directory is held by a lock on itself, which the kernel drops when its process ends, however it ends. So whoever makes one
 can tell which of the others nobody holds any more, and removes them. Its name cannot be guessed, and only its owner can enter.
@@ -27,19 +27,21 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def shared_memory_directory(owner: str = "") -> Iterator[Path]:
+def shared_memory_directory(owner: str = "", base: Path | None = None) -> Iterator[Path]:
     """Yield a new directory in shared memory, for the length of the context.
 
     Args:
         owner: what it is for; written into its file `owner`.
+        base: Where it is made, if not in shared memory.
 
     Raises:
         OSError: There is no shared memory, or it is full.
     """
-    remove_abandoned()
+    base = base or SHARED_MEMORY
+    remove_abandoned(base)
     name = f"{PREFIX}{secrets.token_hex(16)}"
     # It gets its name only when it is held: until then nobody takes it for abandoned.
-    unnamed, directory = SHARED_MEMORY / f".{name}", SHARED_MEMORY / name
+    unnamed, directory = base / f".{name}", base / name
     held: int | None = None
     try:
         unnamed.mkdir(mode=0o700)
@@ -57,11 +59,10 @@ def shared_memory_directory(owner: str = "") -> Iterator[Path]:
             os.close(held)
 
 
-def remove_abandoned() -> None:
-    """Remove what runs of this user left in shared memory that have ended without removing it."""
-    if not SHARED_MEMORY.is_dir():
-        return
-    for path in [*SHARED_MEMORY.glob(f"{PREFIX}*"), *SHARED_MEMORY.glob(f".{PREFIX}*")]:
+def remove_abandoned(base: Path | None = None) -> None:
+    """Remove what runs of this user left there that have ended without removing it."""
+    base = base or SHARED_MEMORY
+    for path in [*base.glob(f"{PREFIX}*"), *base.glob(f".{PREFIX}*")]:
         with suppress(OSError):  # held by its run, or somebody else's, or no directory
             descriptor = os.open(path, _OPEN_DIRECTORY)
             try:

@@ -28,7 +28,7 @@ def open_hosts(config: RunConfig) -> AbstractAsyncContextManager[OpenHost]:
     if not config.cluster.address:
         return nullcontext(on_this_machine)
     check_extra("cluster", "`cluster.address`")
-    from agentrl.cluster.open_cluster import open_cluster
+    from agentrl.cluster.cluster import open_cluster
 
     return open_cluster(config)
 

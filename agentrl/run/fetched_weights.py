@@ -38,7 +38,7 @@ class FetchedWeights:
         partial = partial_path(here)
         try:
             await in_thread(lambda: shutil.rmtree(partial, ignore_errors=True))
-            await host.fetch(there, partial)
+            await host.fetch(there, partial, for_servers=True)
             await in_thread(_put_in_place, partial, here)
         except BaseException:
             with anyio.CancelScope(shield=True):

@@ -1,34 +1,29 @@
-"""Join a Ray cluster, see that it has what a run needs, and open its nodes for the run's processes."""
+"""Join a Ray cluster, check that it has what a run needs, and start the actors of the run's processes on its nodes."""
 
 from __future__ import annotations
 
 import logging
-import math
-import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import cache
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import ray
-from ray.exceptions import ActorDiedError
 
-from agentrl.cluster.answers import answered
-from agentrl.cluster.brought import Brought
-from agentrl.cluster.node_process import NodeProcess
-from agentrl.cluster.ray_host import RayHost
+from agentrl.cluster.actors import EngineServer, RolloutWorker, TrainerRank, call_actor
+from agentrl.cluster.files import ClusterFiles
+from agentrl.cluster.host import RayHost
 from agentrl.concurrency.host import Host, OpenHost
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import ClusterConfig, RunConfig
-from agentrl.errors import AgentRLError, ConfigError, one_line
+from agentrl.errors import ClusterError, ConfigError, NodeLostError, one_line
 
 PLACE_TIMEOUT_S = 300.0
 """Bound of finding room for a process, and of starting its actor."""
 PLACE_TRIES = 5
 """So many nodes may die, one after the other, with a process that was to start there."""
-CLOSE_TIMEOUT_S = 20.0
+ROLES = {"RolloutWorker": RolloutWorker, "EngineServer": EngineServer, "TrainerRank": TrainerRank}
 NOT_SENT = ["runs/", ".git/", ".venv/", "__pycache__/", "*.safetensors", "*.sqlite*", "*.log"]
 """What lies beside a workflow's file and does not travel with it."""
 
@@ -47,11 +42,13 @@ async def open_cluster(config: RunConfig) -> AsyncIterator[OpenHost]:
         ConfigError: There is no cluster, or it does not have what the run needs.
     """
     await in_thread(_join, config)
+    files = ClusterFiles()
     try:
         await in_thread(check_room, config)
-        yield _opener(config.cluster, uuid.uuid4().hex[:12])
+        yield _opener(config.cluster, files)
     finally:
         with anyio.CancelScope(shield=True):
+            await files.close()
             await in_thread(ray.shutdown)
 
 
@@ -86,99 +83,93 @@ def check_room(config: RunConfig) -> None:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     servers = 0 if config.engine.urls else config.engine.servers
     ranks = config.trainer.ranks if config.cluster.ranks_on_nodes else 0
-    roles = {"RolloutWorker": config.cluster.rollout_workers, "EngineServer": servers, "TrainerRank": ranks}
-    needs = {role: _needs(config.cluster, role) for role in roles}
-    for name in sorted({name for need in needs.values() for name in need}):
-        total = sum(needs[role].get(name, 0) * count for role, count in roles.items())
+    counts = {"RolloutWorker": config.cluster.rollout_workers, "EngineServer": servers, "TrainerRank": ranks}
+    needs = {role: _resources(config.cluster, role) for role, count in counts.items() if count}
+    for name in sorted({name for need in needs.values() for name, amount in need.items() if amount}):
+        total = sum(need.get(name, 0) * counts[role] for role, need in needs.items())
         has = sum(node.get(name, 0) for node in nodes)
-        each = ", ".join(
-            f"{count} x {needs[role][name]:g} of {role}"
-            for role, count in roles.items()
-            if count and needs[role].get(name)
-        )
         if total > has:
+            each = ", ".join(
+                f"{counts[role]} x {need[name]:g} of {role}" for role, need in needs.items() if need.get(name)
+            )
             raise ConfigError(
                 f"the run needs {total:g} {name}s ({each}), the cluster has {has:g}; add nodes, or ask for less in `[cluster]`"
             )
         largest = max((node.get(name, 0) for node in nodes), default=0)
         for role, need in needs.items():
-            if roles[role] and need.get(name, 0) > largest:
+            if need.get(name, 0) > largest:
                 raise ConfigError(
                     f"one {role} needs {need[name]:g} {name}s on one node, and the largest node has {largest:g}; ask for less in `[cluster]`"
                 )
 
 
-def _needs(cluster: ClusterConfig, role: str) -> dict[str, float]:
+def _resources(cluster: ClusterConfig, role: str) -> dict[str, float]:
     """Return what one process of a role takes, by the names of resources."""
-    if role == "TrainerRank":
-        own = {"CPU": cluster.cpus_per_rank, "GPU": float(cluster.gpus_per_rank), **cluster.rank_resources}
-    elif role == "EngineServer":
-        own = {"CPU": cluster.cpus_per_server, "GPU": float(cluster.gpus_per_server), **cluster.server_resources}
-    else:
-        own = {"CPU": cluster.cpus_per_worker, **cluster.worker_resources}
-    return {name: amount for name, amount in own.items() if amount}
+    match role:
+        case "TrainerRank":
+            return {"CPU": cluster.cpus_per_rank, "GPU": cluster.gpus_per_rank, **cluster.rank_resources}
+        case "EngineServer":
+            return {"CPU": cluster.cpus_per_server, "GPU": cluster.gpus_per_server, **cluster.server_resources}
+    return {"CPU": cluster.cpus_per_worker, **cluster.worker_resources}
 
 
-def _opener(cluster: ClusterConfig, run: str) -> Callable[[str, str], AbstractAsyncContextManager[Host]]:
-    brought = Brought()
+def _labels(cluster: ClusterConfig, role: str) -> dict[str, str]:
+    """Return the labels of the nodes that processes of a role may be on."""
+    own = {
+        "TrainerRank": cluster.rank_labels,
+        "EngineServer": cluster.server_labels,
+        "RolloutWorker": cluster.worker_labels,
+    }
+    return own[role]
 
-    @asynccontextmanager
-    async def open_host(role: str, name: str) -> AsyncIterator[Host]:
+
+def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
+    servers: list[RayHost] = []
+
+    async def place(role: str, name: str) -> RayHost:
         for tries_left in reversed(range(PLACE_TRIES)):
-            actor = await in_thread(_start_actor, cluster, role, name, run)
+            actor = await in_thread(_start_actor, cluster, role)
             try:
-                facts = await answered(actor.facts.remote(), f"no node has room for the {name}", PLACE_TIMEOUT_S)
-                break
+                found = await call_actor(actor.place.remote(), f"no node has room for the {name}", PLACE_TIMEOUT_S)
+                return RayHost(actor, found, await files.new_directory(found.node), files, servers)
             except BaseException as error:
                 with anyio.CancelScope(shield=True):
                     await in_thread(ray.kill, actor)
                 # Ray may choose a node that has died and is not known to be dead yet: the next one will be another.
-                if not (tries_left and isinstance(error.__cause__, ActorDiedError)):
+                if not (tries_left and isinstance(error, NodeLostError)):
                     raise
+        raise AssertionError
+
+    @asynccontextmanager
+    async def open_host(role: str, name: str) -> AsyncIterator[Host]:
+        host = await place(role, name)
+        if role == "EngineServer":
+            servers.append(host)
         try:
-            yield RayHost(
-                name=f"node {facts['address']} ({facts['node'][:8]})",
-                actor=actor,
-                node=facts["node"],
-                address=facts["address"],
-                python=facts["python"],
-                scratch=Path(facts["scratch"]),
-                package=Path(facts["package"]),
-                work=Path(facts["work"]),
-                brought=brought,
-            )
+            yield host
         finally:
+            if role == "EngineServer":
+                servers.remove(host)
             with anyio.CancelScope(shield=True):
-                with suppress(AgentRLError):
-                    await answered(actor.close.remote(), f"the {name} does not end", CLOSE_TIMEOUT_S)
-                await in_thread(ray.kill, actor)
+                assert host.scratch is not None
+                with suppress(ClusterError):
+                    await host.remove(host.scratch)
+                await in_thread(ray.kill, host.actor)
 
     return open_host
 
 
-@cache
-def _actor_class(role: str) -> Any:
-    """Return the class of a role's actors: the same for all roles but for its name, which Ray's tools show."""
-    return ray.remote(type(role, (NodeProcess,), {"__doc__": NodeProcess.__doc__}))
-
-
-def _start_actor(cluster: ClusterConfig, role: str, name: str, run: str) -> Any:
-    needs = _needs(cluster, role)
-    labels = {
-        "EngineServer": cluster.server_labels,
-        "RolloutWorker": cluster.worker_labels,
-        "TrainerRank": cluster.rank_labels,
-    }[role]
+def _start_actor(cluster: ClusterConfig, role: str) -> Any:
+    needs = _resources(cluster, role)
     return (
-        _actor_class(role)
+        ray.remote(ROLES[role])
         .options(
-            name=f"{name} {run} {uuid.uuid4().hex[:8]}",
-            num_cpus=needs.pop("CPU", 0),
-            num_gpus=math.ceil(needs.pop("GPU", 0)),
-            resources=needs,
-            label_selector=labels or None,
+            num_cpus=needs.pop("CPU"),
+            num_gpus=needs.pop("GPU", 0),
+            resources={name: amount for name, amount in needs.items() if amount},
+            label_selector=_labels(cluster, role) or None,
             scheduling_strategy="SPREAD",
             max_concurrency=1000,
         )
-        .remote(run)
+        .remote()
     )

@@ -1,0 +1,194 @@
+"""The Ray actors that start a run's processes, one for each, and calls of them.
+
+main process ──Ray: start, wait, signal, stop───────────────────────► actor ──starts──► process
+             ◄─TCP: standard input and output, standard error, the stream─────────────────┘
+
+A process has these connections themselves as its files, so nothing that it reads or writes passes through its actor. It ends when its
+standard input closes: when the main process is done with it, loses its actor, or ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import ray
+from anyio.abc import Process
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RayTaskError
+
+import agentrl
+from agentrl.concurrency.child_process import end_process
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import ClusterError, NodeLostError, one_line
+
+CALL_TIMEOUT_S = 60.0
+"""Bound of a call of an actor that has nothing to copy."""
+CONNECT_TIMEOUT_S = 30.0
+"""Bound of connecting a process with the main process."""
+TOKEN_BYTES = 32
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class ActorPlace:
+    """Where an actor is, and how the main process connects with the process that it starts."""
+
+    node: str
+    """The node's id."""
+    address: str
+    port: int
+    token: bytes
+    """What each connection begins with, so that a stranger's is refused."""
+    python: str
+    package: Path
+    """Where agentrl is there."""
+    work: Path
+    """The working directory, with the workflow's file."""
+
+
+class NodeProcess:
+    """One process on the node of this actor."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._listener = socket.create_server((ray.util.get_node_ip_address(), 0))
+        self._listener.settimeout(CONNECT_TIMEOUT_S)
+
+    async def place(self) -> ActorPlace:
+        """Return where this actor is."""
+        address, port = self._listener.getsockname()[:2]
+        node, package = ray.get_runtime_context().get_node_id(), Path(agentrl.__file__).parent
+        return ActorPlace(node, address, port, self._token, sys.executable, package, Path.cwd())
+
+    async def free_port(self) -> int:
+        """Return a port of this machine that nobody listens on."""
+        with socket.create_server((self._listener.getsockname()[0], 0)) as server:
+            return int(server.getsockname()[1])
+
+    async def start(self, command: Sequence[str], env: Mapping[str, str], connections: int) -> None:
+        """Start the process, once the main process has made its connections.
+
+        Args:
+            command: The program and its arguments. The stream's descriptor becomes the last, if there is one.
+            env: What it has in its environment beside what this actor has.
+            connections: How many: standard input and output, standard error and, it may be, the stream.
+
+        Raises:
+            ClusterError: The program cannot be started, or the connections are not made.
+        """
+        # Ray's own settings of this actor are not its child's.
+        own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        with ExitStack() as opened:
+            try:
+                lines, log, *streams = [
+                    opened.enter_context(connection).fileno()
+                    for connection in await in_thread(_accept, self._listener, self._token, connections)
+                ]
+                self._process = await anyio.open_process(
+                    [*command, *map(str, streams)],
+                    stdin=lines,
+                    stdout=lines,
+                    stderr=log,
+                    pass_fds=streams,
+                    start_new_session=True,
+                    env={**own, **env},
+                )
+            except OSError as error:
+                raise ClusterError(f"{command[0]}: {one_line(error)}") from None
+
+    async def wait(self) -> int:
+        """Wait until the process has ended; its exit status, negative for a signal."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the process; SIGKILL, to all that it started too."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
+
+    async def stop(self) -> None:
+        """Wait for the end of the process, whose standard input is closed by now; kill it where it does not come, and all that it started."""
+        if self._process is not None:
+            await end_process(self._process)
+
+
+class EngineServer(NodeProcess):
+    """An inference server."""
+
+
+class RolloutWorker(NodeProcess):
+    """A worker process, which runs episodes: a proxy, workflows and sandboxes."""
+
+
+class TrainerRank(NodeProcess):
+    """One rank of the trainer."""
+
+
+async def call_actor(call: Awaitable[Answer], what: str, timeout_s: float = CALL_TIMEOUT_S) -> Answer:
+    """Return the answer of an actor.
+
+    Args:
+        call: The call, which is on its way.
+        what: The failure, for messages: "no node has room for it".
+        timeout_s: How long it may take.
+
+    Raises:
+        NodeLostError: The actor or its node is gone.
+        ClusterError: It does not answer in time, or with an error.
+    """
+    try:
+        with anyio.fail_after(timeout_s):
+            return await call
+    except RayTaskError as error:
+        raise ClusterError(f"{what}: {one_line(error.cause)}") from error
+    except (RayActorError, ActorUnschedulableError) as error:
+        raise NodeLostError(f"{what}: {one_line(error)}") from error
+    except RayError as error:
+        raise ClusterError(f"{what}: {one_line(error)}") from error
+    except TimeoutError:
+        raise ClusterError(f"{what}: no answer within {timeout_s:g} s") from None
+
+
+def connect(place: ActorPlace, connections: int) -> list[socket.socket]:
+    """Make the connections of a process that is being started, in the order of `NodeProcess.start`. It blocks.
+
+    Raises:
+        OSError: They cannot be made.
+    """
+    with ExitStack() as opened:
+        made = []
+        for number in range(connections):
+            made.append(socket.create_connection((place.address, place.port), CONNECT_TIMEOUT_S))
+            opened.enter_context(made[-1])
+            made[-1].sendall(place.token + bytes([number]))
+        opened.pop_all()
+    return made
+
+
+def _accept(listener: socket.socket, token: bytes, connections: int) -> list[socket.socket]:
+    """Return the main process's connections in their order, as `connect` makes them."""
+    accepted: dict[int, socket.socket] = {}
+    while len(accepted) < connections:
+        connection, _ = listener.accept()
+        connection.settimeout(CONNECT_TIMEOUT_S)
+        with suppress(OSError):
+            said = connection.recv(len(token) + 1, socket.MSG_WAITALL)
+            if secrets.compare_digest(said[:-1], token):
+                connection.settimeout(None)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                accepted[said[-1]] = connection
+                continue
+        connection.close()
+    listener.close()
+    return [accepted[number] for number in range(connections)]

@@ -1,0 +1,160 @@
+"""A node of the cluster as a `Host`, and a process there as a `Child`: its actor starts it, TCP connections carry what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
+from ray.exceptions import RayError
+
+from agentrl.cluster.actors import ActorPlace, call_actor, connect
+from agentrl.cluster.files import ClusterFiles
+from agentrl.concurrency.child_process import STOP_TIMEOUT_S, LineProcess
+from agentrl.concurrency.host import Child
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import AgentRLError, ClusterError, one_line
+from agentrl.machine.privacy import open_private
+
+LOST = -signal.SIGKILL
+"""The exit status of a process whose actor, or node, is gone: it ends as if it were killed."""
+LOG_TIMEOUT_S = 2.0
+"""How long what a process started may keep its standard error open after its end."""
+
+
+@dataclass(eq=False)
+class RayHost:
+    """The node of an actor. It is `agentrl.concurrency.host.Host`."""
+
+    actor: Any
+    place: ActorPlace
+    scratch: Path | None
+    files: ClusterFiles
+    servers: Sequence[RayHost]
+    """The hosts of the engine's servers, which change while the run goes on."""
+
+    def __post_init__(self) -> None:
+        self.name = f"node {self.place.address} ({self.place.node[:8]})"
+        self.address, self.python = self.place.address, self.place.python
+        self.package = self.place.package
+        self.work: Path | None = self.place.work
+
+    @asynccontextmanager
+    async def child_process(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        error: type[AgentRLError],
+        env: Mapping[str, str] | None = None,
+        stream: bool = False,
+    ) -> AsyncIterator[Child]:
+        """Run a command there for the length of the context. Of `env` it gets what differs from this process's environment."""
+        own = {key: value for key, value in (env or {}).items() if os.environ.get(key) != value}
+        connections = 3 if stream else 2
+        async with AsyncExitStack() as stack:
+            try:
+                starting = self.actor.start.remote(list(command), own, connections)
+                streams = []
+                for made in await in_thread(connect, self.place, connections):
+                    streams.append(await SocketStream.from_socket(made))
+                    stack.push_async_callback(streams[-1].aclose)
+                await call_actor(starting, f"the {name} cannot be started on {self.name}")
+            except ClusterError as failure:
+                raise error(str(failure)) from failure
+            except OSError as failure:
+                raise error(f"the {name} cannot be started on {self.name}: {one_line(failure)}") from failure
+            own_stream, lines = streams[2] if stream else None, streams[0]
+            child = RayChild(f"{name} on {self.name}", lines, lines, log, error, own_stream, self, streams)
+            # No task group: who ends a server may be another task than who started it, which no cancel scope allows.
+            watching = asyncio.create_task(child.watch())
+            try:
+                yield child
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await streams[0].send_eof()
+                    with suppress(ClusterError):
+                        await call_actor(self.actor.stop.remote(), f"the {name} does not end", 2 * STOP_TIMEOUT_S)
+                        with anyio.move_on_after(STOP_TIMEOUT_S):
+                            await child.wait()
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)
+
+    async def free_port(self) -> int:
+        """Return a port that is free there."""
+        return await call_actor(self.actor.free_port.remote(), f"{self.name} names no free port")
+
+    async def bring(self, directory: Path, *, weights: bool = True) -> Path:
+        """Have a directory of this machine there, once for all processes of the node. Without `weights`, without those of a model."""
+        return await self.files.bring(self.place.node, directory, weights=weights)
+
+    async def fetch(self, directory: Path, to: Path, *, for_servers: bool = False) -> None:
+        """Copy a directory from there into a new one here and, with `for_servers`, at the same time to the nodes of the engine's servers."""
+        readers = {server.place.node for server in self.servers} if for_servers else ()
+        await self.files.fetch(self.place.node, directory, to, readers=readers)
+
+    async def remove(self, directory: Path) -> None:
+        """Delete what was brought, once nobody else on the node has use for it, or what was written there."""
+        await self.files.release(self.place.node, directory)
+
+
+@dataclass(eq=False)
+class RayChild(LineProcess):
+    """A process on a node. It is `agentrl.concurrency.host.Child`."""
+
+    host: RayHost
+    streams: Sequence[SocketStream]
+    """Standard input and output, standard error and, it may be, the stream."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._status = LOST
+        self._ended = anyio.Event()
+
+    async def wait(self) -> int:
+        """Wait until the process has ended; its exit status, negative for a signal."""
+        await self._ended.wait()
+        return self._status
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        self.host.actor.signal.remote(number)
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+        self.signal(signal.SIGKILL)
+
+    async def watch(self) -> None:
+        """Write the log, until the process has ended or its actor is gone; then nothing more is heard of it."""
+        log = asyncio.create_task(self._copy_log())
+        try:
+            self._status = await self.host.actor.wait.remote()
+        except RayError as error:
+            lost = f"\nagentrl: lost the {self.name}: {one_line(error)}\n"
+            await in_thread(_write_log, self.log, lost.encode())
+            for stream in self.streams:  # a node that is cut off would not end them
+                with suppress(OSError):
+                    stream.extra(SocketAttribute.raw_socket).shutdown(socket.SHUT_RDWR)  # noqa: S610  no Django here
+        finally:
+            await asyncio.wait([log], timeout=LOG_TIMEOUT_S)
+            log.cancel()
+            self._ended.set()
+
+    async def _copy_log(self) -> None:
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                await in_thread(_write_log, self.log, await self.streams[1].receive(2**18))
+
+
+def _write_log(log: Path, content: bytes) -> None:
+    with open_private(log, "ab") as file:
+        file.write(content)
