@@ -10,7 +10,7 @@ from typing import Any, Literal
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
-from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.docker_backend import Docker
 from agentrl.sandboxes.backends.hosted import Hosted
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
 from agentrl.sandboxes.sandbox import Sandbox

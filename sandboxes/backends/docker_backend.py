@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError, error_line
-from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
 from agentrl.sandboxes.backends.docker_connection import (
     CPU_PERIOD_US,
     STDOUT,
@@ -27,7 +26,8 @@ from agentrl.sandboxes.backends.docker_connection import (
 from agentrl.sandboxes.backends.docker_images import have_image, show
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_left_over
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
-from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
+from agentrl.sandboxes.linked_sandbox import LinkedSandbox
+from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ FIRST_UID, LAST_UID = 10_000, 60_000
 """Users of sandboxes, each sandbox's one of its own: a rootless engine has no more than 65,536 of them."""
 FILES = 16_384
 """In a folder of memory."""
+OWN_MEMORY_MB, OWN_PROCESSES = 64, 1
+"""For our own process, and what it holds for programs."""
 
 
 class Docker:
@@ -86,7 +88,8 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
     from docker.types import LogConfig, Ulimit
 
     uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID)
-    memory = memory_of_a_sandbox(spec.limits)
+    limits = spec.limits
+    memory = (limits.memory_mb + limits.disk_mb + OWN_MEMORY_MB) * MB  # programs, one full folder, our own process
     host = client.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
@@ -97,11 +100,11 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
         mem_limit=memory,
         memswap_limit=memory,
         network_mode="none",
-        pids_limit=spec.limits.processes + OWN_PROCESSES,
+        pids_limit=limits.processes + OWN_PROCESSES,
         read_only=True,
         runtime=spec.runtime,
         security_opt=["no-new-privileges"],
-        tmpfs=dict.fromkeys(FOLDERS, f"exec,uid={uid},gid={uid},size={spec.limits.disk_mb * MB},nr_inodes={FILES}"),
+        tmpfs=dict.fromkeys(FOLDERS, f"exec,uid={uid},gid={uid},size={limits.disk_mb * MB},nr_inodes={FILES}"),
         # Without a bound of the stack's own, that of all memory holds, and a thread gets 2 MB and not as much as the bound.
         ulimits=[Ulimit(name="core", soft=0, hard=0), Ulimit(name="stack", soft=-1, hard=-1)],
     )
