@@ -5,7 +5,7 @@ from agentrl.sandboxes.backends.docker_backend import Docker
 from agentrl.sandboxes.backends.hosted import HostedSandbox, HostedService
 from agentrl.sandboxes.choose import BackendName, open_sandbox
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
-from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
+from agentrl.sandboxes.grading.extract import extract_code
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.task_tests import load_tests
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task
@@ -40,7 +40,6 @@ __all__ = [
     "Bubblewrap",
     "CallTest",
     "Checker",
-    "CodeBlock",
     "CodeTask",
     "Compare",
     "Comparison",
@@ -63,7 +62,6 @@ __all__ = [
     "TestFile",
     "TestResult",
     "Verdict",
-    "code_blocks",
     "extract_code",
     "grade",
     "load_code_task",

@@ -62,7 +62,9 @@ def named_backend(name: str) -> Backend:
     installed = {entry.name: entry for entry in entry_points(group="agentrl.sandboxes")}
     if name not in installed:
         known = ", ".join(("auto", *_BACKENDS, *sorted(installed)))
-        raise ConfigError(f"backend = {name!r} is none; use one of {known}, or python:FILE:FACTORY for one of yours")
+        raise ConfigError(
+            f"backend = {name!r} is none; use one of {known}, or a Backend of yours (in `sandbox.backend`: python:FILE_OR_MODULE:FACTORY)"
+        )
     return load_backend(installed[name].load, f"backend = {name!r} ({installed[name].value})")
 
 

@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from agentrl.concurrency.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.reporting.logger import logger
+from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.choose import choose_backend
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
@@ -204,8 +205,9 @@ async def open_pool(
 
     Raises:
         SandboxError: The backend cannot be used.
-        ConfigError: The size is below 1.
+        ConfigError: The size is below 1, or `spec` is no spec.
     """
+    check_argument("spec", spec, SandboxSpec | None)
     if size is not None and size < 1:
         raise ConfigError(f"a pool of {size} sandboxes: it needs one at least")
     spec = spec or SandboxSpec()

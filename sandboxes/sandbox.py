@@ -35,7 +35,7 @@ class RunOptions(TypedDict, total=False):
     limits: Limits | None
     """Its limits, in place of the sandbox's."""
     only_files: Mapping[str, bytes] | None
-    """The writable folders are emptied and these files written first, as by `clear` and `write`, in the same message."""
+    """The writable folders are emptied and these files written first, in the same message; `{}` only empties them."""
 
 
 _OPTIONS = get_type_hints(RunOptions)
@@ -150,14 +150,6 @@ class Sandbox(ABC):
             SandboxError: It cannot be made as new.
             SandboxLostError: It is gone, or did not answer.
         """
-
-    async def clear(self) -> None:
-        """Empty the writable folders.
-
-        Raises:
-            SandboxLostError: Something in them cannot be removed.
-        """
-        await self.run(["true"], only_files={})
 
     async def snapshot(self) -> bytes:
         """Return everything under `work`, as a tar archive that `restore` takes: at most 32 MB, with holes in files written out.

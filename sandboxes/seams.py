@@ -33,7 +33,7 @@ class Limits:
     cpu_s: AboveZero | None = None
     """CPU seconds of one run, all its processes together. Default: no bound but the wall clock's."""
     memory_mb: WholeAboveZero = 512
-    """Resident memory of all processes together."""
+    """Memory of each process, and with Docker of all processes together."""
     disk_mb: WholeAboveZero = 64
     """Size of each writable folder: /sandbox, /tmp and /dev/shm. They are in memory."""
     file_mb: WholeAboveZero = 64

@@ -11,19 +11,14 @@ but its attached stream is a plain socket, which answers in half the time. (`pyt
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError, error_line
-from agentrl.sandboxes.backends.docker_connection import (
-    CPU_PERIOD_US,
-    STDOUT,
-    DockerStream,
-    find_engine,
-)
-from agentrl.sandboxes.backends.docker_images import have_image, show
+from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, DockerStream, find_engine
+from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_left_over
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
@@ -46,9 +41,6 @@ class Docker:
 
     name = "docker"
 
-    def __init__(self, on_progress: Callable[[str], None] = show) -> None:
-        self._on_progress = on_progress
-
     async def holes(self) -> list[str]:
         """Return what the engine says that it cannot bound.
 
@@ -67,7 +59,7 @@ class Docker:
         """
         engine = await in_thread(find_engine)
         await engine.call(remove_left_over, engine)
-        await engine.call(have_image, spec.image, self._on_progress)
+        await engine.call(have_image, spec.image)
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -79,17 +71,21 @@ class Docker:
         # Found once: where the choice of the engine changes later, a container ends on the one that it was made on.
         engine = await in_thread(find_engine)
         async with container_name(engine) as name:
-            with closing(await engine.call(_start, name, spec)) as link:
-                async with LinkedSandbox(link, spec, env=sandbox_environment(WORK, PATH)).open() as sandbox:
+            link, path = await engine.call(_start, name, spec)
+            with closing(link):
+                async with LinkedSandbox(link, spec, env=sandbox_environment(WORK, path)).open() as sandbox:
                     yield sandbox
 
 
-def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
+def _start(client: APIClient, name: str, spec: SandboxSpec) -> tuple[AttachedLink, str]:
+    """Start a container, and return the link to it and the PATH of its image."""
     from docker.types import LogConfig, Ulimit
 
     uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID)
     limits = spec.limits
     memory = (limits.memory_mb + limits.disk_mb + OWN_MEMORY_MB) * MB  # programs, one full folder, our own process
+    variables = client.inspect_image(spec.image)["Config"].get("Env") or ()
+    path = dict(one.partition("=")[::2] for one in variables).get("PATH", PATH)
     host = client.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
@@ -112,7 +108,7 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
         spec.image,
         command=["python3", *init_arguments()],
         entrypoint=[],
-        environment={"PATH": PATH, "LANG": "C.UTF-8"},
+        environment={"PATH": path, "LANG": "C.UTF-8"},
         host_config=host,
         labels={LABEL: owner()},
         name=name,
@@ -127,7 +123,7 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
     except BaseException:
         link.close()
         raise
-    return link
+    return link, path
 
 
 class AttachedLink(DockerStream):
