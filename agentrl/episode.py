@@ -230,7 +230,7 @@ class Episode(Generic[TaskT]):
         image: str | None = None,
         limits: Limits | None = None,
         fail_fast: bool = False,
-        partial: bool | Baseline = False,
+        partial: Baseline | None = None,
         deadline_s: float | None = None,
     ) -> Verdict:
         """Run a program against tests in a sandbox: see `agentrl.sandboxes.grade`.
@@ -242,13 +242,12 @@ class Episode(Generic[TaskT]):
             image: Docker image; None: `sandbox.image`.
             limits: What the program may use; None: the limits of the run.
             fail_fast: Stop at the first test that does not pass.
-            partial: Give the verdict a `fraction` to reward: tests that programs pass which do nothing count for nothing.
-                A vetted task's `baseline` says which those are; True: they are measured first.
+            partial: Give the verdict a `fraction` to reward, the share of tests passed over this: the baseline of a vetted task.
             deadline_s: Bound of the whole; None: one that follows from the tests' own.
 
         Raises:
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
-            ConfigError: The tests make no sense; or, for `partial`, nothing is left to earn, or `fail_fast` is asked for too.
+            ConfigError: The tests make no sense; or both `partial` and `fail_fast` are asked for.
             EpisodeError: The episode has ended, or was made without sandboxes.
         """
         return await self._of_run().grade(

@@ -1,13 +1,12 @@
 """Sandboxes that run model-written code, and a grader of what it does. See docs/sandboxes.md and docs/grading.md."""
 
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
-from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.docker_backend import Docker
 from agentrl.sandboxes.backends.hosted import HostedSandbox, HostedService
 from agentrl.sandboxes.choose import BackendName, open_sandbox
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
-from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
+from agentrl.sandboxes.grading.extract import extract_code
 from agentrl.sandboxes.grading.grade import grade
-from agentrl.sandboxes.grading.partial_credit import Baseline
 from agentrl.sandboxes.grading.task_tests import load_tests
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task
 from agentrl.sandboxes.grading.tests import (
@@ -22,7 +21,7 @@ from agentrl.sandboxes.grading.tests import (
     Test,
     TestFile,
 )
-from agentrl.sandboxes.grading.verdict import Status, TestResult, Verdict
+from agentrl.sandboxes.grading.verdict import Baseline, Status, TestResult, Verdict
 from agentrl.sandboxes.pool import SandboxPool, open_pool
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
@@ -41,7 +40,6 @@ __all__ = [
     "Bubblewrap",
     "CallTest",
     "Checker",
-    "CodeBlock",
     "CodeTask",
     "Compare",
     "Comparison",
@@ -64,7 +62,6 @@ __all__ = [
     "TestFile",
     "TestResult",
     "Verdict",
-    "code_blocks",
     "extract_code",
     "grade",
     "load_code_task",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, create_model
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import PydanticCustomError
 
 from agentrl.errors import ConfigError, one_line
 
@@ -17,50 +16,41 @@ LARGEST_LIMIT = 2**31
 """The kernel takes no larger ones of some, in bytes."""
 
 
-class Values(Protocol):
-    """A dataclass."""
+def must_be(words: str, allows: Callable[[Any], bool]) -> BeforeValidator:
+    """Return an annotation of what a value has to be, of any type, before its type is looked at; a message says `words` after "must be"."""
 
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    def check(value: Any) -> Any:
+        if not allows(value):
+            raise PydanticCustomError("rule", "{words}", {"words": words})
+        return value
 
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """In an annotation: what a value has to be beside its type, and how messages call that."""
-
-    allows: Callable[[Any], bool]
-    words: str
-    """After "must be"."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the schema of the type, and of this."""
-        return core_schema.no_info_wrap_validator_function(self._check, handler(source))
-
-    def _check(self, value: Any, of_type: Callable[[Any], Any]) -> Any:
-        try:
-            if self.allows(of_type(value)):
-                return value
-        except ValidationError:
-            pass
-        raise PydanticCustomError("rule", "{words}", {"words": self.words})
+    return BeforeValidator(check)
 
 
-def check_fields(value: Values) -> None:
+def check_fields(value: object) -> None:
     """Check each field of a dataclass against its annotation: call it in `__post_init__`.
 
     Raises:
         ConfigError: A field has a value that its annotation does not allow.
     """
-    kind = type(value)
-    _check(f"{kind.__name__}.", _model_of(kind), vars(value))
+    kind: Any = type(value)
+    for name, hint in _hints(kind).items():
+        check_argument(name, getattr(value, name), hint, f"{kind.__name__}.")
 
 
-def check_argument(name: str, given: object, hint: Any) -> None:
+def check_argument(name: str, given: object, hint: Any, where: str = "") -> None:
     """Check an argument of a function against `hint`, which is written as a field's annotation is.
 
     Raises:
         ConfigError: It is none of `hint`.
     """
-    _check("", _model(((name, hint),)), {name: given})
+    try:
+        _model(hint).__pydantic_validator__.validate_python({"given": given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        part = "" if first["input"] is given else f", whose {shown(first['input'])}"
+        messages = dict.fromkeys(one["msg"].removeprefix("Input should be ") for one in error.errors())
+        raise ConfigError(f"{where}{name} = {shown(given)}{part} must be {' or '.join(messages)}") from None
 
 
 def shown(given: object) -> str:
@@ -70,35 +60,19 @@ def shown(given: object) -> str:
     return text if plain else f"{text} ({type(given).__name__})"
 
 
-def _check(prefix: str, model: type[BaseModel], values: Mapping[str, object]) -> None:
-    try:
-        model.__pydantic_validator__.validate_python(values)
-    except ValidationError as error:
-        first, *others = error.errors()
-        name = str(first["loc"][0])
-        part = "" if first["input"] is values[name] else f", whose {shown(first['input'])}"
-        messages = [first["msg"], *(one["msg"] for one in others if one["loc"][0] == name)]
-        words = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in messages))
-        raise ConfigError(f"{prefix}{name} = {shown(values[name])}{part} must be {words}") from None
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
 
 
 @cache
-def _model_of(kind: type[Values]) -> type[BaseModel]:
-    return _model(tuple(typing.get_type_hints(kind, include_extras=True).items()))
-
-
-@cache
-def _model(hints: tuple[tuple[str, Any], ...]) -> type[BaseModel]:
-    fields: dict[str, Any] = {name: (_no_text(hint), ...) for name, hint in hints}
-    return create_model("Checked", __config__=ConfigDict(strict=True, arbitrary_types_allowed=True), **fields)
-
-
-def _no_text(hint: Any) -> Any:
-    """Return a hint for sequences that a text is none of: no user means one."""
-    if typing.get_origin(hint) is not Sequence:
-        return hint
-    (item,) = typing.get_args(hint)
-    return list[item] | tuple[item, ...]  # type: ignore[valid-type]
+def _model(hint: Any) -> type[BaseModel]:
+    strict = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    if typing.get_origin(hint) is Sequence:  # a text is none: no user means one
+        (item,) = typing.get_args(hint)
+        hint = list[item] | tuple[item, ...]  # type: ignore[valid-type]
+    return create_model("Checked", __config__=strict, given=(hint, ...))
 
 
 AboveZero = Annotated[float, Field(gt=0, le=LARGEST_LIMIT)]

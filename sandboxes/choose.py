@@ -10,7 +10,7 @@ from typing import Any, Literal
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
-from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.docker_backend import Docker
 from agentrl.sandboxes.backends.hosted import Hosted
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
 from agentrl.sandboxes.sandbox import Sandbox
@@ -68,7 +68,9 @@ def named_backend(name: str, load_object: Callable[[str], Any] | None = None) ->
     path = name.removeprefix("python:")
     if name not in installed and (load_object is None or path == name or ":" not in path):
         known = ", ".join(("auto", *_BACKENDS, *sorted(installed)))
-        raise ConfigError(f"backend = {name!r} is none; use one of {known}, or python:FILE_OR_MODULE:FACTORY for yours")
+        raise ConfigError(
+            f"backend = {name!r} is none; use one of {known}, or a Backend of yours (in `sandbox.backend`: python:FILE_OR_MODULE:FACTORY)"
+        )
     where = f" ({installed[name].value})" if name in installed else ""
     try:
         made = (installed[name].load() if name in installed else load_object(path))()  # type: ignore[misc]

@@ -21,14 +21,8 @@ import anyio
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.backends.docker_connection import (
-    CPU_PERIOD_US,
-    STDOUT,
-    DockerEngine,
-    DockerStream,
-    find_engine,
-)
-from agentrl.sandboxes.backends.docker_images import have_image, show
+from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, DockerEngine, DockerStream, find_engine
+from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_image, remove_left_over
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
 
@@ -87,7 +81,7 @@ async def open_container(spec: ContainerSpec) -> AsyncIterator[Container]:
     spec = replace(spec, image=spec.image or DEFAULT_IMAGE)
     engine = await in_thread(find_engine)
     await engine.call(remove_left_over, engine)
-    await engine.call(have_image, spec.image, show)
+    await engine.call(have_image, spec.image)
     async with container_name(engine) as name:
         await engine.call(_start, name, spec)
         container = Container(engine, name, spec)

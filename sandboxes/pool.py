@@ -1,29 +1,27 @@
 """Warm sandboxes, leased and made as new in between.
 
-    take() ── waits in line for a slot ──► an idle sandbox, or a new one ──► user ──► released ──► reset ──► idle
-                                                                                          └── lost, or cannot be reset: ended
+    take() ── waits in line for a slot ──► an idle sandbox, or a new one ──► user ──► reset ──► idle
+                                                                                └── lost, or cannot be reset: ended
 
-A task keeps each sandbox: it leases it, resets it when it is released, and ends it when it is lost. So however its user ends, a
-sandbox goes back, and there are never more in use than slots. The pools of a run share slots, and what stands idle of all of them: no
-more than there are slots, those that were used last.
+A task keeps each sandbox open until it is lost, or too many are idle. Whoever takes one holds a slot until it is reset, so that there are
+never more in use than slots. The pools of a run share slots, and what stands idle of all of them: no more than there are slots, those that
+were used last.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.condition import Condition
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.reporting.logger import logger
+from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.choose import choose_backend
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
@@ -57,17 +55,6 @@ class PoolMetrics:
     """Sandboxes that went away, or could not be reset."""
 
 
-class Lease:
-    """A sandbox while somebody holds it, or while it is idle."""
-
-    def __init__(self, sandbox: Sandbox, slots: int) -> None:
-        self.sandbox = sandbox
-        self.slots = slots
-        """How many it occupies while somebody holds it."""
-        self.released = anyio.Event()
-        """Set when it is to be reset, or when it is lost; of an idle one, when it is to end."""
-
-
 class Slots:
     """Room for so many sandboxes in use at the same time, first come, first served, and those that stand idle."""
 
@@ -75,43 +62,42 @@ class Slots:
         self.tasks = tasks
         self.size = size
         self.metrics = metrics
-        self.idle: list[Lease] = []
+        self.idle: list[Sandbox] = []
         """The sandbox that was used last is last."""
-        self.resetting: Counter[SandboxSpec] = Counter()
-        """How many sandboxes of each kind are being reset."""
         self.closed = False
         self._wait_timeout_s = wait_timeout_s
-        self._in_use = 0
-        self._turn = anyio.Lock()
-        """Of those who wait."""
-        self.changed = Condition()
+        self._free = anyio.Semaphore(size)
+        self._line = anyio.Lock()
 
-    async def occupy(self, count: int) -> None:
-        """Wait until so many slots are free, and occupy them.
+    @asynccontextmanager
+    async def occupy(self, count: int) -> AsyncIterator[None]:
+        """Wait until so many slots are free, and occupy them for as long as the context lasts.
 
         Raises:
             SandboxError: They were not free within `wait_timeout_s`.
         """
-        if not count:
-            return  # who holds a sandbox stands in no line
-        with anyio.move_on_after(self._wait_timeout_s):
-            async with self._turn:
-                await self.changed.wait_for(lambda: self._in_use + count <= self.size)
-                self._in_use += count
-                return
-        raise SandboxError(f"no sandbox was free within {self._wait_timeout_s:g} s, of {self.size} at the same time")
+        held = 0
+        try:
+            with anyio.move_on_after(self._wait_timeout_s):
+                if count:  # else the caller holds a sandbox, and stands in no line
+                    async with self._line:  # those who want two are not overtaken by those who want one
+                        while held < count:
+                            await self._free.acquire()
+                            held += 1
+            if held < count:
+                raise SandboxError(
+                    f"no sandbox was free within {self._wait_timeout_s:g} s, of {self.size} at the same time"
+                )
+            yield
+        finally:
+            for _ in range(held):
+                self._free.release()
 
-    def free(self, count: int) -> None:
-        """Leave slots to those who wait."""
-        self._in_use -= count
-        self.changed.notify_all()
-
-    def add_idle(self, lease: Lease) -> None:
-        """Have a sandbox wait for its next user, and end those that have waited for longest where they are too many."""
-        self.idle.append(lease)
-        waiting = [lease for lease in self.idle if not lease.released.is_set()]
-        for oldest in waiting[: -self.size]:
-            oldest.released.set()
+    def add_idle(self, sandbox: Sandbox) -> None:
+        """Have a sandbox wait for its next user, and end the one that has waited for longest where they are too many."""
+        self.idle.append(sandbox)
+        if len(self.idle) > self.size:
+            self.idle.pop(0).on_lost()
 
 
 class SandboxPool:
@@ -122,9 +108,6 @@ class SandboxPool:
         self.spec = spec
         self.size = slots.size
         self.metrics = slots.metrics
-        self.baselines: dict[bytes, Any] = {}
-        """What programs that do nothing pass of tests that were graded here, by a digest of the tests."""
-        self.measuring: dict[bytes, anyio.Lock] = defaultdict(anyio.Lock)
         self._slots = slots
 
     @asynccontextmanager
@@ -146,34 +129,43 @@ class SandboxPool:
         if self._slots.closed:
             raise SandboxError("this pool of sandboxes is closed; use it within `async with open_pool()`")
         started = anyio.current_time()
-        await self._slots.occupy(count * slots)
-        leases: list[Lease] = []
-        try:
-            while len(leases) < count:
-                leases.append(await self._idle_or_new(slots))
+        async with self._slots.occupy(count * slots), AsyncExitStack() as leases:
+            sandboxes = [await leases.enter_async_context(self._lease()) for _ in range(count)]
             waited_s = anyio.current_time() - started
             self.metrics.taken += count
             self.metrics.wait_s += waited_s
             self.metrics.wait_max_s = max(self.metrics.wait_max_s, waited_s)
-            yield [lease.sandbox for lease in leases]
-        finally:
-            self._slots.free((count - len(leases)) * slots)
-            for lease in leases:
-                lease.released.set()
+            yield sandboxes
 
-    async def _idle_or_new(self, slots: int) -> Lease:
+    @asynccontextmanager
+    async def _lease(self) -> AsyncIterator[Sandbox]:
+        sandbox = await self._idle_or_new()
+        try:
+            yield sandbox
+        finally:
+            self.metrics.runs += sandbox.runs
+            self.metrics.run_s += sandbox.run_s
+            sandbox.runs, sandbox.run_s = 0, 0.0
+            started = anyio.current_time()
+            with anyio.CancelScope(shield=True):
+                try:
+                    await sandbox.reset()
+                except SandboxError as error:
+                    sandbox.lose(str(error))
+                else:
+                    self.metrics.resets += 1
+                    self.metrics.reset_s += anyio.current_time() - started
+                    self._slots.add_idle(sandbox)
+
+    async def _idle_or_new(self) -> Sandbox:
         given_up_at, tried = anyio.current_time() + PATIENCE_S, False
         while True:
-            for lease in reversed(self._slots.idle):
-                if lease.sandbox.spec == self.spec and not lease.released.is_set():
-                    self._slots.idle.remove(lease)
-                    lease.slots = slots
-                    return lease
-            if self._slots.resetting[self.spec]:  # which takes less time than a start
-                await self._slots.changed.wait()
-                continue
+            for sandbox in reversed(self._slots.idle):
+                if sandbox.spec == self.spec and sandbox.lost is None:
+                    self._slots.idle.remove(sandbox)
+                    return sandbox
             try:
-                new: Lease = await self._slots.tasks.start(self._keep, slots)
+                new: Sandbox = await self._slots.tasks.start(self._keep)
             except SandboxError as error:
                 if not self.metrics.started or anyio.current_time() > given_up_at:
                     raise
@@ -184,47 +176,21 @@ class SandboxPool:
             else:
                 return new
 
-    async def _keep(self, slots: int, *, task_status: TaskStatus[Lease]) -> None:
-        """Start a sandbox, and lease and reset it until it is lost, or too many are idle. Reports started with its first lease.
+    async def _keep(self, *, task_status: TaskStatus[Sandbox]) -> None:
+        """Start a sandbox, and keep it until it is lost, or `on_lost` is called. Reports started with it.
 
         Raises:
             SandboxError: It cannot be started.
         """
         async with self.backend.start(self.spec) as sandbox:
             self.metrics.started += 1
-            lease = Lease(sandbox, slots)
-            task_status.started(lease)
-            while True:
-                sandbox.on_lost = lease.released.set
-                await lease.released.wait()
-                if lease in self._slots.idle:
-                    self._slots.idle.remove(lease)
-                    self.metrics.lost += sandbox.lost is not None
-                    return
-                self._slots.resetting[self.spec] += 1
-                was_reset = await self._reset(sandbox)
-                self._slots.resetting[self.spec] -= 1
-                self._slots.free(lease.slots)
-                if was_reset:
-                    lease = Lease(sandbox, slots=0)
-                    self._slots.add_idle(lease)
-                else:
-                    self.metrics.lost += not self._slots.closed
-                    return
-
-    async def _reset(self, sandbox: Sandbox) -> bool:
-        """Make a sandbox as new; return whether that worked."""
-        self.metrics.runs += sandbox.runs
-        self.metrics.run_s += sandbox.run_s
-        sandbox.runs, sandbox.run_s = 0, 0.0
-        started = anyio.current_time()
-        try:
-            await sandbox.reset()
-        except SandboxError:
-            return False
-        self.metrics.resets += 1
-        self.metrics.reset_s += anyio.current_time() - started
-        return True
+            ended = anyio.Event()
+            sandbox.on_lost = ended.set
+            task_status.started(sandbox)
+            await ended.wait()
+            self.metrics.lost += sandbox.lost is not None
+            if sandbox in self._slots.idle:
+                self._slots.idle.remove(sandbox)
 
 
 @asynccontextmanager
@@ -239,8 +205,9 @@ async def open_pool(
 
     Raises:
         SandboxError: The backend cannot be used.
-        ConfigError: The size is below 1.
+        ConfigError: The size is below 1, or `spec` is no spec.
     """
+    check_argument("spec", spec, SandboxSpec | None)
     if size is not None and size < 1:
         raise ConfigError(f"a pool of {size} sandboxes: it needs one at least")
     spec = spec or SandboxSpec()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.seams import MB, EndReason, ExecResult, Limits
 
 if TYPE_CHECKING:
-    from agentrl.sandboxes.sandbox import Sandbox
+    from agentrl.sandboxes.linked_sandbox import LinkedSandbox
 
 REPORT_GRACE_S = 10.0
 """A run that is not reported this long after its limit has taken its sandbox with it."""
@@ -27,7 +25,7 @@ class LongLineError(SandboxError):
 class Process:
     """A program that runs in a sandbox. Use `async with`: it is killed when the block is left."""
 
-    def __init__(self, sandbox: Sandbox, number: int, limits: Limits) -> None:
+    def __init__(self, sandbox: LinkedSandbox, number: int, limits: Limits) -> None:
         self._sandbox = sandbox
         self._number = number
         self._given_up_at = anyio.current_time() + limits.timeout_s + REPORT_GRACE_S
@@ -37,7 +35,6 @@ class Process:
         """So much of it has no end of a line."""
         self._stderr = bytearray()
         self._report: dict[str, Any] | None = None
-        self._changed = Condition()
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,15 +52,15 @@ class Process:
 
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
-        await self._sandbox._send(b"I", self._number, data)
+        await self._sandbox.send(b"I", self._number, data)
 
     async def end_input(self) -> None:
         """Close its standard input."""
-        await self._sandbox._send(b"E", self._number)
+        await self._sandbox.send(b"E", self._number)
 
     async def kill(self) -> None:
         """Kill it and what it started."""
-        await self._sandbox._send(b"K", self._number)
+        await self._sandbox.send(b"K", self._number)
 
     async def read_line(self, max_bytes: int | None = None) -> bytes | None:
         """Return the next line of its standard output, with its end; None when it has ended and nothing is left.
@@ -103,23 +100,19 @@ class Process:
         with anyio.CancelScope(deadline=self._given_up_at) as bound:
             while not condition():
                 self._sandbox._check()
-                await self._changed.wait()
+                await self._sandbox.changed.wait()
         if bound.cancelled_caught:
-            raise self._sandbox._lose("its first process no longer answers")
+            raise self._sandbox.lose("its first process no longer answers")
 
-    def _receive(self, kind: bytes, payload: bytes) -> None:
-        if kind in b"oe":
-            # The sandbox's first process holds programs to this. It is not asked twice.
-            self._output_left -= len(payload)
-            if self._output_left < 0:
-                self._sandbox._lose("it sent more output than the program's limit")
-                return
-        if kind == b"o":
-            self._stdout += payload
-        elif kind == b"e":
-            self._stderr += payload
-        else:
-            self._report = json.loads(payload)
-            self._sandbox.run_s += self._report["duration_s"]
-            del self._sandbox._processes[self._number]
-        self._changed.notify_all()
+    def take_output(self, kind: bytes, data: bytes) -> bool:
+        """Keep output, and return whether that is within the program's limit: the sandbox's first process holds programs to it."""
+        self._output_left -= len(data)
+        if self._output_left >= 0:
+            output = self._stdout if kind == b"o" else self._stderr
+            output += data
+        return self._output_left >= 0
+
+    def end(self, report: dict[str, Any]) -> float:
+        """Note how it has ended, and return how long it ran."""
+        self._report = report
+        return float(report["duration_s"])

@@ -59,7 +59,7 @@ class PythonSession:
         """
         if self._process is None:
             # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
-            limits = self._sandbox.spec.limits.but(timeout_s=LIFETIME_S, output_mb=1024)
+            limits = self._sandbox.spec.limits.changed(timeout_s=LIFETIME_S, output_mb=1024)
             self._process = await self._sandbox.start_python(SESSION, limits=limits)
         process = self._process
         request = {"code": code, "timeout_s": timeout_s, "max_characters": self._max_characters}

@@ -112,7 +112,7 @@ async def _relay(place: Sandbox | Container, timeout_s: float) -> AsyncIterator[
     """
     started: AbstractAsyncContextManager[Process | ContainerProcess]
     if isinstance(place, Sandbox):
-        limits = place.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
+        limits = place.spec.limits.changed(output_mb=MAX_TRAFFIC_MB)
         started = await place.start_python(RELAY, timeout_s=timeout_s, limits=limits)
     else:
         source = f"{await in_thread(Path(relay.__file__).read_text)}\nmain()"

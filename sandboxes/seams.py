@@ -26,14 +26,14 @@ DEFAULT_IMAGE = "agentrl/sandbox"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a program. `Limits(timeout_s=2).but(memory_mb=64)` changes some. Raises ConfigError for nonsense."""
+    """The limits of a program. `Limits(timeout_s=2).changed(memory_mb=64)` changes some. Raises ConfigError for nonsense."""
 
     timeout_s: AboveZero = 10.0
     """Wall-clock time of one run."""
     cpu_s: AboveZero | None = None
     """CPU seconds of one run, all its processes together. Default: no bound but the wall clock's."""
     memory_mb: WholeAboveZero = 512
-    """Resident memory of all processes together."""
+    """Memory of each process, and with Docker of all processes together."""
     disk_mb: WholeAboveZero = 64
     """Size of each writable folder: /sandbox, /tmp and /dev/shm. They are in memory."""
     file_mb: WholeAboveZero = 64
@@ -61,7 +61,7 @@ class Limits:
                     f"{name} = {wanted} is more than the {there} of the sandbox; make the sandbox with more"
                 )
 
-    def but(self, **changes: Any) -> Limits:
+    def changed(self, **changes: Any) -> Limits:
         """Return these limits with some changed; None leaves one as it is."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 

@@ -37,7 +37,7 @@ collect_ignore = ["workflows/terminal_tasks"]
 """Task folders, whose tests run in sandboxes."""
 OF_DOCKER = (
     "cli/test_doctor",
-    "sandboxes/backends/test_docker_engine",
+    "sandboxes/backends/test_docker_backend",
     "sandboxes/test_docs",
 )
 """Files whose tests use a Docker engine, beside those that have one as a parameter."""

@@ -46,7 +46,6 @@ def as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bubblewrap.os, "geteuid", lambda: 65534)  # type: ignore[attr-defined]
     monkeypatch.setattr(bubblewrap, "process_link", as_nobody)
-    monkeypatch.setattr(bubblewrap, "parent_group", lambda: None)  # root's control groups are not theirs
     # An ordinary user cannot read the interpreter of a root's home: the machine's own will do.
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     monkeypatch.setattr(sys, "prefix", "/usr")

@@ -2,9 +2,13 @@
 
 A task is {"prompt": ..., "tests": [...]}, or a row of a data set: `agentrl.sandboxes.load_code_task` lists the forms, and `load_tests`
 says what tests look like; "language": "cpp" asks for C++.
-The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass, of those that a program which does
-nothing does not pass. Without it the tests after the first that fails are not run, and the metric `tests_passed` is the share that
-passed before; `trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). A test that cannot be graded, as one whose checker fails, is the fault of no program: it fails the episode, and pays no 0.
+The reward is 1 when all tests pass, else 0; with "partial": true and the "baseline" that `agentrl vet --output` measures, the share of
+tests that pass, without what a program passes that does nothing. With "attempts": 3 the model is shown the public tests that its program
+fails, up to two times, and the last program is graded by "tests", which it never sees.
+
+Without "partial" the tests after the first that fails are not run, and the metric `tests_passed` is the share that passed before;
+`trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). A test that cannot be graded, as one whose checker
+fails, is the fault of no program: it fails the episode, and pays no 0.
 """
 
 from __future__ import annotations
@@ -12,19 +16,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from agentrl import Episode, Reward
-from agentrl.errors import ConfigError, EpisodeError, one_line
-from agentrl.sandboxes import CodeTask, Status, Test, Verdict, extract_code, load_code_task
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, EpisodeError, SandboxError, one_line
+from agentrl.rollout.episode_parts import backend_order, load_backend
+from agentrl.sandboxes import CodeTask, SandboxSpec, Status, Test, Verdict, extract_code, load_code_task
+from agentrl.sandboxes.choose import choose_backend
 from agentrl.sandboxes.grading.trust import Trust, trust_of
+
+SHOWN_FAILURES = 3
 
 
 class ProgramTask(BaseModel):
-    """What a line of the task file needs, in any of the forms of `load_code_task`: something to ask, and tests."""
+    """The needs of a line of the task file, in any of the forms of `load_code_task`: something to ask, and tests."""
 
     model_config = ConfigDict(extra="allow")
 
+    attempts: int = Field(default=1, ge=1)
+    """How many programs the model may write, of which the last counts."""
     _code: CodeTask = PrivateAttr()
 
     @property
@@ -35,56 +46,57 @@ class ProgramTask(BaseModel):
     @model_validator(mode="after")
     def _load(self) -> Self:
         try:
-            self._code = load_code_task(self.model_extra or {})
-            for test in (*self._code.tests, *self._code.public_tests):
+            self._code = code = load_code_task(self.model_extra or {})
+            for test in (*code.tests, *code.public_tests):
                 trust_of(test)
         except ConfigError as error:
             raise ValueError(str(error)) from error
-        self.check(self._code)
-        return self
-
-    def check(self, code: CodeTask) -> None:
-        """Check that a model can be asked, and its program be graded.
-
-        Raises:
-            ValueError: It cannot.
-        """
         if not code.prompt:
             raise ValueError("there is no prompt, and so nothing to ask a model for; give it a 'prompt'")
         if not code.tests:
             raise ValueError("there are no tests, and so nothing to grade a program by; give it some in 'tests'")
+        if self.attempts > 1 and not code.public_tests:
+            raise ValueError("there are no public_tests to show between attempts; give it some, or one attempt")
+        if code.partial and code.baseline is None:
+            raise ValueError("a partial reward needs the 'baseline' that `agentrl vet TASKS --output VETTED` measures")
+        return self
+
+    @classmethod
+    async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
+        """Return why no sandbox can be had here: there is no backend, or none that has the image."""
+        spec = SandboxSpec(image=config.sandbox.image, runtime=config.sandbox.runtime)
+        try:
+            await choose_backend(await load_backend(config.sandbox.backend), spec, backend_order(config))
+        except SandboxError as error:
+            return [str(error)]
+        return []
 
 
 async def run(episode: Episode[ProgramTask]) -> Reward:
-    """One reply, one verdict."""
-    task = episode.task.code
-    reply = await episode.client.chat.completions.create(
-        model=episode.model, messages=[{"role": "user", "content": task.prompt}]
-    )
-    text = reply.choices[0].message.content or ""
+    """Return the reward of the model's last program: of its first, or of the one that passes the public tests."""
+    task, attempt = episode.task.code, 1
+    messages: list[Any] = [{"role": "user", "content": task.prompt}]
+    while True:
+        reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
+        text = reply.choices[0].message.content or ""
+        if attempt == episode.task.attempts:
+            break
+        public = await graded(episode, task, text, task.public_tests)
+        if public is not None and public.passed:
+            break
+        shown = reply.choices[0].message.model_dump(exclude_none=True)
+        messages += [shown, {"role": "user", "content": feedback(public)}]
+        attempt += 1
     # Where all tests must pass, one that fails decides.
-    verdict = await graded(episode, task, text, task.tests, partial=task.partial, fail_fast=not task.partial)
-    return reward_of(verdict)
+    partial = {"partial": task.baseline} if task.partial else {"fail_fast": True}
+    reward = reward_of(await graded(episode, task, text, task.tests, **partial))
+    return Reward(reward.value, {**reward.metrics, "attempts": float(attempt)})
 
 
 async def graded(
-    episode: Episode[Any],
-    task: CodeTask,
-    text: str,
-    tests: Sequence[Test],
-    *,
-    fail_fast: bool = False,
-    partial: bool = False,
+    episode: Episode[Any], task: CodeTask, text: str, tests: Sequence[Test], **options: Any
 ) -> Verdict | None:
-    """Return the verdict on the last program in a reply; None when there is no program in it.
-
-    Args:
-        episode: What grades.
-        task: The task, which names the language.
-        text: The reply.
-        tests: What the program must pass.
-        fail_fast: Stop at the first test that fails.
-        partial: Count what the program passes of the tests, by the baseline of the task if it has one.
+    """Return the verdict on the last program in a reply, with options of `Episode.grade`; None when there is no program in it.
 
     Raises:
         EpisodeError: A test could not be graded, which is no fault of the program's.
@@ -92,9 +104,7 @@ async def graded(
     source = extract_code(text, task.language.names)
     if source is None:
         return None
-    counted = partial and (task.baseline or True)
-    source = task.program(source)
-    verdict = await episode.grade(source, tests, language=task.language, fail_fast=fail_fast, partial=counted)
+    verdict = await episode.grade(task.program(source), tests, language=task.language, **options)
     for result in verdict.results:
         if result.status is Status.CHECKER_ERROR:
             why = f"{result.name} cannot be graded: {one_line(result.message)}"
@@ -110,3 +120,14 @@ def reward_of(verdict: Verdict | None) -> Reward:
     ran = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
     trusts = {f"trust_{trust}": float(trust is verdict.trust) for trust in Trust}
     return Reward(value, {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran), **trusts})
+
+
+def feedback(verdict: Verdict | None) -> str:
+    """Return what the model is told of the public tests."""
+    if verdict is None:
+        return "There is no program in your reply. Write it in one fenced code block."
+    if verdict.status is Status.BUILD_ERROR:
+        return f"The program does not build:\n{verdict.build_output}"
+    failed = [result for result in verdict.results if not result.passed]
+    lines = [f"- {result.name}: {result.status}. {result.message}".rstrip() for result in failed[:SHOWN_FAILURES]]
+    return "\n".join([f"{len(failed)} of {len(verdict.results)} tests fail. Try again.", *lines])

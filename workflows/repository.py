@@ -33,7 +33,7 @@ PYTEST = ("python3", "-m", "pytest", "-rA", "--tb=no", "--show-capture=no", "-p"
 OUTPUT_MB = 16.0
 SHOWN_CHARACTERS = 2000
 _NO_REPOSITORY = {"GIT_DIR": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-_PATCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(.+?)\s*$", re.MULTILINE)
+_PATCHED = re.compile(r"^(?:(?:---|\+\+\+) [ab]/|(?:rename|copy) (?:from|to) )(.+?)\s*$", re.MULTILINE)
 _OUTCOMES = (
     re.compile(r"^(?P<outcome>PASSED|XFAIL|FAILED|ERROR|XPASS) (?P<id>\S.*?)(?: - .*)?$", re.MULTILINE),
     re.compile(r"^(?P<id>\S.*?) \.\.\. (?P<outcome>ok|expected failure|FAIL|ERROR)$", re.MULTILINE),

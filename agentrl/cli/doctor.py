@@ -31,7 +31,7 @@ async def examine(console: Console) -> bool:
 
     for name, found in _machine():
         console.print(f"{name:<14} {escape(found)}")
-    backends: list[Docker | Bubblewrap] = [Docker(on_progress=console.print), Bubblewrap()]
+    backends: list[Docker | Bubblewrap] = [Docker(), Bubblewrap()]
     reasons: dict[str, str] = {}
     for backend in backends:
         try:

@@ -84,7 +84,7 @@ async def run_vetting(
 
     sandbox = config.sandbox
     at_once = sandbox.graders or default_size()
-    limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
+    limits = Limits(memory_mb=sandbox.memory_mb).changed(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
     kinds = {_kind(task, is_repository_task) for task in tasks}
     if len(kinds) > 1:

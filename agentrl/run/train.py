@@ -249,7 +249,7 @@ async def _load(start: _Start, store: Store, engine: SGLangEngine, trainer: Trai
     config, view = start.config, start.view
     view.phase = "loading the model into the trainer"
     view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
-    for reason in await in_thread(store.set_aside, engine.vocabulary):
+    for reason in await in_thread(store.reject_episodes, engine.vocabulary):
         view.say(reason)
     weights = await trainer.load()
     if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:

@@ -1,7 +1,7 @@
 """Sandboxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
 
 A sandbox sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
-Its memory and processes are bounded by a control group of version 2 where one can be had, elsewhere each process by resource limits.
+Resource limits bound the memory of each process, and the number of all of them.
 """
 
 from __future__ import annotations
@@ -16,28 +16,20 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
-
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.backends.control_group import TOP, make_group, parent_group, remove_group, remove_orphaned_groups
 from agentrl.sandboxes.backends.process_link import process_link
-from agentrl.sandboxes.backends.start_arguments import (
-    FOLDERS,
-    PATH,
-    init_arguments,
-    sandbox_environment,
-)
-from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
+from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
+from agentrl.sandboxes.linked_sandbox import LinkedSandbox
+from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 VENV = "/venv"
 """Where a sandbox sees the virtual environment that agentrl runs in."""
 FIRST_UID, USER_IDS = 1_000_000_000, 1_000_000_000
 """Users of sandboxes, each sandbox's one of its own, so that what the kernel counts by user is counted anew."""
-START = 'ulimit -s unlimited 2>/dev/null; [ -z "$1" ] || echo 0 > "$1" || exit 1; shift; exec "$@"'
-"""Starts a sandbox, in its control group where there is one. Without a bound of the stack's own, that of all memory holds, and a thread gets
-2 MB and not as much as the bound."""
+START = 'ulimit -s unlimited 2>/dev/null; exec "$@"'
+"""Starts a sandbox. Without a bound of the stack's own, that of all memory holds, and a thread gets 2 MB and not as much as the bound."""
 _SANDBOXES_ON: Counter[int] = Counter()
 """How many sandboxes of this process are pinned to each core."""
 
@@ -49,10 +41,8 @@ class Bubblewrap:
 
     async def holes(self) -> list[str]:
         """Return what a program can do here that it should not, in sentences."""
-        if await in_thread(parent_group) is not None:
-            return []
         return [
-            "no control group can be had: memory_mb bounds each process, and not all of them together; "
+            "memory_mb bounds each process, and not all of them together; "
             "files of memory, socket buffers and empty files are not counted"
         ]
 
@@ -70,8 +60,6 @@ class Bubblewrap:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
-        if (parent := await in_thread(parent_group)) is not None:
-            await in_thread(remove_orphaned_groups, parent)
         probe = [*_namespaces(), "--ro-bind", "/", "/", "--", "/bin/true"]
         done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
         if done.returncode:
@@ -83,12 +71,10 @@ class Bubblewrap:
     @asynccontextmanager
     async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a new sandbox."""
-        parent = await in_thread(parent_group)
-        group = None if parent is None else await in_thread(make_group, parent, spec.limits)
         core = min(os.sched_getaffinity(0), key=_SANDBOXES_ON.__getitem__)
         _SANDBOXES_ON[core] += 1
         try:
-            command, env = await in_thread(_command, spec, core, group)
+            command, env = await in_thread(_command, spec, core)
             async with (
                 process_link(command, env) as link,
                 LinkedSandbox(link, spec, env=env, nproc=spec.limits.processes).open() as sandbox,
@@ -96,23 +82,20 @@ class Bubblewrap:
                 yield sandbox
         finally:
             _SANDBOXES_ON[core] -= 1
-            if group is not None:
-                with anyio.CancelScope(shield=True):
-                    await in_thread(remove_group, group)
 
 
-def _command(spec: SandboxSpec, core: int, group: Path | None) -> tuple[list[str], dict[str, str]]:
+def _command(spec: SandboxSpec, core: int) -> tuple[list[str], dict[str, str]]:
     python = _python()
     env = sandbox_environment(WORK, f"{python.parent}:{PATH}")
     uid = FIRST_UID + secrets.randbelow(USER_IDS) if os.geteuid() == 0 else None
     command = [
-        *("/bin/sh", "-c", START, "sh", "" if group is None else str(group / "cgroup.procs")),
+        *("/bin/sh", "-c", START, "sh"),
         *(("taskset", "-c", str(core)) if shutil.which("taskset") else ()),
         *_namespaces(),
-        *_file_system(spec, group),
+        *_file_system(spec),
         *("--chdir", WORK, "--"),
         str(python),
-        *init_arguments(uid=uid, counted=group is not None),
+        *init_arguments(uid=uid, counted=False),
     ]
     return command, env
 
@@ -132,7 +115,7 @@ def _namespaces() -> list[str]:
     return [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
 
 
-def _file_system(spec: SandboxSpec, group: Path | None) -> Iterator[str]:
+def _file_system(spec: SandboxSpec) -> Iterator[str]:
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/", name)
         if path.is_symlink():
@@ -148,9 +131,6 @@ def _file_system(spec: SandboxSpec, group: Path | None) -> Iterator[str]:
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
     yield from ("--proc", "/proc", "--dev", "/dev")
-    if group is not None:
-        yield from _folders_above(TOP)
-        yield from ("--ro-bind", str(group), str(TOP))
     yield from ("--remount-ro", "/dev")
     for name in FOLDERS:
         yield from ("--size", str(spec.limits.disk_mb * MB), "--perms", "1777", "--tmpfs", name)

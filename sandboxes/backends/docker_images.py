@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 IMAGES = Path(__file__).parents[1] / "images"
 REPOSITORY = "agentrl/task"
-LOOKS_AT_ONCE = 8
+LOOKUPS_AT_ONCE = 8
 """Images that registries are asked for at the same time."""
 _locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -82,13 +82,12 @@ def _build(client: APIClient, source: ImageSource, tag: str) -> None:
         raise SandboxError(f"{error} (it said: {one_line(shown, 600)})") from error
 
 
-def have_image(client: APIClient, image: str, on_progress: Callable[[str], None]) -> None:
+def have_image(client: APIClient, image: str) -> None:
     """Fetch an image where it is missing, or build it if it is ours.
 
     Args:
         client: A client of the engine.
         image: The name of the image.
-        on_progress: Takes lines for the user.
 
     Raises:
         SandboxError: The engine did not get it.
@@ -96,14 +95,14 @@ def have_image(client: APIClient, image: str, on_progress: Callable[[str], None]
     if _is_there(client, image):
         return
     if image == DEFAULT_IMAGE:
-        on_progress(f"building the image {image} from {IMAGES / 'Dockerfile'}")
-        follow(client.build(path=str(IMAGES), tag=image, rm=True, decode=True), on_progress)
+        show(f"building the image {image} from {IMAGES / 'Dockerfile'}")
+        follow(client.build(path=str(IMAGES), tag=image, rm=True, decode=True), show)
     else:
         from docker.errors import APIError
 
-        on_progress(f"pulling the image {image}")
+        show(f"pulling the image {image}")
         try:
-            follow(client.pull(image, stream=True, decode=True), on_progress)
+            follow(client.pull(image, stream=True, decode=True), show)
         except (SandboxError, APIError) as error:
             raise SandboxError(
                 f"the image {image} is not here, and the engine cannot pull it: {one_line(error)}"
@@ -154,22 +153,20 @@ async def missing_images(images: Mapping[str, str]) -> list[str]:
         absent = await engine.call(lambda client: [image for image in images if not _is_there(client, image)])
     except SandboxError as error:
         return [f"the images of the tasks run on a Docker engine, and there is none: {error}"]
-    reasons: dict[str, str] = {}
-    at_once = anyio.CapacityLimiter(LOOKS_AT_ONCE)
+    missing: list[str] = []
+    at_once = anyio.CapacityLimiter(LOOKUPS_AT_ONCE)
 
-    async def ask_its_registry(image: str) -> None:
+    async def look_up(image: str) -> None:
         async with at_once:
             try:
                 await engine.call(lambda client: client.inspect_distribution(image))
             except SandboxError as error:
-                reasons[image] = one_line(error, 200)
+                missing.append(
+                    f"the image {image!r}, which the task {images[image]} names, is neither on the Docker engine nor to be had from a "
+                    f"registry ({one_line(error, 200)}); correct its name, or build or load it there"
+                )
 
     async with anyio.create_task_group() as group:
         for image in absent:
-            group.start_soon(ask_its_registry, image)
-    return [
-        f"the image {image!r}, which the task {images[image]} names, is neither on the Docker engine nor to be had from a registry "
-        f"({reasons[image]}); correct its name, or build or load it there"
-        for image in absent
-        if image in reasons
-    ]
+            group.start_soon(look_up, image)
+    return sorted(missing)

@@ -6,10 +6,9 @@ relays need another backend.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, Protocol
 
 import anyio
@@ -17,8 +16,9 @@ import anyio
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.start_arguments import PATH, program_arguments, sandbox_environment
-from agentrl.sandboxes.process import REPORT_GRACE_S
-from agentrl.sandboxes.sandbox import ANSWER_TIMEOUT_S, Sandbox
+from agentrl.sandboxes.linked_sandbox import ANSWER_TIMEOUT_S
+from agentrl.sandboxes.process import REPORT_GRACE_S, Process
+from agentrl.sandboxes.sandbox import RunOptions, Sandbox, as_bytes
 from agentrl.sandboxes.seams import MB, WORK, EndReason, ExecResult, Limits, SandboxSpec
 
 EMPTY = 'find "$0" /tmp -mindepth 1 -delete 2>/dev/null; mkdir -p "$0"'
@@ -87,80 +87,64 @@ class Hosted:
 
 
 class _Sandbox(Sandbox):
-    """Does what a sandbox's first process does, by a sandbox of a service, in the task that asks for it."""
+    """A sandbox of a service, and another in its place after a reset."""
 
     def __init__(self, spec: SandboxSpec, service: HostedService, hosted: HostedSandbox) -> None:
         super().__init__(spec, env=sandbox_environment(WORK, PATH))
         self.hosted = hosted
         self._service = service
 
-    async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
+    @asynccontextmanager
+    async def _asked(self, timeout_s: float = ANSWER_TIMEOUT_S) -> AsyncIterator[HostedSandbox]:
+        """Yield the service's sandbox, which has to answer in time; one that is gone is lost here too."""
         self._check()
-        if kind in b"IEK":
-            return  # of a program, which has run to its end
-        head, _, data = payload.partition(b"\n")
-        request = json.loads(head) if head else {}
-        timeout_s = request["limits"]["timeout_s"] + REPORT_GRACE_S if kind == b"S" else ANSWER_TIMEOUT_S
         try:
             with anyio.fail_after(timeout_s):
-                if kind == b"S":
-                    await self._run(number, request, data)
-                else:
-                    self._dispatch(b"a", number, await self._do(kind, request, data))
+                yield self.hosted
         except TimeoutError as error:
-            raise self._lose(f"{self._service.name} did not answer within {timeout_s:g} s") from error
+            raise self.lose(f"{self._service.name} did not answer within {timeout_s:g} s") from error
         except SandboxLostError as error:
-            raise self._lose(str(error)) from error
-        except SandboxError as error:
-            self._dispatch(b"f", number, str(error).encode())
+            raise self.lose(str(error)) from error
 
-    async def _do(self, kind: bytes, request: dict[str, Any], data: bytes) -> bytes:
-        if kind == b"W":
-            await self.hosted.write(_under_work(request["path"]), data)
-            if request["mode"] != 0o644:
-                await self._command("chmod", f"{request['mode']:o}", _under_work(request["path"]))
-        elif kind == b"R":
-            content = await self.hosted.read(_under_work(request["path"]))
-            if len(content) > request["max_bytes"]:
-                raise SandboxError(f"{len(content)} bytes, more than max_bytes = {request['max_bytes']}")
-            return content
-        elif kind == b"Z":
-            await self.hosted.close()
+    async def _run(self, program: Mapping[str, Any], limits: Limits, options: RunOptions) -> ExecResult:
+        argv = program.get("argv") or ["python3", *await in_thread(program_arguments, program)]
+        env, cwd = {**self.env, **options.get("env", {})}, options.get("cwd") or WORK
+        files, stdin = options.get("only_files"), options.get("stdin") or b""
+        async with self._asked(limits.timeout_s + REPORT_GRACE_S) as hosted:
+            if files is not None:
+                await self._command("sh", "-c", EMPTY, WORK)
+            for path, data in (files or {}).items():
+                await hosted.write(_under_work(path), data)
+            done = await hosted.run(argv, stdin=stdin, env=env, cwd=cwd, limits=limits)
+        self.run_s += done.duration_s
+        room = int(limits.output_mb * MB)
+        if len(done.stdout) + len(done.stderr) <= room:
+            return done
+        stdout = done.stdout[:room]  # not every service holds programs to it
+        stderr = done.stderr[: room - len(stdout)]
+        return replace(done, end_reason=EndReason.OUTPUT_LIMIT, stdout=stdout, stderr=stderr)
+
+    async def _start(self, program: Mapping[str, Any], limits: Limits, options: RunOptions) -> Process:
+        raise SandboxLostError(f"{self._service.name} runs programs to their end, and cannot talk to one; use docker")
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        async with self._asked() as hosted:
+            await hosted.write(_under_work(path), as_bytes(data) if isinstance(data, str) else data)
+
+    async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
+        async with self._asked() as hosted:
+            content = await hosted.read(_under_work(path))
+        if len(content) > max_bytes:
+            raise SandboxError(f"{len(content)} bytes, more than max_bytes = {max_bytes}")
+        return content
+
+    async def reset(self) -> None:
+        async with self._asked() as hosted:
+            await hosted.close()
             self.hosted = await self._service.start(self.spec)
-        else:
-            await self._command("sh", "-c", EMPTY, WORK)
-        return b""
-
-    async def _run(self, number: int, request: dict[str, Any], data: bytes) -> None:
-        if request["interactive"]:
-            raise SandboxLostError(
-                f"{self._service.name} runs programs to their end, and cannot talk to one; use docker"
-            )
-        if request["only_files"] is not None:
-            await self._command("sh", "-c", EMPTY, WORK)
-        for path, length in request["only_files"] or ():
-            await self.hosted.write(_under_work(path), data[:length])
-            data = data[length:]
-        wanted = request["limits"]
-        limits = self.spec.limits.but(
-            timeout_s=wanted["timeout_s"],
-            cpu_s=wanted["cpu_s"],
-            memory_mb=wanted["memory_bytes"] // MB,
-            output_mb=wanted["output_bytes"] / MB,
-        )
-        argv = request.get("argv") or ["python3", *await in_thread(program_arguments, request)]
-        done = await self.hosted.run(argv, stdin=data, env=request["env"], cwd=request["cwd"], limits=limits)
-        report, room = asdict(done), wanted["output_bytes"]
-        for kind, name in ((b"o", "stdout"), (b"e", "stderr")):
-            output = report.pop(name)
-            self._dispatch(kind, number, output[:room])
-            if len(output) > room:  # not every service holds programs to it
-                report["end_reason"] = EndReason.OUTPUT_LIMIT
-            room -= len(output[:room])
-        self._dispatch(b"x", number, json.dumps(report).encode())
 
     async def _command(self, *argv: str) -> None:
-        done = await self.hosted.run(argv, stdin=b"", env=self._env, cwd="/", limits=self.spec.limits)
+        done = await self.hosted.run(argv, stdin=b"", env=self.env, cwd="/", limits=self.spec.limits)
         if not done.ok:
             raise SandboxError(
                 f"{argv[0]} failed in a sandbox of {self._service.name}: {done.stderr[-500:].decode(errors='replace')}"

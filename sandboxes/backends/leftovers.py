@@ -1,6 +1,6 @@
 """What a process leaves when it is killed: whose it was, and containers and images of dead processes removed.
 
-A thing of the machine that outlives its process carries its owner's name: containers as a label, control groups in their own name.
+A container that outlives its process carries its owner's name as a label.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ import anyio
 from agentrl.concurrency.threads import in_thread
 from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
-from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
+from agentrl.sandboxes.linked_sandbox import LinkedSandbox
+from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import SandboxSpec
 
 

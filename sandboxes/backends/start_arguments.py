@@ -6,7 +6,7 @@ import base64
 import importlib.resources
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -33,9 +33,9 @@ def init_arguments(*, uid: int | None = None, counted: bool = True, folders: Seq
     return _arguments({"work": folders[0], "folders": folders, "uid": uid, "counted": counted, "filter": seccomp})
 
 
-def program_arguments(request: dict[str, Any]) -> list[str]:
+def program_arguments(program: Mapping[str, Any]) -> list[str]:
     """Return the arguments of `python3` that make it run one program, as `Sandbox.run_python` asks for it."""
-    return _arguments({"program": {name: request.get(name) for name in ("script", "code", "args")}})
+    return _arguments({"program": {name: program.get(name) for name in ("script", "code", "args")}})
 
 
 def _arguments(config: dict[str, Any]) -> list[str]:

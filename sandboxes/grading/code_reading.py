@@ -108,7 +108,6 @@ def functions_of(test: AssertTest | TestFile) -> set[str]:
     """Return the names of the test functions that stand in a file of tests: a run that ends before them is no pass."""
     tree = parsed(test.code) if isinstance(test, TestFile) else None
     body = [] if tree is None else tree.body
-    of_unittest = isinstance(test, TestFile) and test.framework == "unittest"
     cases: set[str] = set()
     found = set()
     for node in body:
@@ -116,10 +115,10 @@ def functions_of(test: AssertTest | TestFile) -> set[str]:
             bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
             if any(base.endswith("TestCase") for base in bases) or bases & cases:
                 cases.add(node.name)
-            elif of_unittest or not node.name.startswith("Test") or "__test__ = False" in map(ast.unparse, node.body):
+            elif not node.name.startswith("Test") or "__test__ = False" in map(ast.unparse, node.body):
                 continue
             found |= {one.name for one in node.body if isinstance(one, _FUNCTION) and one.name.startswith("test")}
-        elif isinstance(node, _FUNCTION) and node.name.startswith("test") and not of_unittest:
+        elif isinstance(node, _FUNCTION) and node.name.startswith("test"):
             decorators = [ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in node.decorator_list]
             found |= set() if "fixture" in decorators else {node.name}
     return set() if any(isinstance(node, _FUNCTION) and node.name == "load_tests" for node in body) else found

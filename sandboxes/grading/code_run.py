@@ -17,7 +17,7 @@ from typing import Any, Self
 import anyio
 
 from agentrl.sandboxes.grading.code_reading import functions_of, imports_of, libraries_of, names_of_program
-from agentrl.sandboxes.grading.program_runs import CALLS, Bench, result_of
+from agentrl.sandboxes.grading.program_runs import CALLS, Grading, result_of
 from agentrl.sandboxes.grading.tests import AssertTest, TestFile
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Status, TestResult, status_of, tail
@@ -25,6 +25,7 @@ from agentrl.sandboxes.inside.frameworks import ANY
 from agentrl.sandboxes.inside.plain import MAX_BYTES
 from agentrl.sandboxes.inside.remote_program import PROGRAMS
 from agentrl.sandboxes.process import LongLineError, Process
+from agentrl.sandboxes.sandbox import as_bytes
 from agentrl.sandboxes.seams import EndReason, ExecResult
 
 RUNNER = "from agentrl.sandboxes.inside.runner import main; main()"
@@ -35,32 +36,32 @@ LONGEST_PROCESS_S = 600.0
 MAX_REPORT_BYTES = 4 << 20
 
 
-async def run_code(bench: Bench, test: AssertTest | TestFile, trust: Trust) -> list[TestResult]:
+async def run_code(grading: Grading, test: AssertTest | TestFile, trust: Trust) -> list[TestResult]:
     """Run test code, and return a result for each of its tests."""
-    for box in bench.sandboxes:
-        await box.clear()
-    limits = bench.limits_of(test)
+    limits = grading.limits_of(test)
     job = {name: getattr(test, name) for name in ("name", "framework", "module", "entry_point", "prelude", "code")}
     job |= {"names": sorted({*names_of_program(test).values()}), "libraries": sorted(libraries_of(test))}
-    job |= {"imports": sorted(imports_of(test)), "fail_fast": bench.fail_fast}
+    job |= {"imports": sorted(imports_of(test)), "fail_fast": grading.fail_fast}
     job |= {"timeout_s": limits.timeout_s, "cpu_s": limits.cpu_s, "trust": trust, "nonce": secrets.token_hex()}
     inside = trust is Trust.INSIDE
-    files = {**test.files, **({f"{test.module}.py": bench.source} if inside else {})}
-    for path, content in files.items():
-        await bench.sandboxes[-1].write(path, content)
-    return await (_run_inside if inside else _run_apart)(bench, test, job)
+    given = {**test.files, **({f"{test.module}.py": grading.source} if inside else {})}
+    files = {path: as_bytes(content) if isinstance(content, str) else content for path, content in given.items()}
+    return await (_run_inside if inside else _run_apart)(grading, test, job, files)
 
 
-async def _run_inside(bench: Bench, test: AssertTest | TestFile, job: dict[str, Any]) -> list[TestResult]:
-    limits = replace(bench.limits_of(test), timeout_s=bench.left_s, cpu_s=None)  # each test has its own in the process
+async def _run_inside(
+    grading: Grading, test: AssertTest | TestFile, job: dict[str, Any], files: dict[str, bytes]
+) -> list[TestResult]:
+    limits = replace(
+        grading.limits_of(test), timeout_s=grading.left_s, cpu_s=None
+    )  # each test has its own in the process
     stdin = json.dumps(job).encode() + b"\n"
-    box, framework = bench.sandboxes[-1], job["framework"]
-    async with await box.start_python(RUNNER, limits=limits, framework=framework, stdin=stdin) as process:
-        done = await process.wait()
+    box, framework = grading.sandboxes[-1], job["framework"]
+    done = await box.run_python(code=RUNNER, limits=limits, framework=framework, stdin=stdin, only_files=files)
     nonce = job["nonce"].encode()
     for line in done.stdout.splitlines(keepends=True):
         if line.startswith(nonce) and line.endswith(b"\n"):  # else its end was cut off with the output
-            return _results(bench, test, line[len(nonce) :], done)
+            return _results(grading, test, line[len(nonce) :], done)
     status, message = status_of(done)
     if status is Status.PASSED:
         status, message = Status.RUNTIME_ERROR, "the program has left before the tests were done"
@@ -69,13 +70,15 @@ async def _run_inside(bench: Bench, test: AssertTest | TestFile, job: dict[str, 
     return [result_of(test, status, message, done)]
 
 
-async def _run_apart(bench: Bench, test: AssertTest | TestFile, job: dict[str, Any]) -> list[TestResult]:
+async def _run_apart(
+    grading: Grading, test: AssertTest | TestFile, job: dict[str, Any], files: dict[str, bytes]
+) -> list[TestResult]:
     nonce, number, answered = job["nonce"].encode(), 0, False
-    box = bench.sandboxes[-1]
-    limits = box.spec.limits.but(timeout_s=bench.left_s, output_mb=OUTPUT_MB)
+    box = grading.sandboxes[-1]
+    limits = box.spec.limits.changed(timeout_s=grading.left_s, output_mb=OUTPUT_MB)
     async with (
-        _Program(bench, test) as program,
-        await box.start_python(RUNNER, limits=limits, framework=job["framework"]) as tests,
+        _Program(grading, test) as program,
+        await box.start_python(RUNNER, limits=limits, framework=job["framework"], only_files=files) as tests,
     ):
         await tests.send(json.dumps(job).encode() + b"\n")
         await tests.send(await program.load())
@@ -84,7 +87,7 @@ async def _run_apart(bench: Bench, test: AssertTest | TestFile, job: dict[str, A
             while line := await tests.read_line(MAX_BYTES + 100):
                 if line.startswith(nonce):
                     return _results(
-                        bench,
+                        grading,
                         test,
                         line[len(nonce) :],
                         ExecResult(end_reason=EndReason.KILLED, duration_s=program.spent_s),
@@ -111,14 +114,14 @@ async def _run_apart(bench: Bench, test: AssertTest | TestFile, job: dict[str, A
 class _Program:
     """The process of a program that test code calls, asked within the time of a test."""
 
-    def __init__(self, bench: Bench, test: AssertTest | TestFile) -> None:
+    def __init__(self, grading: Grading, test: AssertTest | TestFile) -> None:
         self.failure: tuple[Status, str] | None = None
         """Why the process has ended, if it has."""
         self.spent_s = 0.0
         """How long the program has been waited for, in this test."""
-        self._bench = bench
-        self._job = json.dumps({"source": bench.source, "module": test.module}).encode() + b"\n"
-        limits = bench.limits_of(test)
+        self._bench = grading
+        self._job = json.dumps({"source": grading.source, "module": test.module}).encode() + b"\n"
+        limits = grading.limits_of(test)
         self._time_s = limits.timeout_s
         self._limits = replace(
             limits,
@@ -139,7 +142,7 @@ class _Program:
         """Start the process anew, and return its answer to the program."""
         await self.__aexit__()
         self.failure, self.spent_s = None, 0.0
-        self._process = await self._bench.sandboxes[0].start_python(CALLS, limits=self._limits)
+        self._process = await self._bench.sandboxes[0].start_python(CALLS, limits=self._limits, only_files={})
         return await self.ask(self._job)
 
     async def ask(self, request: bytes) -> bytes:
@@ -167,7 +170,7 @@ class _Program:
         return b"x" + json.dumps({"ended": self.failure}).encode() + b"\n"
 
 
-def _results(bench: Bench, test: AssertTest | TestFile, line: bytes, done: ExecResult) -> list[TestResult]:
+def _results(grading: Grading, test: AssertTest | TestFile, line: bytes, done: ExecResult) -> list[TestResult]:
     """Return what a report says, and a failure for each test function that stands in the file and not in the report."""
     if len(line) > MAX_REPORT_BYTES:
         return [result_of(test, Status.OUTPUT_LIMIT, "a report that is too long", done)]
@@ -177,7 +180,7 @@ def _results(bench: Bench, test: AssertTest | TestFile, line: bytes, done: ExecR
         for name, status, message in report["results"]
     ]
     failed = any(not result.passed for result in results)
-    missing = set() if failed and not bench.fail_fast else functions_of(test) - {*report["functions"]}
+    missing = set() if failed and not grading.fail_fast else functions_of(test) - {*report["functions"]}
     missing = set() if ANY in report["functions"] else missing
     status, message = (Status.NOT_RUN, EARLIER_FAILED) if failed else (Status.RUNTIME_ERROR, "it has not run")
     results += [TestResult(name=name, status=status, message=message) for name in sorted(missing)]

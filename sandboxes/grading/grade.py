@@ -16,22 +16,13 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument, shown
 from agentrl.sandboxes.grading.code_run import run_code
-from agentrl.sandboxes.grading.partial_credit import (
-    Baseline,
-    do_nothing_programs,
-    earnable,
-    least_shares,
-    partial_credit,
-    tests_digest,
-)
-from agentrl.sandboxes.grading.program_runs import Bench, build, run_call, run_io, wall_clock_s
+from agentrl.sandboxes.grading.program_runs import Grading, build, run_call, run_io, wall_clock_s
 from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test, TestFile
 from agentrl.sandboxes.grading.trust import Trust, trust_of
-from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Status, TestResult, Verdict
+from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Baseline, Status, TestResult, Verdict
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits
@@ -56,7 +47,7 @@ async def grade(
     language: Language = PYTHON,
     limits: Limits | None = None,
     fail_fast: bool = False,
-    partial: bool | Baseline = False,
+    partial: Baseline | None = None,
     deadline_s: float | None = None,
 ) -> Verdict:
     """Run a program against its tests in sandboxes of `pool`.
@@ -65,8 +56,7 @@ async def grade(
     program's CPU seconds, so that neither waiting for a sandbox nor a busy machine costs a program its verdict.
     With `fail_fast`, tests after the first that fails are not run.
 
-    With `partial`, the verdict has a `fraction`. Its baseline is that of a vetted task; where it is True, what programs that do
-    nothing pass is measured first, once for the same tests in the same pool, and is no part of `deadline_s`.
+    With `partial`, the baseline of a vetted task, the verdict has a `fraction`.
 
     `deadline_s` bounds the whole verdict in seconds of wall-clock time, but for waiting for a sandbox: builds, programs, test code,
     comparisons and checkers. When it is over, the test that runs has exceeded its time limit, or is a checker error if the
@@ -75,7 +65,7 @@ async def grade(
     Whatever the program does is a result.
 
     Raises:
-        ConfigError: Tests that make no sense, both `partial` and `fail_fast`, or nothing that a partial verdict leaves to earn.
+        ConfigError: Tests that make no sense, or both `partial` and `fail_fast`.
         SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
     """
     check_argument("source", source, str)
@@ -86,35 +76,15 @@ async def grade(
     check_argument("deadline_s", deadline_s, AboveZero | None)
     limits = limits or pool.spec.limits
     _check_tests(tests, language, limits, pool.spec.limits)
-    baseline: Baseline | None = None
-    if partial is not False:
-        if fail_fast:
-            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
-        baseline = await measured_baseline(tests, pool, limits) if partial is True else partial
-        if not earnable(baseline):
-            raise ConfigError(
-                "a program that does nothing passes all tests of this task, so that no partial reward can be earned; mend its "
-                "tests or leave it out (`agentrl vet` finds such tasks)"
-            )
+    if partial is not None and fail_fast:
+        raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
     named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
-    bench = Bench(source, language, limits, fail_fast)
-    verdict = await _run_tests(bench, named, pool, deadline_s or default_deadline_s(tests, language, limits))
-    return verdict if baseline is None else replace(verdict, fraction=partial_credit(verdict.results, baseline))
+    grading = Grading(source, language, limits, fail_fast)
+    verdict = await _run_tests(grading, named, pool, deadline_s or default_deadline_s(tests, language, limits))
+    return verdict if partial is None else replace(verdict, fraction=verdict.credit(partial))
 
 
-async def measured_baseline(tests: Sequence[Test], pool: SandboxPool, limits: Limits) -> Baseline:
-    """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
-    key = await in_thread(tests_digest, tests, limits)
-    async with pool.measuring[key]:
-        if key not in pool.baselines:
-            programs = do_nothing_programs(tests).values()
-            verdicts = [await grade(source, tests, pool=pool, limits=limits) for source in programs]
-            pool.baselines[key] = least_shares([verdict.results for verdict in verdicts], len(tests))
-    baseline: Baseline = pool.baselines[key]
-    return baseline
-
-
-async def _run_tests(bench: Bench, tests: Sequence[Test], pool: SandboxPool, left_s: float) -> Verdict:
+async def _run_tests(grading: Grading, tests: Sequence[Test], pool: SandboxPool, left_s: float) -> Verdict:
     trusts = [trust_of(test) for test in tests]
     results: list[TestResult] = []
     build_output, losses, index = "", 0, 0
@@ -126,25 +96,25 @@ async def _run_tests(bench: Bench, tests: Sequence[Test], pool: SandboxPool, lef
         nonlocal index, losses, rest
         results.extend(replace(result, test_index=index, trust=trusts[index]) for result in found)
         index, losses = index + 1, 0
-        if bench.fail_fast and any(not result.passed for result in found):
+        if grading.fail_fast and any(not result.passed for result in found):
             rest = Status.NOT_RUN, EARLIER_FAILED
 
     while index < len(tests) and rest is None:
         several = any(map(_needs_second_sandbox, tests[index:], trusts[index:]))
         async with pool.take(2 if several else 1) as sandboxes:
             started = anyio.current_time()
-            bench.sandboxes, bench.deadline = sandboxes, started + left_s
+            grading.sandboxes, grading.deadline = sandboxes, started + left_s
             try:
                 with anyio.fail_after(left_s + GRACE_S):
-                    built, build_output = await build(bench)
+                    built, build_output = await build(grading)
                     if not built:
                         rest = Status.BUILD_ERROR, build_output
-                    while index < len(tests) and rest is None and not bench.over:
-                        note(await _run_test(bench, tests[index], trusts[index]))
+                    while index < len(tests) and rest is None and not grading.over:
+                        note(await _run_test(grading, tests[index], trusts[index]))
             except (SandboxError, TimeoutError) as error:
                 # The sandbox is gone, or so full that not even the program can be written to it, or does not end the program.
                 losses += 1
-                if losses == ATTEMPTS or bench.over:
+                if losses == ATTEMPTS or grading.over:
                     ours = isinstance(error, TimeoutError) or (several and sandboxes[1].lost)
                     message = str(error) or f"the sandbox did not end the program within {GRACE_S:g} s of the deadline"
                     status = Status.CHECKER_ERROR if ours else Status.CRASHED
@@ -158,12 +128,12 @@ async def _run_tests(bench: Bench, tests: Sequence[Test], pool: SandboxPool, lef
     return Verdict(results=tuple(results), build_output=build_output)
 
 
-async def _run_test(bench: Bench, test: Test, trust: Trust) -> list[TestResult]:
+async def _run_test(grading: Grading, test: Test, trust: Trust) -> list[TestResult]:
     if isinstance(test, IOTest):
-        return [await run_io(bench, test)]
+        return [await run_io(grading, test)]
     if isinstance(test, CallTest):
-        return [await run_call(bench, test)]
-    return await run_code(bench, test, trust)
+        return [await run_call(grading, test)]
+    return await run_code(grading, test, trust)
 
 
 def _needs_second_sandbox(test: Test, trust: Trust) -> bool:

@@ -44,7 +44,7 @@ def wall_clock_s(limits: Limits) -> float:
 
 
 @dataclass
-class Bench:
+class Grading:
     """A program, and the sandboxes that are at hand for its tests."""
 
     source: str
@@ -71,7 +71,7 @@ class Bench:
     def limits_of(self, test: Test) -> Limits:
         """Return the limits of a test's run, which ends with the deadline."""
         limits = test.limits_of(self.limits)
-        return limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=min(wall_clock_s(limits), self.left_s))
+        return limits.changed(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=min(wall_clock_s(limits), self.left_s))
 
 
 def result_of(test: Test, status: Status, message: str, done: ExecResult) -> TestResult:
@@ -86,13 +86,13 @@ def result_of(test: Test, status: Status, message: str, done: ExecResult) -> Tes
     )
 
 
-async def build(bench: Bench) -> tuple[bool, str]:
+async def build(grading: Grading) -> tuple[bool, str]:
     """Build the program where its language is built; return whether that worked, and what the build printed.
 
     Raises:
         ConfigError: The sandbox does not have the compiler.
     """
-    language, sandbox = bench.language, bench.sandboxes[0]
+    language, sandbox = grading.language, grading.sandboxes[0]
     if not language.build:
         return True, ""
     compiler = language.build[0]
@@ -101,35 +101,35 @@ async def build(bench: Bench) -> tuple[bool, str]:
             f"the sandbox has no {compiler}, which is to build {language.file}; set `sandbox.image` to a Docker image that has it, "
             f"or install {compiler} here and take `sandbox.backend` = bubblewrap, whose programs are this machine's"
         )
-    await sandbox.write(language.file, as_bytes(bench.source))
-    done = await sandbox.run(language.build, timeout_s=min(language.build_timeout_s, bench.left_s))
+    await sandbox.write(language.file, as_bytes(grading.source))
+    done = await sandbox.run(language.build, timeout_s=min(language.build_timeout_s, grading.left_s))
     if done.ok:
-        bench.built = await sandbox.snapshot()
+        grading.built = await sandbox.snapshot()
     return done.ok, tail(done.stdout) + tail(done.stderr)
 
 
-async def run_io(bench: Bench, test: IOTest) -> TestResult:
+async def run_io(grading: Grading, test: IOTest) -> TestResult:
     """Run the program once, and compare what it prints."""
-    sandbox, (program, *args), stdin = bench.sandboxes[0], bench.language.run, as_bytes(test.stdin)
-    files = {bench.language.file: as_bytes(bench.source)} if bench.built is None else None
-    if bench.built is not None:
-        await sandbox.restore(bench.built)
-    limits = bench.limits_of(test)
+    sandbox, (program, *args), stdin = grading.sandboxes[0], grading.language.run, as_bytes(test.stdin)
+    files = {grading.language.file: as_bytes(grading.source)} if grading.built is None else None
+    if grading.built is not None:
+        await sandbox.restore(grading.built)
+    limits = grading.limits_of(test)
     if program == "python3" and args and not args[0].startswith("-"):
         done = await sandbox.run_python(args[0], args=args[1:], stdin=stdin, limits=limits, only_files=files)
     else:
         done = await sandbox.run([program, *args], stdin=stdin, limits=limits, only_files=files)
     status, message = status_of(done)
     if status is Status.PASSED and isinstance(test.compare, Checker):
-        status, message = await _check(bench, test.compare, test, done.stdout)
+        status, message = await _check(grading, test.compare, test, done.stdout)
     elif status is Status.PASSED:
         own = isinstance(test.compare, Comparison)
         size = len(done.stdout) + len(test.stdout) if own else math.inf
-        status, message = await _compared(bench, size, lambda: _compare_output(test, done.stdout))
+        status, message = await _compared(grading, size, lambda: _compare_output(test, done.stdout))
     return result_of(test, status, message, done)
 
 
-async def run_call(bench: Bench, test: CallTest) -> TestResult:
+async def run_call(grading: Grading, test: CallTest) -> TestResult:
     """Call one function of the program once, and compare what comes back."""
     call = {
         "name": test.function,
@@ -137,21 +137,21 @@ async def run_call(bench: Bench, test: CallTest) -> TestResult:
         "kwargs": encode(test.kwargs),
         "argument": test.argument,
     }
-    lines = [json.dumps({"source": bench.source, "module": "solution"}), json.dumps(call), ""]
-    limits = bench.limits_of(test)
-    limits = limits.but(output_mb=max(limits.output_mb, ANSWERS_MB))
+    lines = [json.dumps({"source": grading.source, "module": "solution"}), json.dumps(call), ""]
+    limits = grading.limits_of(test)
+    limits = limits.changed(output_mb=max(limits.output_mb, ANSWERS_MB))
     stdin = "\n".join(lines).encode()
-    done = await bench.sandboxes[0].run_python(code=CALLS, stdin=stdin, limits=limits, only_files={})
+    done = await grading.sandboxes[0].run_python(code=CALLS, stdin=stdin, limits=limits, only_files={})
     status, message = status_of(done)
     if status is Status.PASSED:
-        status, message = await _compared(bench, len(done.stdout), lambda: _compare_answer(test, done.stdout))
+        status, message = await _compared(grading, len(done.stdout), lambda: _compare_answer(test, done.stdout))
     return result_of(test, status, message, done)
 
 
-async def _compared(bench: Bench, size: float, compare: Callable[[], tuple[Status, str]]) -> tuple[Status, str]:
+async def _compared(grading: Grading, size: float, compare: Callable[[], tuple[Status, str]]) -> tuple[Status, str]:
     """Return what a comparison of so many bytes comes to: in a thread if that may take long, and within the deadline."""
     try:
-        with anyio.CancelScope(deadline=bench.deadline):
+        with anyio.CancelScope(deadline=grading.deadline):
             return compare() if size <= SHORT_BYTES else await in_users_thread(compare)
         return Status.TIME_LIMIT, "the verdict's deadline was over before the output was compared"
     except Exception as error:  # a comparison of the user's
@@ -193,13 +193,13 @@ def _shown(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
-async def _check(bench: Bench, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
-    sandbox = bench.sandboxes[-1]
+async def _check(grading: Grading, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
+    sandbox = grading.sandboxes[-1]
     files = {"checker.py": as_bytes(checker.source), "input": as_bytes(test.stdin), "output": output}
     done = await sandbox.run_python(
         code=CHECKER,
         args=("input", "output", "answer"),
-        limits=sandbox.spec.limits.but(timeout_s=min(sandbox.spec.limits.timeout_s, bench.left_s)),
+        limits=sandbox.spec.limits.changed(timeout_s=min(sandbox.spec.limits.timeout_s, grading.left_s)),
         only_files={**files, "answer": as_bytes(test.stdout)},
     )
     if done.ok:

@@ -8,15 +8,15 @@ import json
 import pickle
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.checked_fields import Values, check_argument, shown
+from agentrl.sandboxes.checked_fields import check_argument, shown
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.grading.tests import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
-T = TypeVar("T", bound=Values)
+T = TypeVar("T")
 Row = Mapping[str, Any]
 KINDS: Mapping[str, type[Test]] = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
 COMPARISON = Comparison()
@@ -44,7 +44,7 @@ def load_tests(content: Any, name: str = "tests") -> list[Test]:
     """
     if isinstance(content, Mapping) and "kind" not in content:
         return paired_tests(content, name)
-    check_argument(name, content, Sequence[Any])
+    check_argument(name, content, list[Any] | tuple[Any, ...])
     return [_load_test(f"{name}[{index}]", test) for index, test in enumerate(content)]
 
 
@@ -94,32 +94,30 @@ def paired_tests(
     Raises:
         ConfigError: It has another shape.
     """
+    tests: list[Test] = []
+    content = read_json(content, name)
     try:
         if isinstance(content, Mapping):
             function = function or content.get("fn_name") or None
-            sides = [content[f"{side}s" if f"{side}s" in content else side] for side in ("input", "output")]
+            sides = [content.get(f"{side}s", content.get(side)) for side in ("input", "output")]
         else:
             sides = [[one[side] for one in content] for side in ("input", "output")]
-        pairs = list(zip(sides[0], sides[1], strict=True))
+        pairs = list(zip(*sides, strict=True))
     except (KeyError, TypeError, ValueError):
         raise ConfigError(f"{name} = {shown(content)} must hold inputs and outputs, as many of each") from None
-    return [_pair(f"{name}[{index}]", pair, function, compare) for index, pair in enumerate(pairs)]
-
-
-def _pair(where: str, pair: tuple[Any, Any], function: str | None, compare: Compare | Checker) -> Test:
-    given, expected = pair
-    if function is None:
-        return _made(where, IOTest, {"stdin": _lines(given), "stdout": _lines(expected), "compare": compare})
-    call = {"function": function, "args": given, "expected": expected, "wrapped": not isinstance(given, str)}
-    if isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
-        args = [read_json(line, where) for line in given.split("\n") if line.strip()]
-        call |= {"args": args, "expected": read_json(expected, where)}
-    return _made(where, CallTest, call)
-
-
-def _lines(text: Any) -> Any:
-    """Return a text that may stand there as a list of its lines."""
-    return "\n".join(map(str, text)) if isinstance(text, list) else text
+    for index, (given, expected) in enumerate(pairs):
+        where = f"{name}[{index}]"
+        if function is None:  # texts, or lists of their lines
+            lines = ["\n".join(map(str, text)) if isinstance(text, list) else text for text in (given, expected)]
+            tests.append(_made(where, IOTest, {"stdin": lines[0], "stdout": lines[1], "compare": compare}))
+        elif isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
+            args = [read_json(line, where) for line in given.split("\n") if line.strip()]
+            call = {"function": function, "args": args, "expected": read_json(expected, where)}
+            tests.append(_made(where, CallTest, call))
+        else:
+            call = {"function": function, "args": given, "expected": expected, "wrapped": True}
+            tests.append(_made(where, CallTest, call))
+    return tests
 
 
 class _TextUnpickler(pickle.Unpickler):  # noqa: S301

@@ -15,8 +15,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.comparison import Compare, Comparison
-from agentrl.sandboxes.grading.partial_credit import Baseline
+from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.grading.task_tests import COMPARISON, Row, comparison, load_tests, paired_tests, read_json
 from agentrl.sandboxes.grading.tests import (
     CPP,
@@ -31,7 +30,7 @@ from agentrl.sandboxes.grading.tests import (
     Test,
     check_limits,
 )
-from agentrl.sandboxes.seams import Limits
+from agentrl.sandboxes.grading.verdict import Baseline
 
 REFERENCES = ("solution", "reference", "canonical_solution", "code")
 
@@ -127,7 +126,7 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         )
     partial, baseline = task.get("partial", False), task.get("baseline")
     check_argument("partial", partial, bool)
-    check_argument("baseline", baseline, Sequence[Mapping[str, float]] | None)
+    check_argument("baseline", baseline, Sequence[float] | None)
     language = LANGUAGES.get(str(task.get("language", "python")).lower())
     if language is None and form is _own:  # in other forms the field may say something else
         raise ConfigError(f"language = {shown(task['language'])} must be one of {', '.join(LANGUAGES)}")
@@ -160,17 +159,13 @@ def _limits(task: Row) -> Row:
     own: Row = task.get("limits", {})
     check_argument("limits", own, Mapping[str, Any])
     check_limits(own)
-    if "tests" in task:
-        return own
-    seconds, memory_mb = task.get("time_limit"), task.get("memory_limit")
-    if isinstance(seconds, Mapping):
-        seconds = seconds["seconds"] + seconds["nanos"] / 1e9
-    limits: dict[str, float] = {}
-    if isinstance(seconds, int | float) and seconds > 0:
-        limits["timeout_s"] = seconds
-    if isinstance(memory_mb, int | float) and memory_mb >= 1:  # more than a sandbox has would be refused
-        limits["memory_mb"] = min(int(memory_mb), Limits().memory_mb)
-    return {**limits, **own}
+    of_contest = {"timeout_s": task.get("time_limit"), "memory_mb": task.get("memory_limit")}
+    if isinstance(seconds := of_contest["timeout_s"], Mapping):
+        of_contest["timeout_s"] = seconds["seconds"] + seconds["nanos"] / 1e9
+    if isinstance(memory_mb := of_contest["memory_mb"], float):
+        of_contest["memory_mb"] = int(memory_mb)
+    known = {name: value for name, value in of_contest.items() if isinstance(value, int | float) and value > 0}
+    return own if "tests" in task else {**known, **own}
 
 
 def _with_defaults(test: Test, limits: Row, tolerance: Any) -> Test:
@@ -214,72 +209,57 @@ def _mbpp(task: Row, name: str) -> CodeTask:
     return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tests[:1])
 
 
-def _apps(task: Row, name: str) -> CodeTask:
-    solutions = _texts({"solutions": read_json(task.get("solutions", []), "solutions")}, "solutions")
-    parts, reference = ("question", "question_content"), next(iter(solutions), None)
-    return _row(task, name, parts, [], _pairs(task, "input_output"), reference=reference, prelude=PRELUDE)
+def _contest(task: Row, name: str) -> CodeTask:
+    """Return the task of a contest's row. It is asked by its own prompt, or by its parts with what the program has to be.
 
-
-def _livecodebench(task: Row, name: str) -> CodeTask:
-    metadata = read_json(task.get("metadata", {}), "metadata")
-    check_argument("metadata", metadata, Mapping[str, Any])
-    public, hidden = (
-        _pairs(task, key, function=metadata.get("func_name")) for key in ("public_test_cases", "private_test_cases")
-    )
-    return _row(task, name, ["question_content"], public, hidden, prelude=PRELUDE)
-
-
-def _contests(task: Row, name: str) -> CodeTask:
-    solutions, languages = task.get("solutions", {}), {2: CPP, 3: PYTHON, 4: JAVA}
-    written = zip(solutions.get("language", []), solutions.get("solution", []), strict=True)
-    reference = next((code for of, code in written if languages.get(of) == task["language"]), None)
-    hidden = _pairs(task, "private_tests", "generated_tests")
-    return _row(task, name, ["description"], _pairs(task, "public_tests"), hidden, reference=reference)
-
-
-def _codeforces(task: Row, name: str) -> CodeTask:
+    Raises:
+        ConfigError: It is no problem on standard input and output, or a field is wrong.
+    """
     if task.get("input_mode", "stdio") != "stdio" or task.get("interaction_format"):
         raise ConfigError("the problem is interactive or reads a file (interaction_format, input_mode); leave it out")
-    examples = [f"Input:\n{one['input']}\nOutput:\n{one['output']}" for one in task.get("examples", [])]
-    checker = task.get("generated_checker")
-    compare = Checker(source=_PRINTS_1.format(source=checker)) if checker is not None else Comparison()
-    public, hidden = (_pairs(task, key, compare=compare) for key in ("examples", "official_tests"))
-    parts = ["description", "input_format", "output_format", "shown", "note"]
-    return _row({**task, "shown": "\n\n".join(examples)}, name, parts, public, hidden)
-
-
-_FORMS: Mapping[str, Callable[[Row, str], CodeTask]] = {
-    "tests": _own,
-    "entry_point": _humaneval,
-    "test_list": _mbpp,
-    "input_output": _apps,
-    "public_test_cases": _livecodebench,
-    "private_tests": _contests,
-    "official_tests": _codeforces,
-}
-"""By the field that tells each of them from the others, in this order."""
-
-
-def _pairs(task: Row, *keys: str, function: str | None = None, compare: Compare | Checker = COMPARISON) -> list[Test]:
-    """Return the tests of some fields of inputs and outputs."""
-    fields = {key: read_json(task.get(key, []), key) for key in keys}
-    return [test for key in keys for test in paired_tests(fields[key], key, function, compare)]
-
-
-def _row(
-    task: Row, name: str, keys: Sequence[str], public: Sequence[Test], hidden: Sequence[Test], **more: Any
-) -> CodeTask:
-    """Return the task of a row. It is asked by its own prompt, or by its parts with what the program has to be."""
+    metadata = read_json(task.get("metadata", {}), "metadata") if "public_test_cases" in task else {}
+    check_argument("metadata", metadata, Mapping[str, Any])
+    checker, function = task.get("generated_checker"), metadata.get("func_name")
+    compare = COMPARISON if checker is None else Checker(source=_PRINTS_1.format(source=checker))
+    public, hidden = (
+        [test for key in keys if key in task for test in paired_tests(task[key], key, function, compare)]
+        for keys in (_PUBLIC, _HIDDEN)
+    )
     tests = (*public, *(test for test in hidden if test not in public))
+    solutions = read_json(task.get("solutions", []), "solutions")
+    if "private_tests" in task and solutions:
+        written = zip(solutions["language"], solutions["solution"], strict=True)
+        solutions = [code for of, code in written if _CONTEST_LANGUAGES.get(of) == task["language"]]
+    check_argument("solutions", solutions, list[str])
+    shown_pairs = [f"Input:\n{one['input']}\nOutput:\n{one['output']}" for one in task.get("examples", [])]
+    texts = [*(_text(task, key) for key in _PARTS if task.get(key)), *shown_pairs, _text(task, "note", "")]
     language = task["language"].names[0]
-    texts = [_text(task, key) for key in keys if task.get(key)]
     if starter := _text(task, "starter_code", "").strip():
         texts.append(f"```{language}\n{starter}\n```")
     reads = any(isinstance(test, IOTest) for test in tests)
     does = "reads standard input and prints the answer" if reads else "defines the function"
-    texts.append(f"Write a program ({language}) that {does}, in one fenced code block.")
-    asked = _text(task, "prompt", "") or ("\n\n".join(texts) if len(texts) > 1 else "")
-    return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tuple(public), **more)
+    asked = "\n\n".join([*filter(None, texts), f"Write a program ({language}) that {does}, in one fenced code block."])
+    return CodeTask(
+        name=name,
+        prompt=_text(task, "prompt", "") or (asked if any(texts) else ""),
+        tests=tests,
+        public_tests=tuple(public),
+        reference=next(iter(solutions), None),
+        prelude=PRELUDE if {"input_output", "public_test_cases"} & task.keys() else (),
+    )
+
+
+_PUBLIC = ("public_test_cases", "public_tests", "examples")
+_HIDDEN = ("input_output", "private_test_cases", "private_tests", "generated_tests", "official_tests")
+_PARTS = ("question", "question_content", "description", "input_format", "output_format")
+_CONTEST_LANGUAGES = {2: CPP, 3: PYTHON, 4: JAVA}
+_FORMS: Mapping[str, Callable[[Row, str], CodeTask]] = {
+    "tests": _own,
+    "entry_point": _humaneval,
+    "test_list": _mbpp,
+    **dict.fromkeys(("input_output", "public_test_cases", "private_tests", "official_tests"), _contest),
+}
+"""By the field that tells each of them from the others, in this order."""
 
 
 def _text(task: Row, key: str, default: str | None = None) -> str:
@@ -290,5 +270,5 @@ def _text(task: Row, key: str, default: str | None = None) -> str:
 
 def _texts(task: Row, key: str) -> Sequence[str]:
     texts: Sequence[str] = task.get(key, [])
-    check_argument(key, texts, Sequence[str])
+    check_argument(key, texts, list[str])
     return texts

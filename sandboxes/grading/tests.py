@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
+from agentrl.sandboxes.checked_fields import AboveZero, Tolerance, check_fields, must_be
 from agentrl.sandboxes.grading.comparison import Compare, Comparison
 from agentrl.sandboxes.seams import Limits
 
@@ -52,16 +52,17 @@ class Checker:
         check_fields(self)
 
 
-COMPARES = Rule(
-    lambda given: not isinstance(given, type),
+COMPARES = must_be(
     "a Comparison(...), a Checker(...), or a function of your own of output and expected",
+    lambda given: isinstance(given, Compare | Checker) and not isinstance(given, type),
 )
-
-CALLED = Rule(
-    lambda given: all(map(str.isidentifier, given.replace("()", "").split("."))),
+CALLED = must_be(
     "the name of a function, such as 'add', or of a method, such as 'Solution.add'",
+    lambda given: isinstance(given, str) and all(map(str.isidentifier, given.replace("()", "").split("."))),
 )
-MODULE = Rule(str.isidentifier, "one name that tests can import, such as 'solution'")
+MODULE = must_be(
+    "one name that tests can import, such as 'solution'", lambda given: isinstance(given, str) and given.isidentifier()
+)
 TrustOfCode = Literal["apart", "inside"]
 
 
@@ -79,8 +80,9 @@ class _OneTest:
             check_limits(self.limits)
 
     def limits_of(self, grader: Limits) -> Limits:
-        """Return the limits of the test, of those of the grader and its own."""
-        return grader.but(**(self.limits or {}))
+        """Return the limits of the test, its own before those of the grader; more memory than that has is no test's to have."""
+        limits = grader.changed(**(self.limits or {}))
+        return limits.changed(memory_mb=min(limits.memory_mb, grader.memory_mb))
 
 
 def check_limits(changes: Mapping[str, float]) -> None:
@@ -91,7 +93,7 @@ def check_limits(changes: Mapping[str, float]) -> None:
     """
     if unknown := sorted(map(str, changes.keys() - vars(Limits()).keys())):
         raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")
-    Limits().but(**changes)
+    Limits().changed(**changes)
 
 
 @dataclass(frozen=True, kw_only=True)

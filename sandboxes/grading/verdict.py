@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +15,9 @@ SHOWN_CHARACTERS = 2000
 """Of what a program printed last."""
 DEADLINE_OVER = "the verdict's deadline was over"
 EARLIER_FAILED = "an earlier test failed"
+
+Baseline = Sequence[float]
+"""The share of each test that a program passes by doing nothing, as `agentrl vet` measures it: `[1.0, 0.0]`."""
 
 
 def shown_text(text: str) -> str:
@@ -74,7 +78,7 @@ class Verdict:
     results: tuple[TestResult, ...]
     build_output: str = ""
     fraction: float | None = None
-    """A partial reward: the share of tests passed, of those that programs do not pass by doing nothing. None where it was not asked for."""
+    """A partial reward, `credit` over the baseline of the task. None where it was not asked for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "build_output", shown_text(self.build_output))
@@ -100,6 +104,16 @@ class Verdict:
         if not self.results:
             return Status.NOT_RUN
         return next((result.status for result in self.results if not result.passed), Status.PASSED)
+
+    def shares(self, count: int) -> list[float]:
+        """Return the share of each of `count` tests that passed: of a file, the share of its functions and their parameters."""
+        passed = [[result.passed for result in self.results if result.test_index == index] for index in range(count)]
+        return [sum(one) / len(one) for one in passed]
+
+    def credit(self, baseline: Baseline) -> float:
+        """Return a partial reward: Σ max(0, passed − free) / Σ (1 − free) over the tests; 0 where nothing is left to earn."""
+        pairs = zip(self.shares(len(baseline)), baseline, strict=True)
+        return sum(max(0.0, passed - free) for passed, free in pairs) / (sum(1 - free for free in baseline) or 1)
 
 
 _STATUS_OF_END = {

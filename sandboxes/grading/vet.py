@@ -5,6 +5,7 @@ tasks ─► each: its reference N times, what does nothing, cheats ─► TaskR
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,17 +16,24 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, one_line
-from agentrl.sandboxes.grading.grade import grade, measured_baseline
-from agentrl.sandboxes.grading.partial_credit import Baseline, do_nothing_programs, earnable, stubs
+from agentrl.sandboxes.grading.code_reading import names_of_program
+from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
-from agentrl.sandboxes.grading.tests import CallTest, IOTest
-from agentrl.sandboxes.grading.verdict import Verdict
+from agentrl.sandboxes.grading.tests import CallTest, IOTest, Test
+from agentrl.sandboxes.grading.verdict import Baseline, Verdict
 from agentrl.sandboxes.pool import SandboxPool
 
 PARTIAL_MAX = 0.5
 """A cheat may earn so much of a partial reward. Of half the tests, `True` may be the answer."""
 LONGEST_REASON = 300
 
+_STUBS = """
+class _Stub(Exception):
+    def __init__(self, *args, **kwargs): pass
+    def __getattr__(self, name): return _stub
+def _stub(*args, **kwargs):
+    {body}
+"""
 _EQUAL = """class _Equal(int):
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = lambda *args: True
     __ne__ = lambda *args: False
@@ -90,7 +98,7 @@ class TaskReport:
     rewards: Mapping[str, float]
     """What each cheat that got something was rewarded."""
     baseline: Baseline | None = None
-    """For a partial reward, what programs that do nothing pass."""
+    """For a partial reward, the share of each test that a program passes by doing nothing."""
 
     @property
     def kept(self) -> bool:
@@ -139,9 +147,8 @@ async def vet_task(task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool
         if report.faults:
             return report
         if code.partial:
-            baseline = await measured_baseline(code.tests, pool, pool.spec.limits)
-            report = replace(report, baseline=baseline)
-            if not earnable(baseline):
+            report = replace(report, baseline=await measured_baseline(code.tests, pool))
+            if min(report.baseline or [1]) == 1:
                 return with_fault(report, FaultKind.FREE, "a program that does nothing passes all tests")
         return await _run_cheats(report, code, pool)
     except ConfigError as error:
@@ -170,15 +177,52 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
 
 
 async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> TaskReport:
-    rewards, partial = {}, report.baseline or False
+    rewards, partial = {}, report.baseline
     for name, source in cheats(task).items():
-        verdict = await grade(source, task.tests, pool=pool, fail_fast=not partial, partial=partial)
+        verdict = await grade(source, task.tests, pool=pool, fail_fast=partial is None, partial=partial)
         share = float(verdict.passed) if verdict.fraction is None else verdict.fraction
         if share:
             rewards[name] = round(share, 4)
     paid = [f"{name!r} gets {reward:.2g}" for name, reward in rewards.items() if reward > PARTIAL_MAX * task.partial]
     report = replace(report, rewards=rewards)
     return with_fault(report, FaultKind.CHEATER, ", ".join(paid)) if paid else report
+
+
+def do_nothing_programs(tests: Sequence[Test]) -> dict[str, str]:
+    """Return the programs that count as doing nothing for `tests`, by name.
+
+    The empty program; and for tests that call, every name that they want as a function that returns None, or that raises
+    NotImplementedError. They are in Python whatever the language of the task: what they print is nothing.
+    """
+    programs = {"empty": ""}
+    if not all(isinstance(test, IOTest) for test in tests):
+        programs["stubs"] = stubs(tests, "return None")
+        programs["stubs that raise"] = stubs(tests, "raise NotImplementedError")
+    return programs
+
+
+def stubs(tests: Sequence[Test], body: str) -> str:
+    """Return a program with every name that tests want: LIMIT is None, Stack a class, push a function with this body."""
+    lines = []
+    for name in sorted({name for test in tests for name in _wanted(test)}):
+        if name[1:].isupper():
+            lines.append(f"{name} = None")
+        else:
+            lines.append(f"class {name}(_Stub): pass" if name[0].isupper() else f"{name} = _stub")
+    return "\n".join([_STUBS.format(body=body), *lines, ""])
+
+
+def _wanted(test: Test) -> set[str]:
+    """Return the names that a test wants of a program."""
+    if isinstance(test, CallTest):
+        return {re.split(r"\W", test.function)[0]}
+    return set() if isinstance(test, IOTest) else {*names_of_program(test).values()}
+
+
+async def measured_baseline(tests: Sequence[Test], pool: SandboxPool) -> Baseline:
+    """Return the most of each test that a program passes which does nothing."""
+    verdicts = [await grade(source, tests, pool=pool) for source in do_nothing_programs(tests).values()]
+    return [max(of_test) for of_test in zip(*(verdict.shares(len(tests)) for verdict in verdicts), strict=True)]
 
 
 def cheats(task: CodeTask) -> dict[str, str]:

@@ -6,7 +6,7 @@ import os
 import stat
 
 
-def write(path: str, mode: int, data: bytes | memoryview) -> None:
+def write(path: str, data: bytes | memoryview) -> None:
     """Write a regular file, and the folders above it. A relative path is under the user's folder.
 
     Raises:
@@ -14,11 +14,11 @@ def write(path: str, mode: int, data: bytes | memoryview) -> None:
     """
     if folder := os.path.dirname(path):
         os.makedirs(folder, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     with os.fdopen(fd, "wb", 0) as file:
         _check_regular(fd)
         os.ftruncate(fd, 0)
-        os.fchmod(fd, mode)
+        os.fchmod(fd, 0o644)
         view = memoryview(data)
         while view:
             view = view[file.write(view) or 0 :]

@@ -3,7 +3,7 @@
 It talks to the host over its own stdin and stdout, which no program in the sandbox can reach: it is process 1, which the kernel
 shields from signals of its own namespace, and it is not dumpable, so that /proc/1/fd, /proc/1/mem and ptrace are shut too.
 
-    host ── S start, I input, E end of input, K kill, W write, R read, C clear, Z reset ──►  sandbox
+    host ── S start, I input, E end of input, K kill, W write, R read, Z reset ──►  sandbox
          ◄── r ready, o stdout, e stderr, x ended, a answer, f failure ─────────────────────
 
 A program in Python is forked from this interpreter, already warm. A reset kills every other process and empties the writable folders;
@@ -37,7 +37,7 @@ from agentrl.sandboxes.inside.processes import (
     lock_down,
     reap,
 )
-from agentrl.sandboxes.inside.program_start import become
+from agentrl.sandboxes.inside.program_start import start_program
 from agentrl.sandboxes.inside.python_program import run_program
 
 if TYPE_CHECKING:
@@ -147,13 +147,11 @@ class FirstProcess:
             answer = b""
             if kind == b"W":
                 head, data = split_head(payload)
-                write(**json.loads(head), data=data)
+                write(json.loads(head)["path"], data)
             elif kind == b"R":
                 answer = read(**json.loads(payload[:]))
-            elif kind == b"Z":
-                self.reset()
             else:
-                wipe(self.folders)
+                self.reset()
             self.send(b"a", number, answer)
         except Exception as error:
             self.send(b"f", number, f"{type(error).__name__}: {error}".encode())
@@ -175,7 +173,7 @@ class FirstProcess:
         if (files := request["only_files"]) is not None:
             wipe(self.folders)
             for path, length in files:
-                write(path, 0o644, data[:length])
+                write(path, data[:length])
                 data = data[length:]
         framework = request.get("framework")
         if framework and framework not in self.frameworks:  # pytest takes longer than most tests
@@ -187,7 +185,7 @@ class FirstProcess:
         memory_kills = count_memory_kills()
         pid = os.fork()
         if pid == 0:
-            return become(request, (in_r, out_w, err_w), counted=self.counted)
+            return start_program(request, (in_r, out_w, err_w), counted=self.counted)
         for fd in (in_r, out_w, err_w):
             os.close(fd)
         running = self.running[number] = Running(

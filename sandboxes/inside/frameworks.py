@@ -1,10 +1,9 @@
-"""Runs test files by unittest and by pytest, and reports each of their tests."""
+"""Runs test files, of unittest too, by pytest, and reports each of their tests."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -27,7 +26,7 @@ def import_framework(kind: str, imports: list[str]) -> None:
         ImportError: There is no pytest.
     """
     names = list(imports)
-    if kind == "pytest":
+    if kind != "assert":
         try:
             plugins = importlib.import_module("_pytest.config").default_plugins
         except ModuleNotFoundError:
@@ -36,43 +35,6 @@ def import_framework(kind: str, imports: list[str]) -> None:
     for name in names:
         with suppress(ImportError):  # the tests will say so
             importlib.import_module(name)
-
-
-def run_unittest(report: Report) -> None:
-    """Run the test file by unittest."""
-    import unittest
-
-    class Reporter(unittest.TestResult):
-        def startTest(self, test: Any) -> None:
-            self.error: BaseException | None = None
-            self.was_skipped = False
-            report.begin()
-
-        def stopTest(self, test: Any) -> None:
-            if not self.was_skipped or self.error is not None:
-                report.end(test.id(), test._testMethodName, self.error)
-            if report.stopped:
-                self.stop()
-
-        def addError(self, test: Any, err: Any) -> None:
-            self.error = self.error or err[1]
-            if not isinstance(test, unittest.TestCase):  # what a class or module does before or after its tests
-                report.end(test.id(), "", err[1])
-
-        addFailure = addError
-
-        def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
-            self.error = self.error or (err[1] if err is not None else None)
-
-        def addUnexpectedSuccess(self, test: Any) -> None:
-            self.error = AssertionError("it was expected to fail")
-
-        def addSkip(self, test: Any, reason: str) -> None:
-            self.was_skipped = True
-            report.skip(test.id(), getattr(test, "_testMethodName", ANY), sys.exc_info()[1])
-
-    suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(FILE))
-    suite.run(Reporter())
 
 
 def run_pytest(report: Report) -> None:

@@ -42,7 +42,7 @@ class Library:
         if module.__name__ in self._code:
             exec(self._code[module.__name__], module.__dict__)
 
-    def make_way(self, folder: str) -> None:
+    def forget_modules_of(self, folder: str) -> None:
         """Let a program import the modules that lie beside it in `folder`.
 
         This process may have imported others of their names, which a Python that was started afresh would not have.

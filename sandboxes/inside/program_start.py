@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.sandboxes.inside.processes import PR_SET_DUMPABLE, libc, set_limits
 
 
-def become(request: dict[str, Any], stdio: tuple[int, int, int], *, counted: bool) -> dict[str, Any]:
+def start_program(request: dict[str, Any], stdio: tuple[int, int, int], *, counted: bool) -> dict[str, Any]:
     """In the child: lock it down, then execute the command, or return the request where it is for a Python program."""
     try:
         signal.set_wakeup_fd(-1)

@@ -33,7 +33,7 @@ def run_program(request: dict[str, Any], library: Library) -> None:
     if script:
         folder = os.path.dirname(os.path.abspath(script))
         sys.path.insert(0, folder)
-        library.make_way(folder)
+        library.forget_modules_of(folder)
     code = 0
     try:
         if script:

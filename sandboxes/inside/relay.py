@@ -20,7 +20,7 @@ _replies: list[queue.SimpleQueue[dict[str, Any]]] = []
 """Pieces of the reply to each request, by its number."""
 
 
-class _Door(BaseHTTPRequestHandler):
+class _ModelRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server gives it
@@ -52,7 +52,7 @@ class _Door(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until standard input ends."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Door)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _ModelRequest)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)

@@ -1,6 +1,6 @@
 """Runs test code, with the program in another process (`apart`) or in this one (`inside`).
 
-    job ─► program: RemoteProgram, or a plain import ─► asserts, unittest or pytest ─► Report ─► one line to the host
+    job ─► program: RemoteProgram, or a plain import ─► asserts, or a file by pytest ─► Report ─► one line to the host
 
 A job is {"nonce", "trust", "framework", "name", "module", "names", "libraries", "imports", "entry_point", "prelude", "code", "timeout_s", "cpu_s", "fail_fast"}. Apart, the
 host's next line says which functions the program has, and each later one is an answer of the program's. Files, such as the program's
@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from agentrl.sandboxes.inside.frameworks import FILE, import_framework, run_pytest, run_unittest
+from agentrl.sandboxes.inside.frameworks import FILE, import_framework, run_pytest
 from agentrl.sandboxes.inside.guard import Guard
 from agentrl.sandboxes.inside.program_calls import find, functions
 from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
@@ -46,7 +46,7 @@ def main() -> None:
             report.start_clocks()  # the program is loaded before the first test begins
         else:
             sys.modules[job["module"]] = module_of(remote, job["module"], remote.load(), job["names"])
-        RUN[job["framework"]](report)
+        (run_asserts if job["framework"] == "assert" else run_pytest)(report)
     except BaseException as error:
         report.end(job["name"], "", error)
     if guard is not None:
@@ -82,6 +82,3 @@ def run_asserts(report: Report) -> None:
         line = line_of(job["code"], raised.__traceback__)
         text = f"AssertionError: {line}" if type(raised) is AssertionError and not raised.args else None
     report.end(job["name"], "", error, text)
-
-
-RUN = {"assert": run_asserts, "unittest": run_unittest, "pytest": run_pytest}

@@ -22,7 +22,7 @@ from agentrl.sandboxes import (
     TestFile,
 )
 
-OURS = {"CodeBlock", "CodeTask", "ExecResult", "SessionResult", "TestResult", "Verdict"}
+OURS = {"CodeTask", "ExecResult", "SessionResult", "TestResult", "Verdict"}
 """Values that a user is given, and never makes."""
 RIGHT: dict[type, dict[str, Any]] = {
     Language: {"file": "main.rs", "run": ("./main",)},

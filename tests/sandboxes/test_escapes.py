@@ -18,7 +18,7 @@ from tests.sandboxes.test_reset import HONEST
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 LIMITS = Limits(timeout_s=0.5, memory_mb=200, disk_mb=8, file_mb=8, output_mb=1, processes=32)
-PATIENT = LIMITS.but(timeout_s=60)
+PATIENT = LIMITS.changed(timeout_s=60)
 
 PREAMBLE = """
 import ctypes, fcntl, glob, mmap, os, resource, signal, socket, sys, threading, time

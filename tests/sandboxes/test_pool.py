@@ -110,6 +110,9 @@ async def test_waiting_is_bounded(bubblewrap: BackendName) -> None:
         with pytest.raises(ConfigError, match="2 sandboxes at once from a pool of 1"):
             async with pool.take(2):
                 pass
+    with pytest.raises(ConfigError, match="spec = 'bubblewrap' must be an instance of SandboxSpec"):
+        async with open_pool("bubblewrap"):  # type: ignore[arg-type]
+            pass
 
 
 async def test_a_closed_pool_leases_nothing(bubblewrap: BackendName) -> None:

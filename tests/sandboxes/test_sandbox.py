@@ -110,7 +110,7 @@ async def test_a_signal_a_missing_program_and_nonsense(sandbox: Sandbox) -> None
     assert b"cannot run /no/such/program" in done.stderr
     with pytest.raises(SandboxError, match="argv"):
         await sandbox.run([])
-    with pytest.raises(SandboxError, match="stdin of 67108865 bytes"):
+    with pytest.raises(ConfigError, match="stdin has more than 67108864 bytes"):
         await sandbox.run(["cat"], stdin=bytes(64 * 2**20 + 1))
     with pytest.raises(ConfigError, match="cwd = None must be a valid string"):
         await sandbox.run(["true"], cwd=None)  # type: ignore[arg-type]
@@ -130,8 +130,8 @@ async def test_files_go_in_and_out(sandbox: Sandbox) -> None:
     await sandbox.write("deep/folder/data.bin", data)
     assert await sandbox.read("deep/folder/data.bin") == data
     assert await sandbox.read("/sandbox/deep/folder/data.bin") == data
-    await sandbox.write("run.sh", "#!/bin/sh\necho run", mode=0o755)
-    assert (await sandbox.run(["./run.sh"])).stdout == b"run\n"
+    await sandbox.write("run.sh", "echo run")
+    assert (await sandbox.run(["sh", "run.sh"])).stdout == b"run\n"
     with pytest.raises(SandboxError, match="more than max_bytes = 10"):
         await sandbox.read("deep/folder/data.bin", max_bytes=10)
     with pytest.raises(SandboxError, match="FileNotFoundError"):
@@ -148,16 +148,14 @@ async def test_a_run_may_bring_the_only_files_that_it_finds(sandbox: Sandbox) ->
     seen = "[['a', 'main.py'], [], []] é\n\n2 3\n".encode()
     assert (await sandbox.run_python("main.py", stdin=b"3", only_files=files)).stdout == seen
     assert (await sandbox.run(["python3", "main.py"], stdin=b"3", only_files=files)).stdout == seen
-    await sandbox.clear()
-    assert (await sandbox.run(["ls", "/sandbox"])).stdout == b""
     await sandbox.run(["touch", "/tmp/later"])
-    await sandbox.clear()
-    assert (await sandbox.run(["ls", "/tmp"])).stdout == b""
+    assert (await sandbox.run(["ls", "/sandbox", "/tmp"], only_files={})).stdout == b"/sandbox:\n\n/tmp:\n"
 
 
 async def test_a_snapshot_brings_back_files(sandbox: Sandbox) -> None:
     await sandbox.write("a/b.txt", "before")
-    await sandbox.write("c.sh", "#!/bin/sh", mode=0o755)
+    await sandbox.write("c.sh", "#!/bin/sh")
+    await sandbox.run(["chmod", "755", "c.sh"])
     snapshot = await sandbox.snapshot()
     await sandbox.write("a/b.txt", "after")
     await sandbox.write("d.txt", "new")
@@ -199,22 +197,10 @@ async def test_a_run_that_is_given_up_is_killed(sandbox: Sandbox) -> None:
     assert (await sandbox.run(["echo", "fine"])).stdout == b"fine\n"
 
 
-async def test_limits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="memory_mb = 0 must be greater than 0"):
-        Limits(memory_mb=0)
-
-
-async def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'firecracker' .*; use one of auto, docker, bubblewrap, UNSAFE_no_isolation"
-    ):
-        async with open_sandbox(backend="firecracker"):  # type: ignore[arg-type]
-            pass
-
-
-@pytest.mark.filterwarnings("ignore:`sandbox.backend` = UNSAFE_no_isolation")
 async def test_programs_run_without_isolation_and_end() -> None:
-    async with open_sandbox(backend="UNSAFE_no_isolation") as sandbox:
+    with pytest.warns(UserWarning, match="UNSAFE_no_isolation"):
+        backend = await choose_backend("UNSAFE_no_isolation", SandboxSpec())
+    async with backend.start(SandboxSpec()) as sandbox:
         await sandbox.write("main.py", "import os; print(os.listdir())")
         done = await sandbox.run_python("main.py")
         assert done.stdout == b"['main.py']\n"
@@ -223,11 +209,6 @@ async def test_programs_run_without_isolation_and_end() -> None:
         assert (await sandbox.run(["sleep", "10"], timeout_s=0.2)).end_reason is EndReason.TIMEOUT
         await sandbox.reset()
         assert (await sandbox.run_python(code="import os; print(os.listdir())")).stdout == b"[]\n"
-
-
-async def test_without_isolation_there_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="UNSAFE_no_isolation"):
-        await choose_backend("UNSAFE_no_isolation", SandboxSpec())
 
 
 async def test_no_sandbox_outlives_a_killed_process(bubblewrap: BackendName, tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ async def test_a_sandbox_that_sends_more_than_was_asked_for_is_lost(sandbox: San
     """As one would that a program had taken over: the limits inside are not the only ones."""
     limits = Limits(output_mb=0.001, timeout_s=20)
     async with await sandbox.start(["cat"], limits=limits) as process:
-        process._receive(b"o", b"x" * 1000)
-        process._receive(b"e", b"x" * 100)
+        process._sandbox._receive(b"o", process._number, b"x" * 1000)
+        process._sandbox._receive(b"e", process._number, b"x" * 100)
         with pytest.raises(SandboxLostError, match="more output than the program's limit"):
             await process.wait()
     assert sandbox.lost
@@ -59,7 +59,7 @@ async def test_holes_in_files_are_no_part_of_a_snapshot(sandbox: Sandbox) -> Non
     with pytest.raises(SandboxError, match="tar ended by output_limit"):
         await sandbox.snapshot()
     assert sandbox.lost is None
-    await sandbox.clear()
+    await sandbox.run(["true"], only_files={})
     await sandbox.write("small", b"content")
     snapshot = await sandbox.snapshot()
     await sandbox.restore(snapshot)

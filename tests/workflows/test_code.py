@@ -17,11 +17,11 @@ from agentrl.episode import Episode
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import local_runner, remote_runner
-from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.rollout.workflow import Workflow
 from agentrl.sandboxes import BackendName
 from agentrl.store.outcome import Outcome
 from agentrl.testing import ScriptedModel, ToolCall
-from agentrl.workflows import code, code_repair, python_tool
+from agentrl.workflows import code, python_tool
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -47,21 +47,21 @@ async def outcome_of(
         return await runner.run(task, 0)
 
 
-OUTSIDE = {"trust_outside": 1.0, "trust_apart": 0.0, "trust_inside": 0.0}
+ONCE = {"trust_outside": 1.0, "trust_apart": 0.0, "trust_inside": 0.0, "attempts": 1.0}
 
 
 @pytest.mark.parametrize(
     ("reply", "reward", "metrics"),
     [
-        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0, **OUTSIDE}),
-        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0, **OUTSIDE}),
+        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0, **ONCE}),
+        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0, **ONCE}),
         pytest.param(
             "```python\nprint(\n```",
             0.0,
-            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, **OUTSIDE},
+            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, **ONCE},
             marks=pytest.mark.soak,
         ),
-        ("I would rather not.", 0.0, {"has_code": 0.0}),
+        ("I would rather not.", 0.0, {"has_code": 0.0, "attempts": 1.0}),
     ],
 )
 async def test_a_reply_is_graded(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:
@@ -87,12 +87,13 @@ async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: Backe
     assert "there is no prompt" in str(without.error)
 
 
-@pytest.mark.parametrize("workflow", [code, code_repair], ids=["code", "code_repair"])
+@pytest.mark.parametrize("attempts", [1, 2])
 async def test_a_test_that_cannot_be_graded_fails_the_episode_and_pays_no_0(
-    bubblewrap: BackendName, workflow: Any
+    bubblewrap: BackendName, attempts: int
 ) -> None:
     broken = {"kind": "io", "name": "third", "stdin": "1 2", "checker": "import nosuch"}
-    outcome = await outcome_of(workflow.run, lambda _: RIGHT, {**TASK, "tests": [*TASK["tests"], broken]})
+    task = {**TASK, "tests": [*TASK["tests"], broken], "attempts": attempts}
+    outcome = await outcome_of(code.run, lambda _: RIGHT, task)
     assert not outcome.finished
     assert "third cannot be graded: the checker failed, with exit code 3" in str(outcome.error)
 
@@ -104,18 +105,9 @@ async def test_a_row_of_a_data_set_is_graded_with_the_imports_that_it_counts_on(
 
 
 async def test_a_baseline_of_the_task_is_what_is_paid_by(bubblewrap: BackendName) -> None:
-    task = {**TASK, "partial": True, "baseline": [{"test 1": 0.75}, {"test 2": 0.0}]}
+    task = {**TASK, "partial": True, "baseline": [0.75, 0.0]}
     outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", task)
     assert outcome.reward == pytest.approx(0.2)
-
-
-@pytest.mark.soak
-async def test_partial_rewards_and_cpp(bubblewrap: BackendName) -> None:
-    outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", {**TASK, "partial": True})
-    assert outcome.reward == 0.5
-    cpp = "```cpp\n#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }\n```"
-    outcome = await outcome_of(code.run, lambda _: cpp, {**TASK, "language": "cpp"})
-    assert outcome.reward == 1.0
 
 
 async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendName) -> None:
@@ -125,7 +117,7 @@ async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendNam
         seen.append(messages)
         return ["Hm.", "```python\nprint(7)\n```", "```python\nprint(\n```", RIGHT][len(seen) - 1]
 
-    outcome = await outcome_of(code_repair.run, script, {**TASK, "attempts": 5})
+    outcome = await outcome_of(code.run, script, {**TASK, "attempts": 5})
     assert outcome.reward == 1.0
     assert outcome.metrics["attempts"] == 4
     told = [message["content"] for message in seen[-1] if message["role"] == "user"][1:]
@@ -134,7 +126,7 @@ async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendNam
     assert "SyntaxError" in told[2]
     # The hidden tests are in no message.
     assert "-1 1" not in json.dumps(seen)
-    outcome = await outcome_of(code_repair.run, lambda _: "```python\nprint(3)\n```", TASK)
+    outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", {**TASK, "attempts": 3})
     assert (outcome.reward, outcome.metrics["attempts"]) == (0.0, 1.0)
 
 
@@ -192,7 +184,7 @@ async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano
     """The nano model writes no programs: its episodes finish, with a record and without a reward."""
     tasks = [
         (code.run, TASK),
-        (code_repair.run, {**TASK, "attempts": 2}),
+        (code.run, {**TASK, "attempts": 2}),
         (python_tool.run, {"question": "1 + 1 =", "answer": "no number", "max_turns": 2}),
     ]
     async with (
@@ -254,8 +246,3 @@ async def test_an_episode_without_sandboxes_says_so() -> None:
     ):
         outcome = await runner.run({}, 0)
     assert "this episode was made without sandboxes" in (outcome.error or "")
-
-
-def test_the_workflow_files_load() -> None:
-    for name in ("code", "code_repair", "python_tool"):
-        assert callable(load_workflow(ROOT / "workflows" / f"{name}.py"))

@@ -25,7 +25,7 @@ from agentrl.sandboxes.run_with_model import run_with_model
 from agentrl.store.outcome import Outcome
 from agentrl.testing import Refusal, ScriptedModel
 from agentrl.workflows import harness
-from agentrl.workflows.repository import Repository, outcomes_of
+from agentrl.workflows.repository import Repository, outcomes_of, paths_of
 from tests.sandboxes.test_container import left
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -239,3 +239,8 @@ def test_a_repository_is_a_folder_or_a_commit_without_its_history(tmp_path: Path
 def test_a_task_that_makes_no_sense_says_so(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TaskFileError, match=complaint):
         as_task(task(**changes), "task 0", task_type_of(harness.run))
+
+
+def test_a_patch_names_the_files_that_it_changes_makes_and_only_renames() -> None:
+    patch = "rename from old.py\nrename to new.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x\n+y\n"
+    assert paths_of(patch) == ["old.py", "new.py", "a.py"]

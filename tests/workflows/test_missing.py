@@ -33,10 +33,10 @@ NOWHERE = "agentrl.invalid/not-there:1"
 GIVEN = {"files": {"a.py": ""}}
 
 
-async def refused(workflow: str, tasks: Sequence[dict[str, Any]], backend: str = "auto") -> str:
+async def refused(workflow: str, tasks: Sequence[dict[str, Any]], backend: str = "auto", **sandbox: str) -> str:
     """Return the error with which an evaluation is refused, whose model is never asked."""
     asked: list[Any] = []
-    config = RunConfig.model_validate({"model": {"path": "m"}, "sandbox": {"backend": backend}})
+    config = RunConfig.model_validate({"model": {"path": "m"}, "sandbox": {"backend": backend, **sandbox}})
     async with ScriptedModel(lambda request: asked.append(request) or "").serve() as url:
         with pytest.raises(TaskFileError) as refusal:
             await agentrl.evaluate(config, workflow=ROOT / "workflows" / f"{workflow}.py", tasks=tasks, base_url=url)
@@ -89,6 +89,12 @@ async def test_a_docker_engine_that_is_not_there_is_found_before_a_run(
         told = await refused(workflow, tasks)
         assert "the images of the tasks run on a Docker engine, and there is none: no Docker engine answers" in told
         assert remedy in told
+
+
+async def test_an_image_of_programs_that_is_nowhere_is_found_before_a_run(docker: BackendName) -> None:
+    tasks = [{"prompt": "Add.", "tests": [{"kind": "io", "stdout": "1"}]}]
+    told = await refused("code", tasks, docker, image=NOWHERE)
+    assert f"the image {NOWHERE} is not here, and the engine cannot pull it" in told
 
 
 @pytest.mark.soak

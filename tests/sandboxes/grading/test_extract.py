@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.sandboxes import CPP, code_blocks, extract_code
+from agentrl.sandboxes import CPP, extract_code
+from agentrl.sandboxes.grading.extract import fenced_blocks
 
 REPLY = """First try:
 ```python
@@ -32,10 +33,10 @@ def f(x):
 
 
 def test_blocks_keep_their_tags_and_their_content() -> None:
-    blocks = code_blocks(REPLY)
-    assert [block.tag for block in blocks] == ["python", "bash", "python"]
-    assert blocks[2].code == "def f(x):\n    s = '''\n```\n'''\n    return x + 1"
-    assert extract_code(REPLY) == blocks[2].code
+    blocks = [*fenced_blocks(REPLY)]
+    assert [tag for tag, _ in blocks] == ["python", "bash", "python"]
+    assert blocks[2][1] == "def f(x):\n    s = '''\n```\n'''\n    return x + 1"
+    assert extract_code(REPLY) == blocks[2][1]
     assert extract_code(REPLY, ("bash", "sh")) == "python f.py"
 
 
@@ -125,4 +126,4 @@ def test_blocks_are_those_of_the_plain_definition(reply: str) -> None:
             code.append(line)
     if opening is not None:
         expected.append((opening[1], content()))
-    assert [(block.tag, block.code) for block in code_blocks(reply)] == expected
+    assert [*fenced_blocks(reply)] == expected

@@ -154,10 +154,10 @@ def test_a_row_of_codeforces_has_its_limits_its_examples_and_its_checker() -> No
         "Print a number that is not n.\n\nn\n\nAny other.\n\nInput:\n1\nOutput:\n2\n\nWrite a program"
     )
     assert [(test.stdin, test.stdout) for test in task.tests if isinstance(test, IOTest)] == [("1", "2"), ("3", "4")]
-    assert [test.limits for test in task.tests] == [{"timeout_s": 1.5, "memory_mb": 512}] * 2
+    assert [test.limits for test in task.tests] == [{"timeout_s": 1.5, "memory_mb": 1024}] * 2
     assert load_code_task({**CODEFORCES, "limits": {"timeout_s": 9}}).tests[0].limits == {
         "timeout_s": 9,
-        "memory_mb": 512,
+        "memory_mb": 1024,
     }
     with pytest.raises(ConfigError, match="interactive or reads a file"):
         load_code_task({**CODEFORCES, "input_mode": "file"})

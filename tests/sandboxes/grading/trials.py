@@ -7,7 +7,7 @@ import random
 from agentrl.sandboxes import AssertTest, CallTest, IOTest, Limits, SandboxPool, Test, TestFile, grade
 
 LIMITS = Limits(timeout_s=0.15, memory_mb=200, disk_mb=16, output_mb=1, processes=32)
-PATIENT = LIMITS.but(timeout_s=5)
+PATIENT = LIMITS.changed(timeout_s=5)
 """For those who come after: whether they are served is the question, and not how busy the machine is."""
 CALLS_MAIN = "\nif __name__ == '__main__': print(add(*map(int, input().split())))\n"
 HONEST = "def add(a, b): return a + b\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, 
 from agentrl.sandboxes.backends.docker_connection import find_engine
 from agentrl.sandboxes.backends.docker_images import IMAGES, follow
 from agentrl.sandboxes.backends.leftovers import LABEL
+from agentrl.sandboxes.container import ContainerSpec, open_container
 from tests.components import missing, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +55,28 @@ async def test_a_container_is_locked_down(docker: BackendName) -> None:
     assert not host["Binds"]
     assert host["AutoRemove"] is True
     assert int(config["User"].partition(":")[0]) >= 10_000
+
+
+async def test_programs_are_looked_for_where_the_image_has_them(docker: BackendName) -> None:
+    """As in images of conda, whose python3 is on the PATH of the image alone."""
+    name = "agentrl/test-path"
+    lines = (
+        "FROM agentrl/sandbox",
+        "USER root",
+        "RUN mkdir /opt/own && printf '#!/bin/sh\\necho own' > /opt/own/tool && chmod 755 /opt/own/tool",
+        "ENV PATH=/opt/own:/usr/local/bin:/usr/bin:/bin",
+    )
+
+    def build() -> None:
+        with find_engine().client() as client:
+            follow(client.build(fileobj=io.BytesIO("\n".join(lines).encode()), tag=name, decode=True, rm=True), print)
+
+    await in_thread(build)
+    async with open_sandbox(backend=docker, image=name) as sandbox:
+        assert (await sandbox.run(["tool"])).stdout == b"own\n"
+        assert (await sandbox.run_python(code="import subprocess; subprocess.run(['tool'])")).stdout == b"own\n"
+    async with open_container(ContainerSpec(image=name)) as container:
+        assert (await container.run(["tool"], env={"A": "b"})).stdout == b"own\n"
 
 
 @pytest.mark.soak

@@ -11,23 +11,18 @@ but its attached stream is a plain socket, which answers in half the time. (`pyt
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError, error_line
-from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
-from agentrl.sandboxes.backends.docker_connection import (
-    CPU_PERIOD_US,
-    STDOUT,
-    DockerStream,
-    find_engine,
-)
-from agentrl.sandboxes.backends.docker_images import have_image, show
+from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, DockerStream, find_engine
+from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_left_over
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
-from agentrl.sandboxes.sandbox import LinkedSandbox, Sandbox
+from agentrl.sandboxes.linked_sandbox import LinkedSandbox
+from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
@@ -37,15 +32,14 @@ FIRST_UID, LAST_UID = 10_000, 60_000
 """Users of sandboxes, each sandbox's one of its own: a rootless engine has no more than 65,536 of them."""
 FILES = 16_384
 """In a folder of memory."""
+OWN_MEMORY_MB, OWN_PROCESSES = 64, 1
+"""For our own process, and what it holds for programs."""
 
 
 class Docker:
     """The backend on a Docker engine, or a Podman service, as `docker_connection` finds it. Needs `agentrl[docker]`."""
 
     name = "docker"
-
-    def __init__(self, on_progress: Callable[[str], None] = show) -> None:
-        self._on_progress = on_progress
 
     async def holes(self) -> list[str]:
         """Return what the engine says that it cannot bound.
@@ -65,7 +59,7 @@ class Docker:
         """
         engine = await in_thread(find_engine)
         await engine.call(remove_left_over, engine)
-        await engine.call(have_image, spec.image, self._on_progress)
+        await engine.call(have_image, spec.image)
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
@@ -77,16 +71,21 @@ class Docker:
         # Found once: where the choice of the engine changes later, a container ends on the one that it was made on.
         engine = await in_thread(find_engine)
         async with container_name(engine) as name:
-            with closing(await engine.call(_start, name, spec)) as link:
-                async with LinkedSandbox(link, spec, env=sandbox_environment(WORK, PATH)).open() as sandbox:
+            link, path = await engine.call(_start, name, spec)
+            with closing(link):
+                async with LinkedSandbox(link, spec, env=sandbox_environment(WORK, path)).open() as sandbox:
                     yield sandbox
 
 
-def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
+def _start(client: APIClient, name: str, spec: SandboxSpec) -> tuple[AttachedLink, str]:
+    """Start a container, and return the link to it and the PATH of its image."""
     from docker.types import LogConfig, Ulimit
 
     uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID)
-    memory = memory_of_a_sandbox(spec.limits)
+    limits = spec.limits
+    memory = (limits.memory_mb + limits.disk_mb + OWN_MEMORY_MB) * MB  # programs, one full folder, our own process
+    variables = client.inspect_image(spec.image)["Config"].get("Env") or ()
+    path = dict(one.partition("=")[::2] for one in variables).get("PATH", PATH)
     host = client.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
@@ -97,11 +96,11 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
         mem_limit=memory,
         memswap_limit=memory,
         network_mode="none",
-        pids_limit=spec.limits.processes + OWN_PROCESSES,
+        pids_limit=limits.processes + OWN_PROCESSES,
         read_only=True,
         runtime=spec.runtime,
         security_opt=["no-new-privileges"],
-        tmpfs=dict.fromkeys(FOLDERS, f"exec,uid={uid},gid={uid},size={spec.limits.disk_mb * MB},nr_inodes={FILES}"),
+        tmpfs=dict.fromkeys(FOLDERS, f"exec,uid={uid},gid={uid},size={limits.disk_mb * MB},nr_inodes={FILES}"),
         # Without a bound of the stack's own, that of all memory holds, and a thread gets 2 MB and not as much as the bound.
         ulimits=[Ulimit(name="core", soft=0, hard=0), Ulimit(name="stack", soft=-1, hard=-1)],
     )
@@ -109,7 +108,7 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
         spec.image,
         command=["python3", *init_arguments()],
         entrypoint=[],
-        environment={"PATH": PATH, "LANG": "C.UTF-8"},
+        environment={"PATH": path, "LANG": "C.UTF-8"},
         host_config=host,
         labels={LABEL: owner()},
         name=name,
@@ -124,7 +123,7 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> AttachedLink:
     except BaseException:
         link.close()
         raise
-    return link
+    return link, path
 
 
 class AttachedLink(DockerStream):
