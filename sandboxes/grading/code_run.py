@@ -119,7 +119,7 @@ class _Program:
         """Why the process has ended, if it has."""
         self.spent_s = 0.0
         """How long the program has been waited for, in this test."""
-        self._bench = grading
+        self._grading = grading
         self._job = json.dumps({"source": grading.source, "module": test.module}).encode() + b"\n"
         limits = grading.limits_of(test)
         self._time_s = limits.timeout_s
@@ -142,7 +142,7 @@ class _Program:
         """Start the process anew, and return its answer to the program."""
         await self.__aexit__()
         self.failure, self.spent_s = None, 0.0
-        self._process = await self._bench.sandboxes[0].start_python(CALLS, limits=self._limits, only_files={})
+        self._process = await self._grading.sandboxes[0].start_python(CALLS, limits=self._limits, only_files={})
         return await self.ask(self._job)
 
     async def ask(self, request: bytes) -> bytes:
@@ -153,7 +153,7 @@ class _Program:
         started, process = anyio.current_time(), self._process
         if self.failure is None and process is not None:
             try:
-                with anyio.fail_after(min(self._time_s - self.spent_s, self._bench.left_s)):
+                with anyio.fail_after(min(self._time_s - self.spent_s, self._grading.left_s)):
                     await process.send(request)
                     answer = await process.read_line(MAX_BYTES)
                     if answer is not None and answer.endswith(b"\n"):
@@ -162,7 +162,7 @@ class _Program:
                     left = Status.RUNTIME_ERROR, "the program has left before it answered"
                     self.failure = left if status is Status.PASSED else (status, message)
             except TimeoutError:
-                self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._bench.over else ""
+                self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._grading.over else ""
             except LongLineError:
                 self.failure = Status.OUTPUT_LIMIT, f"the program answers more than {MAX_BYTES >> 20} MB at once"
             finally:
