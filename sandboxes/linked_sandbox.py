@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,7 +32,7 @@ class LinkedSandbox(Sandbox):
         self, link: Link, spec: SandboxSpec, *, env: Mapping[str, str], work: str = WORK, nproc: int | None = None
     ) -> None:
         super().__init__(spec, env=env, work=work)
-        self.changed = Condition()
+        self._changed = Condition()
         """Announced when something was received, or the sandbox is lost."""
         self._link = link
         self._nproc = nproc
@@ -78,7 +78,7 @@ class LinkedSandbox(Sandbox):
                 raise
         finally:
             self.lost = self.lost or "its context has ended"
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def _receive(self, kind: bytes, number: int, payload: bytes) -> None:
         process = self._processes.get(number)
@@ -92,7 +92,7 @@ class LinkedSandbox(Sandbox):
                 self.lose("it sent more output than the program's limit")
         elif number in self._answers:
             self._answers[number] = (kind, payload)
-        self.changed.notify_all()
+        self._changed.notify_all()
 
     async def _run(self, program: Mapping[str, Any], limits: Limits, options: RunOptions) -> ExecResult:
         async with await self._start(program, limits, options) as process:
@@ -142,18 +142,26 @@ class LinkedSandbox(Sandbox):
         self._answers[number] = None
         try:
             await self.send(kind, number, payload)
-            with anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
-                while (answer := self._answers[number]) is None:
-                    self._check()
-                    await self.changed.wait()
-            if bound.cancelled_caught:
-                raise self.lose(f"it did not answer within {ANSWER_TIMEOUT_S:g} s")
+            await self.wait_until(lambda: self._answers[number] is not None, anyio.current_time() + ANSWER_TIMEOUT_S)
         finally:
-            del self._answers[number]
+            answer = self._answers.pop(number)
         assert answer is not None
         if answer[0] == b"f":
             raise SandboxError(answer[1].decode(errors="replace"))
         return answer[1]
+
+    async def wait_until(self, condition: Callable[[], bool], deadline: float) -> None:
+        """Wait until what was received makes a condition true.
+
+        Raises:
+            SandboxLostError: The sandbox is gone, or the deadline is over.
+        """
+        with anyio.CancelScope(deadline=deadline) as bound:
+            while not condition():
+                self._check()
+                await self._changed.wait()
+        if bound.cancelled_caught:
+            raise self.lose("its first process no longer answers")
 
     async def send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
         """Send a frame.
@@ -175,5 +183,5 @@ class LinkedSandbox(Sandbox):
     def lose(self, why: str) -> SandboxLostError:
         """Give the sandbox up, and wake all who wait for it."""
         error = super().lose(why)
-        self.changed.notify_all()
+        self._changed.notify_all()
         return error

@@ -97,12 +97,7 @@ class Process:
         return ExecResult(end_reason=end_reason, stdout=bytes(self._stdout), stderr=bytes(self._stderr), **report)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        with anyio.CancelScope(deadline=self._given_up_at) as bound:
-            while not condition():
-                self._sandbox._check()
-                await self._sandbox.changed.wait()
-        if bound.cancelled_caught:
-            raise self._sandbox.lose("its first process no longer answers")
+        await self._sandbox.wait_until(condition, self._given_up_at)
 
     def take_output(self, kind: bytes, data: bytes) -> bool:
         """Keep output, and return whether that is within the program's limit: the sandbox's first process holds programs to it."""

@@ -120,18 +120,9 @@ class Repository(BaseModel):
             files.mkdir()
             write_files(files, self.files or {})
             if self.git is not None:
-                words = (
-                    "-c",
-                    f"core.hooksPath={os.devnull}",
-                    "--work-tree",
-                    str(files),
-                    "checkout",
-                    self.commit,
-                    "--",
-                    ".",
-                )
+                words = ("-c", f"core.hooksPath={os.devnull}", "--work-tree", str(files), "checkout", self.commit)
                 try:
-                    run_git(self.git, *words, GIT_INDEX_FILE=str(Path(here, "index")))
+                    run_git(self.git, *words, "--", ".", GIT_INDEX_FILE=str(Path(here, "index")))
                 except OSError as error:
                     raise ConfigError(
                         f"repository.git = {str(self.git)!r}, commit = {self.commit!r}: {one_line(error)}"

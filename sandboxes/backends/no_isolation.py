@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
-import anyio
-
-from agentrl.concurrency.threads import in_thread
+from agentrl.concurrency.scratch import scratch_directory
 from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
@@ -32,10 +28,8 @@ class NoIsolation:
     @asynccontextmanager
     async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """Yield a first process in a temporary folder."""
-        made = partial(tempfile.TemporaryDirectory, prefix="agentrl-sandbox-", ignore_cleanup_errors=True)
-        folder = await in_thread(made)
-        try:
-            work = folder.name
+        async with scratch_directory("agentrl-sandbox-") as folder:
+            work = str(folder)
             command = [sys.executable, *init_arguments(counted=False, folders=[work])]
             env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
             async with (
@@ -43,6 +37,3 @@ class NoIsolation:
                 LinkedSandbox(link, spec, env=env, work=work).open() as sandbox,
             ):
                 yield sandbox
-        finally:
-            with anyio.CancelScope(shield=True):
-                await in_thread(folder.cleanup)

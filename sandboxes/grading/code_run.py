@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import anyio
 
@@ -77,9 +78,10 @@ async def _run_apart(
     box = grading.sandboxes[-1]
     limits = box.spec.limits.changed(timeout_s=grading.left_s, output_mb=OUTPUT_MB)
     async with (
-        _Program(grading, test) as program,
+        AsyncExitStack() as processes,
         await box.start_python(RUNNER, limits=limits, framework=job["framework"], only_files=files) as tests,
     ):
+        program = _Program(grading, test, processes)
         await tests.send(json.dumps(job).encode() + b"\n")
         await tests.send(await program.load())
         fault = ""
@@ -112,14 +114,14 @@ async def _run_apart(
 
 
 class _Program:
-    """The process of a program that test code calls, asked within the time of a test."""
+    """The process of a program that test code calls, asked within the time of a test. It is the only one in `processes`."""
 
-    def __init__(self, grading: Grading, test: AssertTest | TestFile) -> None:
+    def __init__(self, grading: Grading, test: AssertTest | TestFile, processes: AsyncExitStack) -> None:
         self.failure: tuple[Status, str] | None = None
         """Why the process has ended, if it has."""
         self.spent_s = 0.0
         """How long the program has been waited for, in this test."""
-        self._bench = grading
+        self._grading = grading
         self._job = json.dumps({"source": grading.source, "module": test.module}).encode() + b"\n"
         limits = grading.limits_of(test)
         self._time_s = limits.timeout_s
@@ -129,20 +131,15 @@ class _Program:
             cpu_s=None if isinstance(test, TestFile) else limits.cpu_s,
             output_mb=max(limits.output_mb, OUTPUT_MB),
         )
+        self._processes = processes
         self._process: Process | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._process is not None:
-            await self._process.__aexit__(*exc_info)
 
     async def load(self) -> bytes:
         """Start the process anew, and return its answer to the program."""
-        await self.__aexit__()
+        await self._processes.aclose()
         self.failure, self.spent_s = None, 0.0
-        self._process = await self._bench.sandboxes[0].start_python(CALLS, limits=self._limits, only_files={})
+        started = await self._grading.sandboxes[0].start_python(CALLS, limits=self._limits, only_files={})
+        self._process = await self._processes.enter_async_context(started)
         return await self.ask(self._job)
 
     async def ask(self, request: bytes) -> bytes:
@@ -153,7 +150,7 @@ class _Program:
         started, process = anyio.current_time(), self._process
         if self.failure is None and process is not None:
             try:
-                with anyio.fail_after(min(self._time_s - self.spent_s, self._bench.left_s)):
+                with anyio.fail_after(min(self._time_s - self.spent_s, self._grading.left_s)):
                     await process.send(request)
                     answer = await process.read_line(MAX_BYTES)
                     if answer is not None and answer.endswith(b"\n"):
@@ -162,7 +159,7 @@ class _Program:
                     left = Status.RUNTIME_ERROR, "the program has left before it answered"
                     self.failure = left if status is Status.PASSED else (status, message)
             except TimeoutError:
-                self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._bench.over else ""
+                self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._grading.over else ""
             except LongLineError:
                 self.failure = Status.OUTPUT_LIMIT, f"the program answers more than {MAX_BYTES >> 20} MB at once"
             finally:

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument, shown
 from agentrl.sandboxes.grading.code_run import run_code
 from agentrl.sandboxes.grading.program_runs import Grading, build, run_call, run_io, wall_clock_s
-from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test, TestFile
+from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test
 from agentrl.sandboxes.grading.trust import Trust, trust_of
 from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Baseline, Status, TestResult, Verdict
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
@@ -29,12 +29,10 @@ from agentrl.sandboxes.seams import Limits
 
 ATTEMPTS = 3
 """A sandbox that is lost under a program is the engine's fault twice, and the program's the third time."""
-MAX_DEADLINE_S = 600.0
-"""Of a verdict, by default, unless the time limit of one test alone asks for more."""
-FILE_TESTS = 4
-"""A file of tests counts as so many tests in the default deadline."""
+DEADLINE_S = 600.0
+"""Of a verdict, by default, unless the time limit of one test alone asks for more: each test, build and checker has a bound of its own."""
 OVERHEAD_S = 10.0
-"""Part of the default deadline: what starting, comparing and clearing take, on a busy machine."""
+"""For starting, comparing and clearing, on a busy machine."""
 GRACE_S = 15.0
 """How long after its deadline a verdict waits for a sandbox that should have ended its program."""
 
@@ -80,7 +78,7 @@ async def grade(
         raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
     named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
     grading = Grading(source, language, limits, fail_fast)
-    verdict = await _run_tests(grading, named, pool, deadline_s or default_deadline_s(tests, language, limits))
+    verdict = await _run_tests(grading, named, pool, deadline_s or default_deadline_s(tests, limits))
     return verdict if partial is None else replace(verdict, fraction=verdict.credit(partial))
 
 
@@ -165,14 +163,6 @@ def _check_tests(tests: Sequence[Test], language: Language, limits: Limits, sand
                 raise ConfigError(f"{_name(test, index)}, a CallTest of {test.function}, holds {error}") from None
 
 
-def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits) -> float:
-    """Return the deadline of a verdict on these tests.
-
-    What they take if each of them is as slow as it may be, with all its sleeping, and at most MAX_DEADLINE_S, or the time limit of
-    the slowest test where that is more.
-    """
-    walls_s = [wall_clock_s(test.limits_of(limits)) for test in tests]
-    counts = [FILE_TESTS if isinstance(test, TestFile) else 1 for test in tests]
-    total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
-    total += sum(wall_s * count for wall_s, count in zip(walls_s, counts, strict=True))
-    return min(total, max(MAX_DEADLINE_S, max(walls_s) + OVERHEAD_S))
+def default_deadline_s(tests: Sequence[Test], limits: Limits) -> float:
+    """Return the deadline of a verdict on these tests: DEADLINE_S, or what the slowest test may take where that is more."""
+    return max(DEADLINE_S, *(wall_clock_s(test.limits_of(limits)) + OVERHEAD_S for test in tests))

@@ -74,12 +74,6 @@ def run_pytest(report: Report) -> None:
                 report.end(nodeid, function_of(nodeid), self.error, self.text)
 
         @pytest.hookimpl(hookwrapper=True)
-        def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
-            yield
-            if report.stopped:
-                item.session.shouldstop = "a test has failed"
-
-        @pytest.hookimpl(hookwrapper=True)
         def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
             outcome: Any = yield
             made = outcome.get_result()
@@ -95,6 +89,7 @@ def run_pytest(report: Report) -> None:
     folder = os.getcwd()
     without = [word for name in WITHOUT for word in ("-p", f"no:{name}")]
     options = ["-q", *without, "-c", os.devnull, "--rootdir", folder, "--confcutdir", folder, *own]
+    options += ["-x"] if report.job["fail_fast"] else []
     code = pytest.main([f"{FILE}.py", *options], plugins=[Reporter()])
     if code > pytest.ExitCode.TESTS_FAILED and not report.failed and code != pytest.ExitCode.NO_TESTS_COLLECTED:
         report.end(f"{FILE}.py", "", RuntimeError(f"pytest ends with {code!r}"))

@@ -39,11 +39,6 @@ class Report:
         self.own_process = os.getpid()
 
     @property
-    def stopped(self) -> bool:
-        """Whether no other test is to run."""
-        return bool(self.job["fail_fast"]) and self.failed
-
-    @property
     def failed(self) -> bool:
         """Whether a test has failed."""
         return any(status != "passed" for _, status, _ in self.results)

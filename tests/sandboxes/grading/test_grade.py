@@ -560,12 +560,8 @@ async def test_waiting_for_a_sandbox_is_no_part_of_the_deadline(pool: SandboxPoo
 
 def test_the_default_deadline_follows_from_the_tests() -> None:
     limits = Limits(timeout_s=2)
-    assert default_deadline_s([IOTest()], PYTHON, limits) == 18
-    assert default_deadline_s([IOTest(), IOTest(limits={"timeout_s": 1})], PYTHON, limits) == 22
-    assert default_deadline_s([TestFile(code="")], PYTHON, limits) == 42
-    assert default_deadline_s([IOTest()], CPP, limits) == 78
-    assert default_deadline_s([IOTest()] * 1000, PYTHON, limits) == 600
-    assert default_deadline_s([IOTest()], PYTHON, Limits(timeout_s=1000)) == 4010
+    assert default_deadline_s([IOTest()] * 1000, limits) == 600
+    assert default_deadline_s([IOTest(), IOTest(limits={"timeout_s": 1000})], limits) == 4010
 
 
 async def test_a_file_of_tests_fails_fast(pool: SandboxPool) -> None:
