@@ -20,7 +20,7 @@ from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.database import reading
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.open_runner import chat_format_of, in_process_runner
+from agentrl.rollout.local_runner import chat_format_of, in_process_runner
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.store import Store
