@@ -20,7 +20,7 @@ import anyio
 import psutil
 
 from agentrl.config import EngineConfig
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.models import NANO
 from agentrl.proxy import load_chat_format, open_proxy
 
@@ -35,7 +35,7 @@ async def main() -> None:
     cores = own.cpu_affinity()
     with tempfile.TemporaryDirectory() as scratch:
         config = EngineConfig(max_total_tokens=400_000)
-        async with open_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
+        async with launch_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
             others = sorted(set(range(os.cpu_count() or 1)) - set(cores))
             for child in own.children():
                 child.cpu_affinity(others or cores)

@@ -28,7 +28,7 @@ from aiohttp import web
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.models import NANO
-from agentrl.rollout.open_runner import open_runner
+from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.workflow import load_workflow
 
 WORKFLOW = """
@@ -99,7 +99,7 @@ async def episodes_per_s(workers: int, args: argparse.Namespace, directory: Path
     slots = anyio.Semaphore(args.concurrent)
     async with (
         sglang_engine([url]) as engine,
-        open_runner(config, load_workflow(workflow), engine, logs=directory, say=print) as runner,
+        open_rollout(config, load_workflow(workflow), engine, logs=directory, say=print) as runner,
     ):
 
         async def one(seed: int) -> None:

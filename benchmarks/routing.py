@@ -22,7 +22,7 @@ from agentrl.config import EngineConfig, load_config
 from agentrl.engine.client.routing import Router
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.client.sglang_server import SGLangServer
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 
@@ -67,7 +67,7 @@ async def main() -> None:
     if args.engine == "sglang":
         config = load_config(Path(agentrl.workflows.__path__[0]) / "sglang_cpu.toml").engine
     with tempfile.TemporaryDirectory() as scratch:
-        async with open_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
+        async with launch_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
             sticky, first = engine.fleet.router, 0
             for _ in range(2):
                 for name, router in (("sticky", sticky), ("random", RandomRouter(0))):

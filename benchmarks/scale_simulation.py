@@ -33,7 +33,7 @@ import numpy as np
 from cluster_model import Costs, Result, Setup, Simulation, Turn
 
 from agentrl.config import EngineConfig
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
@@ -207,7 +207,7 @@ def _episodes(store: Path) -> list[dict[str, Any]]:
 async def _server_costs(directory: Path) -> dict[str, float]:
     """Return (step_s, reply_step_s, prompt_token_s) of an embedded server that is asked alone."""
     config = EngineConfig(kind="embedded")
-    async with open_engine(NANO, config, log=directory / "engine.log") as engine:
+    async with launch_engine(NANO, config, log=directory / "engine.log") as engine:
         server = next(child for child in _children(os.getpid()) if _kind(child) == "server")
 
         async def cost_s(replies: int, prompt: int, tokens: int) -> float:

@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM
 
 import agentrl.workflows
 from agentrl.config import EngineConfig, load_config
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
@@ -77,7 +77,7 @@ async def measure(
     pauses: list[float] = []
     recomputed = 0
     with tempfile.TemporaryDirectory() as scratch:
-        async with open_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
+        async with launch_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
             await engine.update_weights(paths[0], 0)
             progress: dict[int, int] = {}
             stop = anyio.Event()

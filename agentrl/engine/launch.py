@@ -253,7 +253,7 @@ async def local_servers(
 
 
 @asynccontextmanager
-async def open_engine(
+async def launch_engine(
     model_path: str | Path,
     config: EngineConfig,
     *,

@@ -1,6 +1,6 @@
 """Evaluation: the same workflow, every task k times, nothing trained.
 
-evaluate(config) ─► open_rollout ─► runner ─► evaluate_tasks ─► Evaluation
+evaluate(config) ─► open_engine ─► open_rollout ─► runner ─► evaluate_tasks ─► Evaluation
                     engine, proxy, sandboxes
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 
 from agentrl.concurrency.loop_watchdog import watch_loop
+from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
 from agentrl.episode import Task
@@ -28,12 +29,13 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
-from agentrl.rollout.alarms import AlarmWatch, episode_alarms
+from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_endpoint, check_start
 from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.health import Health, shares_text
-from agentrl.rollout.open_rollout import open_rollout
+from agentrl.rollout.open_engine import NAME_A_LOG, open_engine, open_hosts
+from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.task_columns import with_columns
@@ -117,12 +119,13 @@ async def evaluate(
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
         health = Health(recent=deque())
-        alarms = AlarmWatch(
-            lambda: episode_alarms(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)"),
+        seen = Seen(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)")
+        watch = AlarmWatch(
+            lambda: alarms(seen, training=False),
             view.say,
             lambda: f"{len(view.episodes)} of {view.total} episodes",
         )
-        async with alarms.open():
+        async with watch.open():
             result = await evaluate_tasks(
                 runner, chosen, config.eval, seed=config.seed, log=log, view=view, health=health
             )
@@ -174,8 +177,15 @@ async def _served(
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)
     view.say("asking the engine at `engine.urls`" if config.engine.urls else "starting the engine")
-    async with open_rollout(config, workflow, chat_format, say=view.say) as rollout:
-        yield rollout.runner.with_defaults(sampling_of_evaluation(config))
+    async with (
+        scratch_directory("agentrl-rollout-", kept_after=NAME_A_LOG) as logs,
+        open_hosts(config) as open_host,
+        open_engine(config, logs=logs, open_host=open_host) as engine,
+        open_rollout(
+            config, workflow, engine, chat_format=chat_format, logs=logs, say=view.say, open_host=open_host
+        ) as runner,
+    ):
+        yield runner.with_defaults(sampling_of_evaluation(config))
 
 
 def sampling_of_evaluation(config: RunConfig) -> SamplingDefaults:

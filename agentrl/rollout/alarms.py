@@ -1,21 +1,26 @@
-"""Lines that warn when episodes go wrong, in a run or an evaluation, with the likely reason and what to do.
+"""Lines that warn when a run or an evaluation goes wrong: each says what is seen, the likely reason, and what to do.
 
-What was done lately is a `Health`, and alarms are a function of it. An `AlarmWatch` says each when it begins, repeats it rarely while it
-lasts, and counts.
+    Health ──► ALARMS, a function of `Seen` each ──► AlarmWatch ──► a line when one begins, rarely while it lasts; `alarm_NAME` in the metrics
+
+A condition that should warn is a function here and a row of `ALARMS`; docs/metrics.md lists them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.config import RunConfig
 from agentrl.errors import one_line
+from agentrl.machine.evidence import regular, stored_json
 from agentrl.rollout.health import RECENT_EPISODES, Health
 
 CHECK_EVERY_S = 5.0
@@ -34,6 +39,8 @@ LONG_EPISODE = 3
 """Mean turns of an episode from which on they should be one conversation."""
 FAILURES = 8
 """Attempts in a row that fail."""
+UNIFORM_GROUPS = 16
+"""Groups in a row with equal rewards that raise an alarm; two batches at least."""
 
 
 @dataclass(frozen=True)
@@ -44,59 +51,136 @@ class Alarm:
     text: str
 
 
-def episode_alarms(
-    health: Health, config: RunConfig, decode: Callable[[list[int]], str], waiting_for: Callable[[], str]
-) -> Iterator[Alarm]:
-    """Yield what says that episodes do not go as they should.
+@dataclass(frozen=True)
+class Seen:
+    """The things that alarms look at."""
 
-    Args:
-        health: What was done lately.
-        config: The configuration.
-        decode: Makes text of the ids of an example.
-        waiting_for: Says what is waited for, where nothing ends.
-    """
-    said, episodes = health.counts(), len(health.recent)
-    replies = said["replies"]
-    enough = health.complete or episodes == RECENT_EPISODES  # a model that mostly guesses calls one now and then
-    if enough and said["with_tools"] >= JUDGED_REPLIES and not said["tool_calls"]:
-        yield Alarm(
-            "no_tool_call",
-            f"none of the last {said['with_tools']} replies that were offered tools calls one. Does `model.renderer` = "
-            f"{config.model.renderer!r} fit the model, and does the model know tools (agentrl sft teaches it)? One reply: "
-            f"{one_line(decode(health.example))!r}",
+    health: Health
+    """What was done lately."""
+    config: RunConfig
+    decode: Callable[[list[int]], str]
+    """Makes text of the ids of an example."""
+    waiting_for: Callable[[], str]
+    """Says what is waited for, where nothing ends."""
+
+
+def _no_tool_call(seen: Seen) -> str | None:
+    health, counts = seen.health, seen.health.counts()
+    # A model that mostly guesses calls one now and then.
+    enough = health.complete or len(health.recent) == RECENT_EPISODES
+    if not enough or counts["with_tools"] < JUDGED_REPLIES or counts["tool_calls"]:
+        return None
+    return (
+        f"none of the last {counts['with_tools']} replies that were offered tools calls one. Does `model.renderer` = "
+        f"{seen.config.model.renderer!r} fit the model, and does the model know tools (agentrl sft teaches it)? One reply: "
+        f"{one_line(seen.decode(health.example))!r}"
+    )
+
+
+def _replies_truncated(seen: Seen) -> str | None:
+    counts = seen.health.counts()
+    replies, truncated = counts["replies"], counts["truncated"]
+    if replies < (1 if seen.health.complete else JUDGED_REPLIES) or 2 * truncated <= replies:
+        return None
+    return (
+        f"{truncated / replies:.0%} of the last {replies} replies are cut off for their length, and they have "
+        f"{counts['sampled_tokens'] / replies:.0f} tokens on average: raise `rollout.max_tokens` (or max_tokens in the workflow) if they "
+        "need the room, lower it if they ramble, or teach the model to end its replies (agentrl sft)"
+    )
+
+
+def _history_rewritten(seen: Seen) -> str | None:
+    counts, episodes = seen.health.counts(), len(seen.health.recent)
+    replies, again = counts["replies"], counts["rerendered_tokens"]
+    few = episodes < JUDGED_EPISODES or replies < LONG_EPISODE * episodes
+    if few or counts["roots"] < NEW_ROOT_SHARE * replies or again < RERENDERED_SHARE * counts["prompt_tokens"]:
+        return None
+    return (
+        f"{counts['roots'] / replies:.0%} of the model calls of the last {episodes} episodes begin a new conversation, and "
+        f"{again / counts['prompt_tokens']:.0%} of their prompt tokens were sent before: the client rewrites its "
+        'history, so that each call is a trajectory of its own. docs/clients.md, "A client that rewrites its history", says how to mend it'
+    )
+
+
+def _attempts_failed(seen: Seen) -> str | None:
+    if seen.health.failures < FAILURES:
+        return None
+    return (
+        f"the last {seen.health.failures} attempts at episodes all failed, the first of them with {seen.health.first_failure}. Mend the "
+        "workflow, or what it needs"
+    )
+
+
+def _stalled(seen: Seen) -> str | None:
+    quiet_s, bound_s = time.monotonic() - seen.health.last_end, seen.config.rollout.alarm_stall_s
+    if quiet_s < bound_s:
+        return None
+    return (
+        f"nothing has ended for {quiet_s / 60:.3g} min (`rollout.alarm_stall_s` = {bound_s:g}); what is waited for: "
+        f"{seen.waiting_for()}"
+    )
+
+
+def _rewards_equal(seen: Seen) -> str | None:
+    health, rollout = seen.health, seen.config.rollout
+    compared = rollout.group_size > 1 and not seen.config.trainer.teacher
+    if not compared or health.uniform_groups < max(UNIFORM_GROUPS, 2 * rollout.groups_per_batch):
+        return None
+    reward = next(iter(health.uniform_rewards)) if len(health.uniform_rewards) == 1 else None
+    return (
+        f"the last {health.uniform_groups} groups had equal rewards within each group"
+        + (f", all of them {reward:g}" if reward is not None else "")
+        + ": nothing can be learned from them. "
+        + (
+            "No episode of this run was worth more: if the tasks are solved, end the run here, or give it harder ones."
+            if reward is not None and 0 < reward == health.highest_reward
+            else "Are the tasks too hard or too easy for this model, or does the reward not see the answer?"
         )
-    if replies >= (1 if health.complete else JUDGED_REPLIES) and 2 * said["truncated"] > replies:
-        yield Alarm(
-            "replies_truncated",
-            f"{said['truncated'] / replies:.0%} of the last {replies} replies are cut off for their length, and they have "
-            f"{said['sampled_tokens'] / replies:.0f} tokens on average: raise `rollout.max_tokens` (or max_tokens in the workflow) if they "
-            "need the room, lower it if they ramble, or teach the model to end its replies (agentrl sft)",
-        )
-    if (
-        episodes >= JUDGED_EPISODES
-        and replies >= LONG_EPISODE * episodes
-        and said["roots"] >= NEW_ROOT_SHARE * replies
-        and said["rerendered_tokens"] >= RERENDERED_SHARE * said["prompt_tokens"]
-    ):
-        yield Alarm(
-            "history_rewritten",
-            f"{said['roots'] / replies:.0%} of the model calls of the last {episodes} episodes begin a new conversation, and "
-            f"{said['rerendered_tokens'] / said['prompt_tokens']:.0%} of their prompt tokens were sent before: the client rewrites its "
-            'history, so that each call is a trajectory of its own. docs/clients.md, "A client that rewrites its history", says how to mend it',
-        )
-    if health.failures >= FAILURES:
-        yield Alarm(
-            "attempts_failed",
-            f"the last {health.failures} attempts at episodes all failed, the first of them with {health.first_failure}. Mend the workflow, "
-            "or what it needs",
-        )
-    quiet_s = time.monotonic() - health.last_end
-    if quiet_s >= config.rollout.alarm_stall_s:
-        yield Alarm(
-            "stalled",
-            f"nothing has ended for {quiet_s / 60:.3g} min (`rollout.alarm_stall_s` = {config.rollout.alarm_stall_s:g}); what is waited for: "
-            f"{waiting_for()}",
-        )
+        + f" Look at an episode with agentrl replay {seen.config.run_dir} {health.episode}"
+    )
+
+
+def _altered_sampling(seen: Seen) -> str | None:
+    counts = seen.health.counts()
+    if not counts["altered"] or seen.config.trainer.turns.altered_sampling != "mask":
+        return None
+    return (
+        f"{counts['altered'] / counts['replies']:.0%} of the last {counts['replies']} replies are not trained on, because their requests "
+        f"asked for {'; '.join(sorted(set(seen.health.altered_by)))}, and so they come from another distribution than the policy's: have "
+        'the agent leave that out, or set trainer.turns.altered_sampling to "train" or "refuse"'
+    )
+
+
+def _mismatch(seen: Seen) -> str | None:
+    mismatch, bound = seen.health.step.get("logprob_mismatch_mean_abs", 0.0), seen.config.trainer.alarm_mismatch
+    if mismatch <= bound:
+        return None
+    return (
+        f"engine and trainer differ by {mismatch:.2g} in mean |Δlogprob|, more than `trainer.alarm_mismatch` = "
+        f"{bound:g}: are model, number format and chat format the same on both sides?"
+    )
+
+
+ALARMS: dict[str, Callable[[Seen], str | None]] = {
+    "no_tool_call": _no_tool_call,
+    "replies_truncated": _replies_truncated,
+    "history_rewritten": _history_rewritten,
+    "attempts_failed": _attempts_failed,
+    "stalled": _stalled,
+    "rewards_equal": _rewards_equal,
+    "altered_sampling": _altered_sampling,
+    "mismatch": _mismatch,
+}
+"""All alarms by name: each returns its line while it holds."""
+OF_TRAINING = ("rewards_equal", "altered_sampling", "mismatch")
+"""The alarms that only a run that trains has."""
+
+
+def alarms(seen: Seen, *, training: bool) -> Iterator[Alarm]:
+    """Yield the alarms that hold now. `training`: also those of a run that trains."""
+    for name, look in ALARMS.items():
+        if (training or name not in OF_TRAINING) and (text := look(seen)) is not None:
+            yield Alarm(name, text)
 
 
 @dataclass
@@ -143,3 +227,13 @@ class AlarmWatch:
     def to_metrics(self) -> dict[str, int]:
         """Return how often each alarm has begun, as the metrics of a step have it."""
         return {f"alarm_{name}": count for name, count in self.begun.items()}
+
+
+def alarms_before(run_dir: Path, steps: Sequence[Mapping[str, Any]], version: int) -> dict[str, int]:
+    """Return how often each alarm had begun before this start, by the step `version` that it goes on from, or the summary of that."""
+    last = next((row for row in steps if row["step"] == version), {})
+    begun = Counter({name[6:]: count for name, count in last.items() if name.startswith("alarm_")})
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        summary = stored_json(regular(run_dir / "summary.json").read_bytes())
+        begun |= Counter(summary["alarms"] if summary["steps"] == version else {})
+    return begun

@@ -19,7 +19,7 @@ from agentrl.rollout.workflow import Workflow
 
 
 @asynccontextmanager
-async def open_runner(
+async def open_rollout(
     config: RunConfig,
     workflow: Workflow,
     engine: Engine,

@@ -46,7 +46,7 @@ from agentrl.record.roots import roots_of
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.local_runner import open_model_proxy
-from agentrl.rollout.open_rollout import open_model
+from agentrl.rollout.open_engine import open_engine
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
@@ -80,7 +80,7 @@ async def serve(
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})
     async with (
-        open_model(config, training=True) as engine,  # POST /weights may bring an adapter
+        open_engine(config, training=True) as engine,  # POST /weights may bring an adapter
         open_model_proxy(config, engine, chat_format, middleware=lambda proxy: Service(proxy, key).handle) as proxy,
     ):
         with settled():

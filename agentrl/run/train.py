@@ -1,17 +1,15 @@
 """One training run, from configuration to summary.
 
-train ─► _begin ─► _open_store ─► _open_training ─► train_and_save ─► _conclude
-         checks                   engine, runner,   `training_loop`   summary
-         and holds                trainer
-         the directory
+train ─► _begin: checks, and holds the directory
+└─► _run: store ─► trainer process ─► open_engine ─► open_rollout ─► _load ─► train_and_save ─► _conclude: summary
+one `async with` opens them, and closes them in the other order         `training_loop`
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 import anyio
 
 from agentrl.concurrency.event_loop import first_signal
-from agentrl.concurrency.loop_watchdog import watch_loop
+from agentrl.concurrency.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, on_cluster
 from agentrl.engine.broadcast import Backend, Broadcast
@@ -32,14 +30,15 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.alarms import AlarmWatch, episode_alarms
+from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import RECENT_EPISODES
-from agentrl.rollout.open_rollout import open_rollout
+from agentrl.rollout.open_engine import open_engine, open_hosts
+from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
@@ -47,7 +46,6 @@ from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import Tasks, check_same_tasks
 from agentrl.rollout.workflow import Workflow
-from agentrl.run.alarms import alarms_before, training_alarms, waiting_for
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
 from agentrl.run.rank_hosts import rank_hosts
@@ -65,7 +63,7 @@ from agentrl.run.step_figures import figures
 from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import TrainerClient, open_trainer
 from agentrl.run.trainer_supervisor import TrainerSupervisor
-from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save
+from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.read_episode import sample_replies
 from agentrl.store.rewards import RewardsInOrder
@@ -167,14 +165,48 @@ class _Start:
 
 
 async def _run(start: _Start) -> None:
-    """Open everything, train, and write what came of it."""
+    """Open the parts of a run, train, and write what came of it."""
+    config, view = start.config, start.view
     async with AsyncExitStack() as stack:
         store = stack.enter_context(await _open_store(start))
-        run = await stack.enter_async_context(_open_training(start, store))
-        await evaluate_held_out(run, start.held_out, "before training")
-        await train_and_save(run)
-        after = await evaluate_held_out(run, start.held_out, "after training")
-        await _conclude(run, after)
+        run_dir = store.directory
+        weights_dir = await in_thread(stack.enter_context, weights_directory(config))
+        await _say_what_starts(start, weights_dir)
+        open_host = await stack.enter_async_context(open_hosts(config))
+        async with (
+            open_trainer(  # first: its process imports while the engine starts
+                run_dir / "store.sqlite",
+                config,
+                weights_dir,
+                run_dir / "trainer",
+                log=run_dir / "trainer.log",
+                lock=start.lock,
+                hosts=rank_hosts(config, open_host),
+            ) as client,
+            open_engine(
+                config, logs=run_dir, seed=config.seed + store.restart, training=True, open_host=open_host
+            ) as engine,
+            open_rollout(
+                config,
+                start.workflow,
+                engine,
+                chat_format=start.chat_format,
+                training=True,
+                logs=run_dir,
+                say=view.say,
+                open_host=open_host,
+            ) as runner,
+        ):
+            trainer = TrainerSupervisor(
+                client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say, url=start.url
+            )
+            await _load(start, store, engine, trainer)
+            with settled(), watch_loop() as watchdog:
+                run = await _training_run(start, store, engine, runner, trainer, watchdog)
+                await evaluate_held_out(run, start.held_out, "before training")
+                await train_and_save(run)
+                after = await evaluate_held_out(run, start.held_out, "after training")
+                await _conclude(run, after)
 
 
 async def _open_store(start: _Start) -> Store:
@@ -196,82 +228,63 @@ async def _open_store(start: _Start) -> Store:
     return store
 
 
-@asynccontextmanager
-async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingRun]:
-    """Start the engine, the runner of episodes and the trainer, and put together what steers them, for the length of the context."""
-    config, view, run_dir = start.config, start.view, store.directory
-    async with AsyncExitStack() as stack:
-        view.phase = "starting engine and trainer"
-        ends = " or ".join(start.chat_format.decode([end]) for end in start.chat_format.stop_token_ids)
-        view.say(f"run {config.run_dir}: starting engine and trainer; the model's turns end with {ends}")
-        for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
-            view.say(lacking)
-        weights_dir = await in_thread(stack.enter_context, weights_directory(config))
-        if weights_dir.is_relative_to(run_dir):
-            view.say(f"shared memory is too small for the weights: they pass to the engine through {weights_dir}")
-        opened = open_rollout(
-            config,
-            start.workflow,
-            start.chat_format,
-            logs=run_dir,
-            seed=config.seed + store.restart,
-            training=True,
-            say=view.say,
-        )
-        rollout = await stack.enter_async_context(opened)
-        engine = rollout.engine
-        view.phase = "loading the model into the trainer"
-        view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
-        for reason in await in_thread(store.reject_episodes, engine.vocabulary):
-            view.say(reason)
-        if start.chat_format.takes_images:
-            view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
-        client = await stack.enter_async_context(
-            open_trainer(
-                run_dir / "store.sqlite",
-                config,
-                weights_dir,
-                run_dir / "trainer",
-                log=run_dir / "trainer.log",
-                lock=start.lock,
-                hosts=rank_hosts(config, rollout.open_host),
-            )
-        )
-        keep, url = config.trainer.checkpoint.keep, start.url
-        trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=view.say, url=url)
-        weights = await trainer.load()
-        if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:
-            await engine.update_weights(weights.path, weights.version)
+async def _say_what_starts(start: _Start, weights_dir: Path) -> None:
+    """Say what is started, and what this machine is short of."""
+    config, view = start.config, start.view
+    view.phase = "starting engine and trainer"
+    ends = " or ".join(start.chat_format.decode([end]) for end in start.chat_format.stop_token_ids)
+    view.say(f"run {config.run_dir}: starting engine and trainer; the model's turns end with {ends}")
+    for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
+        view.say(lacking)
+    if weights_dir.is_relative_to(await in_thread(Path(config.run_dir).absolute)):
+        view.say(f"shared memory is too small for the weights: they pass to the engine through {weights_dir}")
+    if start.chat_format.takes_images:
+        view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
 
-        stack.enter_context(settled())
-        watchdog = stack.enter_context(watch_loop())
-        steps = await in_thread(read_metrics, run_dir)
-        controller = _controller(start, store, rollout.runner, weights.version, steps)
-        _announce(view, controller, config)
-        alarm_watch = AlarmWatch(
-            lambda: [
-                *episode_alarms(
-                    controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine)
-                ),
-                *training_alarms(controller.health, config),
-            ],
+
+async def _load(start: _Start, store: Store, engine: SGLangEngine, trainer: TrainerSupervisor) -> None:
+    """Load the model, or the last checkpoint, into the trainer, and give the engine the same weights."""
+    config, view = start.config, start.view
+    view.phase = "loading the model into the trainer"
+    view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
+    for reason in await in_thread(store.reject_episodes, engine.vocabulary):
+        view.say(reason)
+    weights = await trainer.load()
+    if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:
+        await engine.update_weights(weights.path, weights.version)
+
+
+async def _training_run(
+    start: _Start,
+    store: Store,
+    engine: SGLangEngine,
+    runner: Runner,
+    trainer: TrainerSupervisor,
+    watchdog: LoopWatchdog,
+) -> TrainingRun:
+    """Put together what steers a run that goes on after the trainer's version."""
+    config, view, run_dir, version = start.config, start.view, store.directory, trainer.weights.version
+    steps = await in_thread(read_metrics, run_dir)
+    controller = _controller(start, store, runner, version, steps)
+    _announce(view, controller, config)
+    seen = Seen(controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine))
+    return TrainingRun(
+        config=config,
+        view=view,
+        store=store,
+        engine=engine,
+        trainer=trainer,
+        controller=controller,
+        broadcast=_broadcast(config, engine, trainer.client),
+        alarm_watch=AlarmWatch(
+            lambda: alarms(seen, training=True),
             view.say,
             lambda: f"step {controller.gate.version}",
-            begun=await in_thread(alarms_before, run_dir, steps, weights.version),
-        )
-        yield TrainingRun(
-            config=config,
-            run_dir=run_dir,
-            view=view,
-            store=store,
-            engine=engine,
-            trainer=trainer,
-            controller=controller,
-            broadcast=_broadcast(config, engine, client),
-            alarm_watch=alarm_watch,
-            watchdog=watchdog,
-            counted_before=_counted_before(steps, weights.version),
-        )
+            begun=await in_thread(alarms_before, run_dir, steps, version),
+        ),
+        watchdog=watchdog,
+        counted_before=_counted_before(steps, version),
+    )
 
 
 def _controller(start: _Start, store: Store, runner: Runner, version: int, steps: list[dict[str, Any]]) -> Controller:
@@ -319,7 +332,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
     await in_thread(store.check_in_place)
     ended = await in_thread(
-        partial(Run(run.run_dir).episodes, status="finished", limit=RECENT_EPISODES, newest_first=True)
+        partial(Run(run.store.directory).episodes, status="finished", limit=RECENT_EPISODES, newest_first=True)
     )
     for line in await in_thread(lambda: list(sample_replies(ended))):
         view.say(line)
@@ -331,7 +344,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     )
     summary = await in_thread(
         lambda: run_summary(
-            run.run_dir,
+            run.store.directory,
             store,
             step=run.trainer.weights.version,
             wall_s=time.perf_counter() - view.started,
@@ -340,7 +353,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             staleness_bound=run.controller.gate.bound,
         )
     )
-    await in_thread(write_whole, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    await in_thread(write_whole, run.store.directory / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 def processes_of(config: RunConfig) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
+from agentrl.machine.disk import sync
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, remove_unfinished, set_aside
 from agentrl.run.run_store import changed_settings
@@ -52,29 +53,23 @@ class _Saving:
     directory: Path
 
 
+@dataclass
 class TrainerSupervisor:
-    """A running trainer with the run's store. `keep`: how many checkpoints stay; `say`: tells a user what happened; `url`: another place of theirs."""
+    """A running trainer with the run's store."""
 
-    def __init__(
-        self,
-        client: TrainerClient,
-        store: Store,
-        run_dir: Path,
-        *,
-        keep: int,
-        say: Callable[[str], None],
-        url: CheckpointUrl | None = None,
-    ) -> None:
-        self.client = client
-        self.weights: Weights
-        self._store = store
-        self._run_dir = run_dir
-        self._keep = keep
-        self._say = say
-        self._url = url
-        self._consumed: list[TrainedStep] = []
-        """The steps that no whole checkpoint contains yet."""
-        self._saving: _Saving | None = None
+    client: TrainerClient
+    store: Store
+    run_dir: Path
+    keep: int
+    """How many checkpoints stay."""
+    say: Callable[[str], None]
+    """Takes what a user should read."""
+    url: CheckpointUrl | None = None
+    """Another place of the checkpoints."""
+    weights: Weights = field(init=False)
+    _consumed: list[TrainedStep] = field(default_factory=list)
+    """The steps that no whole checkpoint contains yet."""
+    _saving: _Saving | None = None
 
     async def load(self) -> Weights:
         """Go on from the last whole checkpoint, or begin with the model as it is.
@@ -109,7 +104,7 @@ class TrainerSupervisor:
         except TrainerStateError as error:
             raise TrainerError(
                 f"step {step} failed {MAX_FAILURES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
-                f"mend the cause, and go on with `resume=True` in {self._run_dir}"
+                f"mend the cause, and go on with `resume=True` in {self.run_dir}"
             ) from error
         self._consumed.append(trained)
         return metrics
@@ -151,15 +146,19 @@ class TrainerSupervisor:
             return None
         return (
             f"the last checkpoint was {why}\nThe batches of {len(self._consumed)} steps wait in the store, and are trained on when "
-            f"the run goes on with `resume=True` in {self._run_dir}"
+            f"the run goes on with `resume=True` in {self.run_dir}"
         )
 
     async def _checkpoint(self, failures: int) -> None:
         await self._commit(failures)
         step = self.weights.version
-        directory = checkpoint_directory(self._run_dir, step)
+        directory = checkpoint_directory(self.run_dir, step)
+        with suppress(
+            FileNotFoundError
+        ):  # a checkpoint has the lines of its steps; before the first step there are none
+            await in_thread(sync, self.run_dir / "metrics.jsonl")
         with self._while_saving(step):
-            await in_thread(self._store.begin_checkpoint, directory)
+            await in_thread(self.store.begin_checkpoint, directory)
             await self._ask(lambda: self.client.save(directory, step), failures)
         self._saving = _Saving(step, directory)
 
@@ -176,17 +175,17 @@ class TrainerSupervisor:
                 f"{saving.directory} is of step {manifest.step} and not what was to be saved; it is not recorded, and its batches "
                 "wait in the store"
             )
-        if self._url is not None:
-            await self._put(self._url, saving.directory)
+        if self.url is not None:
+            await self._put(self.url, saving.directory)
         contained = [trained for trained in self._consumed if trained.step <= saving.step]
-        await in_thread(self._store.commit_checkpoint, saving.directory, saving.step, contained)
+        await in_thread(self.store.commit_checkpoint, saving.directory, saving.step, contained)
         self._saving = None
         self._consumed = [trained for trained in self._consumed if trained.step > saving.step]
-        for old in await in_thread(self._store.forget_checkpoints, self._keep):
+        for old in await in_thread(self.store.forget_checkpoints, self.keep):
             await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
-            if self._url is not None:
+            if self.url is not None:
                 with suppress(CheckpointUrlError):  # it is deleted when the run starts again
-                    await in_thread(self._url.remove, old.name)
+                    await in_thread(self.url.remove, old.name)
 
     async def _put(self, url: CheckpointUrl, directory: Path) -> None:
         """Write a checkpoint to the URL, as often as it takes.
@@ -203,9 +202,9 @@ class TrainerSupervisor:
                 if not waits_s:
                     raise TrainerError(
                         f"{error}. What was committed is safe: mend the cause, or leave out `trainer.checkpoint.url`, and go on with "
-                        f"`resume=True` in {self._run_dir}"
+                        f"`resume=True` in {self.run_dir}"
                     ) from error
-                self._say(f"{error}; it is tried again in {waits_s[0]:g} s")
+                self.say(f"{error}; it is tried again in {waits_s[0]:g} s")
                 await anyio.sleep(waits_s.pop(0))
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], max_failures: int = MAX_FAILURES) -> T:
@@ -219,7 +218,7 @@ class TrainerSupervisor:
                 failures += 1
                 if failures > max_failures:
                     raise
-                self._say(
+                self.say(
                     f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"
                 )
 
@@ -227,22 +226,22 @@ class TrainerSupervisor:
         """Start a process that holds what the one before held; a checkpoint that no commit names is deleted."""
         self._saving = None
         await self.client.restart()
-        unwanted = await in_thread(self._store.unwanted_checkpoints)
-        await in_thread(remove_unfinished, self._run_dir, unwanted)
+        unwanted = await in_thread(self.store.unwanted_checkpoints)
+        await in_thread(remove_unfinished, self.run_dir, unwanted)
         await self._remove_unwanted_at_url()
         await self._restore()
 
     async def _remove_unwanted_at_url(self) -> None:
         """Delete checkpoints at the URL that are not kept, or half there. What cannot be deleted is deleted another time."""
-        if (url := self._url) is None:
+        if (url := self.url) is None:
             return
-        unwanted = {path.name for path in await in_thread(self._store.unwanted_checkpoints)}
+        unwanted = {path.name for path in await in_thread(self.store.unwanted_checkpoints)}
         try:
             for name, whole in (await in_thread(url.names)).items():
                 if name in unwanted or not whole:
                     await in_thread(url.remove, name)
         except CheckpointUrlError as error:
-            self._say(f"{error}; what is not wanted any more is left there until the run starts again")
+            self.say(f"{error}; what is not wanted any more is left there until the run starts again")
 
     async def _restore(self) -> None:
         """Load the newest whole checkpoint, and go through the batches since.
@@ -251,15 +250,15 @@ class TrainerSupervisor:
         yet.
         """
         after, checkpoint = await self._newest_whole()
-        recorded = [batch.trained for batch in await in_thread(self._store.batches, after)]
+        recorded = [batch.trained for batch in await in_thread(self.store.batches, after)]
         again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
         weights = await self.client.load(checkpoint)
         if recorded:
-            self._say(
+            self.say(
                 f"training steps {after + 1} to {after + len(recorded)} again, on the batches that the store names"
             )
-            if changed := await in_thread(changed_settings, self._store, after):
-                self._say(f"some of them were trained with other settings than they are now: {changed}")
+            if changed := await in_thread(changed_settings, self.store, after):
+                self.say(f"some of them were trained with other settings than they are now: {changed}")
         consumed = []
         for before in again:
             weights, trained, _ = await self.client.step(before.group_ids, weights.version)
@@ -268,17 +267,17 @@ class TrainerSupervisor:
 
     async def _newest_whole(self) -> tuple[int, Path | None]:
         """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are set aside."""
-        while (newest := await in_thread(self._store.last_checkpoint)) is not None:
+        while (newest := await in_thread(self.store.last_checkpoint)) is not None:
             step, directory = newest
             try:
                 await in_thread(check_files, directory)
             except CheckpointError as damaged:
-                if self._url is not None and await self._got(self._url, directory, damaged):
+                if self.url is not None and await self._got(self.url, directory, damaged):
                     return step, directory
-                kept_at = await in_thread(set_aside, self._run_dir, directory)
-                await in_thread(self._store.mark_damaged, step, str(damaged))
+                kept_at = await in_thread(set_aside, self.run_dir, directory)
+                await in_thread(self.store.mark_damaged, step, str(damaged))
                 left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
-                self._say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
+                self.say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
                 continue
             return step, directory
         return 0, None
@@ -288,9 +287,9 @@ class TrainerSupervisor:
         try:
             await in_thread(url.get, directory)
         except (CheckpointError, CheckpointUrlError) as error:
-            self._say(f"{directory.name} is damaged, and cannot be had from its URL: {error}")
+            self.say(f"{directory.name} is damaged, and cannot be had from its URL: {error}")
             return False
-        self._say(f"{directory.name} was damaged ({damaged}); it was fetched from {url.shown}")
+        self.say(f"{directory.name} was damaged ({damaged}); it was fetched from {url.shown}")
         return True
 
     @contextmanager
@@ -304,9 +303,9 @@ class TrainerSupervisor:
         try:
             yield
         except TrainerDiskError as error:
-            raise DiskError(f"the checkpoint of step {step}", error, self._run_dir) from error
+            raise DiskError(f"the checkpoint of step {step}", error, self.run_dir) from error
         except TrainerError as error:
             raise TrainerError(
                 f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
-                f"`resume=True` in {self._run_dir}"
+                f"`resume=True` in {self.run_dir}"
             ) from error

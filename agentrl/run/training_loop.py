@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -27,7 +26,6 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
-from agentrl.machine.disk import sync
 from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import AlarmWatch
@@ -59,8 +57,6 @@ class TrainingRun:
     """A run whose parts are all there."""
 
     config: RunConfig
-    run_dir: Path
-    """Absolute: a workflow may change the working directory."""
     view: RunView
     store: Store
     engine: SGLangEngine
@@ -90,7 +86,7 @@ async def evaluate_held_out(
     )
     if when == "before training":
         text = json.dumps(result.to_json()) + "\n"
-        await in_thread(write_whole, run.run_dir / "eval_before.json", text)
+        await in_thread(write_whole, run.store.directory / "eval_before.json", text)
     return result
 
 
@@ -108,20 +104,11 @@ async def train_and_save(run: TrainingRun) -> None:
             group.cancel_scope.cancel()
     except BaseException:
         with suppress(AgentRLError, OSError):
-            if lost := await _save_remaining(run):
+            if lost := await run.trainer.save_remaining():
                 run.view.say(lost)
         raise
-    if lost := await _save_remaining(run):
+    if lost := await run.trainer.save_remaining():
         raise TrainerError(lost)
-
-
-async def _save_remaining(run: TrainingRun) -> str | None:
-    """Checkpoint the last steps, also when the run is being cancelled. Returns why that was not done."""
-    with anyio.CancelScope(shield=True):
-        with suppress(AgentRLError, OSError):  # none before the first step
-            await in_thread(sync, run.run_dir / "metrics.jsonl")
-        lost = await run.trainer.save_remaining()
-    return lost  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
 async def _train(run: TrainingRun) -> None:
@@ -133,7 +120,7 @@ async def _train(run: TrainingRun) -> None:
         )
     view.training_started = time.perf_counter()
     run.controller.health.last_end = time.monotonic()  # an evaluation came before
-    with appending(run.run_dir / "metrics.jsonl") as log:
+    with appending(run.store.directory / "metrics.jsonl") as log:
         while run.trainer.weights.version < config.steps:
             started = time.perf_counter()
             batch = await run.controller.next_batch()
@@ -148,7 +135,6 @@ async def _train(run: TrainingRun) -> None:
             log.flush()
             view.on_step(record)
             if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
-                await in_thread(sync, run.run_dir / "metrics.jsonl")  # a checkpoint has the lines of its steps
                 view.say(f"writing the checkpoint of step {view.step}")
                 with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
                     await run.trainer.checkpoint()
@@ -205,3 +191,20 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     }
     sums = {name: record.get(name, 0) + run.counted_before.get(name, 0) for name in COUNTERS}
     return record | {name: total for name, total in sums.items() if name in record or total}
+
+
+def waiting_for(controller: Controller, engine: SGLangEngine) -> str:
+    """Return what a run is waiting for, in words."""
+    health = controller.health
+    if health.doing:
+        return f"{health.doing}, for {time.monotonic() - health.doing_since:.0f} s now"
+    if not engine.serving:
+        return "an inference server: none is in service (engine.log)"
+    if engine.in_flight:
+        return f"the engine, which is making {engine.in_flight} replies (engine.log)"
+    if running := controller.progress.running:
+        return (
+            f"{running} episodes, none of which is waiting for the model: their workflow, environments or sandboxes do not "
+            "come back (`rollout.episode_timeout_s` bounds them)"
+        )
+    return "groups to start"

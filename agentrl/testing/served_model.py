@@ -14,7 +14,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.proxy import SamplingDefaults
 from agentrl.rollout.local_runner import chat_format_of, open_model_proxy
-from agentrl.rollout.open_rollout import open_model
+from agentrl.rollout.open_engine import open_engine
 from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedModel
 
 
@@ -23,7 +23,7 @@ async def served_model(config: RunConfig) -> AsyncIterator[ScriptedModel]:
     """Serve the model of a configuration for the length of the context. Yields it with the face of a scripted one."""
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     async with (
-        open_model(config) as engine,
+        open_engine(config) as engine,
         open_model_proxy(config, engine, chat_format) as proxy,
     ):
         session = proxy.open_session(SamplingDefaults(max_tokens=config.rollout.max_tokens))

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig, TrainerConfig
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
@@ -80,7 +80,7 @@ async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
 ) -> None:
     config = EngineConfig() if kind == "embedded" else await in_thread(lambda: sglang_config(servers=1))
     loaded, oracles = [path / "adapter" for path in adapters], [path / "whole" for path in adapters]
-    async with open_engine(checkpoint, config, log=tmp_path / "engine.log", lora_rank=RANK) as engine:
+    async with launch_engine(checkpoint, config, log=tmp_path / "engine.log", lora_rank=RANK) as engine:
         await engine.update_weights(loaded[0], 0)
         results = await replies_under_updates(engine, loaded, updates=5, replies=8, tokens=200)
         assert max(len(generation.versions) for _, generation in results) >= 3
@@ -133,7 +133,7 @@ async def test_the_embedded_server_computes_with_one_adapter_and_hands_back_what
 ) -> None:
     other = await in_thread(lambda: save_adapter(checkpoint, tmp_path, 9, 0.02, targets=["q_proj", "v_proj"]))
     async with (
-        open_engine(checkpoint, EngineConfig(), log=tmp_path / "engine.log") as engine,
+        launch_engine(checkpoint, EngineConfig(), log=tmp_path / "engine.log") as engine,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http,
     ):
         server = Server(http, engine.serving[0])

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync as in_thread
 from safetensors.torch import load_file
 
 from agentrl.engine.broadcast import Broadcast
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
@@ -61,7 +61,7 @@ async def test_broadcast_weights_serve_replies_exactly_also_after_a_server_died(
     config = await in_thread(lambda: sglang_config(servers=2, health_interval_s=0.5))
     results: list[tuple[list[int], Generation]] = []
     sender = Sender()
-    async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+    async with launch_engine(NANO, config, log=tmp_path / "engine.log") as engine:
         broadcast = Broadcast(engine, sender, "gloo")
 
         async def one(start: int) -> None:

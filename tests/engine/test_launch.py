@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from agentrl.config import EngineConfig, load_config
-from agentrl.engine.launch import local_servers, open_engine
+from agentrl.engine.launch import launch_engine, local_servers
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import ConfigError, EngineError
 from agentrl.models import NANO
@@ -72,7 +72,7 @@ async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind
 async def test_replies_survive_the_death_of_their_server(kind: str, versions: list[Path], tmp_path: Path) -> None:
     """kill -9 in the middle of long replies: they end elsewhere, exactly; the server returns with the current weights."""
     config = await config_of(kind, servers=2, health_interval_s=0.3)
-    async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+    async with launch_engine(NANO, config, log=tmp_path / "engine.log") as engine:
         await engine.update_weights(versions[1], 1)
         results: list[tuple[list[int], Generation]] = []
         begun: set[int] = set()
@@ -115,7 +115,7 @@ async def ask_directly(url: str) -> Any:
 @pytest.mark.timeout(240)
 async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path: Path) -> None:
     config = EngineConfig(servers=2, health_interval_s=0.2, hang_timeout_s=1)
-    async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+    async with launch_engine(NANO, config, log=tmp_path / "engine.log") as engine:
         results: list[Generation] = []
 
         async def one(start: int) -> None:
@@ -136,7 +136,7 @@ async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path:
 @pytest.mark.soak
 @pytest.mark.timeout(240)
 async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path) -> None:
-    async with open_engine(NANO, EngineConfig(health_interval_s=0.2), log=tmp_path / "engine.log") as engine:
+    async with launch_engine(NANO, EngineConfig(health_interval_s=0.2), log=tmp_path / "engine.log") as engine:
         results: list[Generation] = []
 
         async def one() -> None:
@@ -152,10 +152,10 @@ async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path) -> None:
 
 async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"engine\.log"):
-        async with open_engine(tmp_path, EngineConfig(), log=tmp_path / "engine.log"):
+        async with launch_engine(tmp_path, EngineConfig(), log=tmp_path / "engine.log"):
             pass
     with pytest.raises(EngineError, match="cannot be started: /no/python"):
-        async with open_engine(NANO, EngineConfig(kind="sglang", python="/no/python"), log=tmp_path / "engine.log"):
+        async with launch_engine(NANO, EngineConfig(kind="sglang", python="/no/python"), log=tmp_path / "engine.log"):
             pass
 
 

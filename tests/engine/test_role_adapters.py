@@ -19,7 +19,7 @@ from agentrl.engine.adapter_folders import ROLES, adapter_folders
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.embedded.adapter_slots import AdapterSlots
 from agentrl.engine.embedded.requests import RefusedError
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
@@ -79,7 +79,7 @@ async def test_each_role_is_answered_by_its_own_adapter_with_its_own_logprobs_an
 ) -> None:
     published, oracles = made
     config = EngineConfig() if kind == "embedded" else await in_thread(lambda: sglang_config(servers=1))
-    async with open_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK, adapters=len(NAMES)) as engine:
+    async with launch_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK, adapters=len(NAMES)) as engine:
         await engine.update_weights(published[0], 0)
         results = await replies_of_both(engine, published, updates=4, tokens=200)
         for name in NAMES:
@@ -122,7 +122,7 @@ async def test_adapters_that_a_server_refuses_and_a_whole_model_leave_none_of_a_
     (wrong / ROLES / "writer" / "adapter_config.json").write_text(
         '{"peft_type": "LORA", "r": 99, "target_modules": ["q_proj"]}'
     )
-    async with open_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK, adapters=len(NAMES)) as engine:
+    async with launch_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK, adapters=len(NAMES)) as engine:
         await engine.update_weights(published[1], 1)
         for _ in range(3):
             with pytest.raises(EngineError, match="could not load the adapter"):
@@ -155,7 +155,7 @@ async def test_an_embedded_server_with_too_little_room_for_the_adapters_says_so(
     made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
 ) -> None:
     published, _ = made
-    async with open_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine:
+    async with launch_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine:
         with pytest.raises(EngineError, match=r"no room for 2 adapters.* --max-loaded-loras 2 or more"):
             await engine.update_weights(published[1], 1)
         assert (await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids

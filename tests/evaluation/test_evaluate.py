@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import agentrl
 from agentrl.config import EngineConfig, RunConfig
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import launch_engine
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, StoreError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
@@ -290,7 +290,7 @@ async def test_the_tasks_may_be_a_file_and_the_model_elsewhere(
     (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n')
     elsewhere = EngineConfig(urls=[server_url])
     async with (
-        open_engine(str(NANO), elsewhere, log=tmp_path / "engine.log", seed=0) as engine,
+        launch_engine(str(NANO), elsewhere, log=tmp_path / "engine.log", seed=0) as engine,
         open_proxy(engine, nano_format, "its-name") as proxy,
     ):
         with anyio.fail_after(60):

@@ -19,14 +19,13 @@ from agentrl.config import RunConfig
 from agentrl.errors import EngineError, error_line, one_line
 from agentrl.proxy import ChatFormat
 from agentrl.rollout import alarms as alarms_module
-from agentrl.rollout.alarms import Alarm, AlarmWatch, episode_alarms
+from agentrl.rollout.alarms import ALARMS, Alarm, AlarmWatch, Seen, alarms, alarms_before
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
-from agentrl.run.alarms import alarms_before, training_alarms, waiting_for
-from agentrl.run.training_loop import _step
+from agentrl.run.training_loop import _step, waiting_for
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from tests.components import wait_until
@@ -45,10 +44,7 @@ HEALTHY: dict[str, int] = {
 
 def alarms_of_health(health: Health, **settings: Any) -> list[Alarm]:
     config = RunConfig.model_validate({"run_dir": "runs/x", **settings})
-    return [
-        *episode_alarms(health, config, lambda _: "I'd say 4", lambda: "the moon"),
-        *training_alarms(health, config),
-    ]
+    return list(alarms(Seen(health, config, lambda _: "I'd say 4", lambda: "the moon"), training=True))
 
 
 def healthy(counts: dict[str, int] | None = None, **values: Any) -> Health:
@@ -59,6 +55,12 @@ def healthy(counts: dict[str, int] | None = None, **values: Any) -> Health:
     return Health(
         **{"recent": recent, "step": step, "uniform_groups": 15, "failures": 7, "last_end": ended_now, **values}
     )
+
+
+def test_there_are_at_most_eight_and_the_page_of_metrics_has_each_with_what_to_do() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text().partition("## Alarms")[2]
+    assert set(re.findall(r"^\| `alarm_(\w+)` \|", table, re.M)) == set(ALARMS)
+    assert len(ALARMS) <= 8
 
 
 def test_a_healthy_run_says_nothing() -> None:
@@ -198,11 +200,9 @@ async def alarms_of(
             controller = Controller(TaskList(TASKS), config.rollout, 0, runner, store, gate)
             engine: Any = runner.proxy.engine
             health = controller.health
+            seen = Seen(health, config, chat_format.decode, lambda: waiting_for(controller, engine))
             watch = AlarmWatch(
-                lambda: [
-                    *episode_alarms(health, config, chat_format.decode, lambda: waiting_for(controller, engine)),
-                    *training_alarms(health, config),
-                ],
+                lambda: alarms(seen, training=True),
                 said.append,
                 lambda: "step 0",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -112,6 +113,19 @@ def quickstart(run_dir: Path) -> list[list[str]]:
     return commands
 
 
+def check_metrics_page(rows: list[dict[str, Any]]) -> None:
+    """The page has every name that a line has, and the lines have every name that they all should have."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    always, sometimes = (
+        re.findall(r"^\| `(\w+)` \|", page.partition(f"## {title}")[2].partition("\n## ")[0], re.M)
+        for title in ("In every line", "In some lines")
+    )
+    known = re.compile("|".join([*always, *(re.sub(r"[A-Z]+", r"\\w+", name) for name in sometimes)]))
+    written = {name for row in rows for name in row}
+    assert {name for name in written if not known.fullmatch(name)} == set()
+    assert set(always) <= written
+
+
 def test_the_quickstart_trains(tmp_path: Path) -> None:
     """Six of its steps, with smaller batches, and a part of its evaluations."""
     run_dir = tmp_path / "run"
@@ -125,6 +139,7 @@ def test_the_quickstart_trains(tmp_path: Path) -> None:
     assert summary["episodes_finished"] >= 6 * 16
     assert 0 <= summary["eval_before"] <= 1
     assert 0 <= summary["eval_after"] <= 1
+    check_metrics_page(read_metrics(run_dir))
     assert sum(row["trained_tokens"] for row in read_metrics(run_dir)) > 0
     found = audit(run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 6 * 2, 6)

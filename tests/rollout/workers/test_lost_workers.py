@@ -13,7 +13,7 @@ import pytest
 from agentrl.config import load_config
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.models import NANO
-from agentrl.rollout.open_runner import open_runner
+from agentrl.rollout.open_runner import open_rollout
 from tests.engine.scripted_server import Answer, Json, scripted_server, sound_states
 
 WORKFLOW = """
@@ -56,7 +56,7 @@ async def test_a_nameless_signal_and_a_lack_of_descriptors_end_no_run(
         async with (
             scripted_server(answer) as server,
             sglang_engine([server.url]) as engine,
-            open_runner(config, None, engine, training=True, logs=tmp_path, say=said.append) as runner,
+            open_rollout(config, None, engine, training=True, logs=tmp_path, say=said.append) as runner,
         ):
             failed = await runner.run({"signal": REAL_TIME_SIGNAL}, 1)
             finished = await runner.run({"signal": 0}, 2)

@@ -27,7 +27,7 @@ from agentrl.proxy import SamplingDefaults
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.open_runner import open_runner
+from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workers.pool import WorkerRunner, config_of_worker
 from agentrl.run.audit import audit
@@ -184,7 +184,7 @@ async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator
         async with (
             tapped_server(url) as server,
             sglang_engine([server.url]) as engine,
-            open_runner(config, unused, engine, logs=logs, say=said.append) as runner,
+            open_rollout(config, unused, engine, logs=logs, say=said.append) as runner,
         ):
             assert isinstance(runner, WorkerRunner)
             yield runner, server
@@ -376,12 +376,12 @@ import sys, anyio
 from pathlib import Path
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.rollout.open_runner import open_runner
+from agentrl.rollout.open_runner import open_rollout
 
 async def main():
     config = RunConfig.model_validate_json(sys.argv[2])
     async with sglang_engine([sys.argv[1]]) as engine, \\
-            open_runner(config, None, engine, logs=Path(config.workflow).parent, say=print) as runner:
+            open_rollout(config, None, engine, logs=Path(config.workflow).parent, say=print) as runner:
         await runner.run({"do": "has_a_child_and_blocks"}, 0)
 
 anyio.run(main)

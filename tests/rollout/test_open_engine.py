@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.config import RunConfig
 from agentrl.errors import EngineError, error_line
-from agentrl.rollout.open_rollout import open_model
+from agentrl.rollout.open_engine import open_engine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
@@ -19,7 +19,7 @@ async def test_the_log_that_a_failed_engine_names_is_there(tmp_path: Path, monke
     empty = tmp_path / "no-model"
     empty.mkdir()
     with pytest.raises(EngineError, match="its log is ") as failed:
-        async with open_model(RunConfig(model=str(empty))):
+        async with open_engine(RunConfig(model=str(empty))):
             raise AssertionError("it serves no model")
     named = re.search(r"its log is (\S+)", str(failed.value))
     assert named is not None
