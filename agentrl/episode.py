@@ -73,6 +73,8 @@ class EpisodeState:
     """Held by who waits for a sandbox: an episode waits for its first alone, and gets the others at once."""
     envs: list[AsyncToolEnv] = field(default_factory=list)
     closed: bool = False
+    trajectories: object = None
+    """What the workflow set `Episode.trajectories` to by its end."""
 
     async def close(self) -> None:
         """Close the environments that the workflow opened, and give back its sandboxes. It gets no others after this."""

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentrl.record.end_reason import EndReason
+
 SYSTEM, TASK = 300, 60
 """Tokens of the system prompt, and of a task."""
 
@@ -37,9 +39,9 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
     from agentrl.models import NANO
     from agentrl.record.tokens import Generation, VersionSpan
     from agentrl.record.trajectory import TokenRecord
-    from agentrl.rollout.outcome import Outcome
-    from agentrl.rollout.store import Store
     from agentrl.run.run_directory import write_config
+    from agentrl.store.outcome import Outcome
+    from agentrl.store.store import Store
 
     run_dir.mkdir()
     config = load_config(
@@ -71,7 +73,7 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
                     reply = Generation(output_ids=output, logprobs=logprobs, versions=spans, finish="stop")
                     turn = record.add(f"call-{number}", turn, ids, reply, 1.0)
                     ids = ids + output + tokens(30)
-                outcome = Outcome(status="finished", reward=rng.random(), metrics={}, record=record)
+                outcome = Outcome(status=EndReason.FINISHED, reward=rng.random(), metrics={}, record=record)
                 store.add(group, episode_index, 0, outcome)
             store.close_group(group)
 
@@ -81,7 +83,7 @@ def trainer_on(run_dir: Path, weights_dir: Path, groups: list[int]) -> tuple[Any
     from agentrl.trainer.command_loop import TrainerProcess
 
     try:
-        from agentrl.rollout.batch_file import write_batch
+        from agentrl.store.batch_file import write_batch
     except ImportError:  # a checkout of before a step got its episodes in a file
         process = TrainerProcess(run_dir, weights_dir)  # type: ignore[arg-type]
         return process, lambda: process.step(groups)  # type: ignore[call-arg]

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 
 from agentrl.models import NANO
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import read_metrics
+from agentrl.store.store import Store
 
 ROOT = Path(__file__).parents[1]
 GOAL = 0.9

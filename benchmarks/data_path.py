@@ -27,15 +27,16 @@ from typing import Any
 
 import anyio
 
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.models import NANO
-from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy, recorded_choices
+from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy
+from agentrl.record.end_reason import EndReason
+from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
-from agentrl.rollout.call_log_writer import open_call_log
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import StoredCall
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import LoggedCall
+from agentrl.store.call_log import open_call_log
+from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 
 TURNS = (1, 10, 50)
 USER = "State the final answer to the following arithmetic problem: 12 + 30 = {}"
@@ -63,7 +64,6 @@ class RandomEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
         adapter: str = "",
     ) -> Generation:
         count = self._tokens
@@ -147,11 +147,12 @@ async def store_costs(proxy: Proxy, turns: int, episodes: int, folder: Path) -> 
             choices = recorded_choices(session.record)
             started = time.process_time()
             for choice in choices:
-                store.log_calls([LoggedCall(group, 0, StoredCall.of(choice))])
+                store.write([CommitCall(group, 0, choice)])
             calls_s += time.process_time() - started
-            outcome = Outcome(status="finished", reward=float(group % 2), record=session.record)
+            outcome = Outcome(status=EndReason.FINISHED, reward=float(group % 2), record=session.record)
+            ended = InsertEpisode(group, 0, 0, outcome, {choice.key for choice in choices})
             started = time.process_time()
-            store.add(group, 0, 0, outcome)
+            store.write([ended])
             episode_s += time.process_time() - started
         written = path.with_name(path.name + "-wal").stat().st_size
         started = time.process_time()

@@ -42,19 +42,20 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.client.sglang_server import ServedModel
 from agentrl.machine.garbage import settled
 from agentrl.proxy import SamplingDefaults
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import StoredCall, pack
-from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workers.pool import WorkerPool, WorkerRunner
 from agentrl.rollout.workers.process import EpisodeServer
 from agentrl.rollout.workers.worker import Worker
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import pack, row_of
+from agentrl.store.store import Store
 
 WAITING = "<method 'acquire' of '_thread.lock' objects>"
 """What threads do that have nothing to do, which no thread's clock measures when another ends its profile."""
@@ -79,7 +80,7 @@ async def converse(
     server: EpisodeServer, frame: protocol.Run, turns: int, prompts: list[list[int]], replies: list[Generation]
 ) -> protocol.EpisodeResult:
     """Have each call of an episode committed as it happens; what came of it."""
-    sent = {}
+    sent = set()
     record, ids = TokenRecord(), list[int]()
     parent: Turn | None = None
     for index in range(turns):
@@ -88,9 +89,8 @@ async def converse(
         request, completion_id = f"{frame.seed:032x}{index:032x}", f"chatcmpl-{frame.seed:024x}{index:08x}"
         generation = replies[(frame.episode + index) % len(replies)]
         choice = RecordedChoice(request, completion_id, 0, [f"call_{index:024x}"], generation)
-        call = StoredCall.of(choice)
-        await server.commit(frame.episode, call)
-        sent[call.key] = call
+        await server.commit(frame.episode, row_of(choice))
+        sent.add(choice.key)
         parent = Turn(
             completion_id=completion_id,
             parent=parent,
@@ -107,9 +107,8 @@ async def converse(
         record.turns.append(parent)
         ids = ids + generation.output_ids
     packed, reward = pack(record, sent), float(frame.episode % 2)
-    packed.name(sent)
     outcome = Outcome(
-        status="finished",
+        status=EndReason.FINISHED,
         reward=reward,
         metrics={"turns": float(turns), "correct": reward},
         started_at=time.time(),

@@ -25,8 +25,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from agentrl.models import NANO
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import read_metrics
+from agentrl.store.store import Store
 from agentrl.workflows.harnesses import HARNESSES
 
 ROOT = Path(__file__).parents[1]

@@ -187,16 +187,16 @@ def measured_run(directory: Path, setup: Setup) -> dict[str, Any]:
 
 
 def _episodes(store: Path) -> list[dict[str, Any]]:
-    from agentrl.rollout.stored_form import record_of
+    from agentrl.store.rows import CallRow, record_of
 
     with sqlite3.connect(store) as db:
         rows = db.execute(
             "SELECT id, seed, record, prompt_ids, started_at, duration_s FROM episodes WHERE status = 'finished'"
         ).fetchall()
-        names = "request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs"
         found = []
         for number, seed, record, prompt_ids, started_at, duration_s in rows:
-            calls = db.execute(f"SELECT {names} FROM calls WHERE episode = ? ORDER BY turn", (number,)).fetchall()
+            query = f"SELECT {', '.join(CallRow._fields)} FROM calls WHERE episode = ? ORDER BY turn"
+            calls = [CallRow(*row) for row in db.execute(query, (number,))]
             turns = [
                 (len(turn.prompt_ids), len(turn.output_ids)) for turn in record_of(record, prompt_ids, calls).turns
             ]

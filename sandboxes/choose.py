@@ -51,8 +51,13 @@ async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence
     raise SandboxError(("no sandbox backend works here. " if name == "auto" else "") + "; ".join(reasons))
 
 
-def named_backend(name: str) -> Backend:
-    """Return a backend of agentrl's, or of the installed package that has an entry point of this name in the group `agentrl.sandboxes`.
+def named_backend(name: str, load_object: Callable[[str], Any] | None = None) -> Backend:
+    """Return a backend of agentrl's, of an installed package, or of the user's, which may be a service of hosted sandboxes.
+
+    Args:
+        name: "docker" and the like; an entry point of the group `agentrl.sandboxes`; or `python:FILE_OR_MODULE:FACTORY`, where
+            FACTORY is a class or function without arguments.
+        load_object: Loads what such a path names; None: there can be none of these.
 
     Raises:
         ConfigError: There is none of this name, or it cannot be loaded.
@@ -60,29 +65,18 @@ def named_backend(name: str) -> Backend:
     if name in _BACKENDS:
         return _BACKENDS[name]()
     installed = {entry.name: entry for entry in entry_points(group="agentrl.sandboxes")}
-    if name not in installed:
+    path = name.removeprefix("python:")
+    if name not in installed and (load_object is None or path == name or ":" not in path):
         known = ", ".join(("auto", *_BACKENDS, *sorted(installed)))
-        raise ConfigError(f"backend = {name!r} is none; use one of {known}, or python:FILE:FACTORY for one of yours")
-    return load_backend(installed[name].load, f"backend = {name!r} ({installed[name].value})")
-
-
-def load_backend(load: Callable[[], Callable[[], Any]], where: str) -> Backend:
-    """Return the backend that a class or function makes, which is one, or a service of hosted sandboxes.
-
-    Args:
-        load: It imports the class or function, which takes no arguments.
-        where: The beginning of messages.
-
-    Raises:
-        ConfigError: It cannot be imported or called, or what it makes is neither.
-    """
+        raise ConfigError(f"backend = {name!r} is none; use one of {known}, or python:FILE_OR_MODULE:FACTORY for yours")
+    where = f" ({installed[name].value})" if name in installed else ""
     try:
-        made = load()()
+        made = (installed[name].load() if name in installed else load_object(path))()  # type: ignore[misc]
         return made if hasattr(made, "prepare") else Hosted(made)
     except Exception as error:
         raise ConfigError(
-            f"{where} cannot be loaded: {type(error).__name__}: {one_line(error)}; it is to be a class or function without arguments, "
-            "and to make what has a `name` and `async def start(spec)`, as agentrl.sandboxes.HostedService"
+            f"backend = {name!r}{where} cannot be loaded: {type(error).__name__}: {one_line(error)}; it is to be a class or function without "
+            "arguments, and to make what has a `name` and `async def start(spec)`, as agentrl.sandboxes.HostedService"
         ) from error
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentrl.rollout.manifest import Manifest, write_manifest
-from agentrl.rollout.store import Store
-from agentrl.rollout.training_history import TrainedStep, trained_step
+from agentrl.store.batches import TrainedStep, trained_step
+from agentrl.store.manifest import Manifest, write_manifest
+from agentrl.store.store import Store
 
 Batch = tuple[int, Sequence[int]]
 """(step, group ids)."""

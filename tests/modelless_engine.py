@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 LOGPROB = -0.5
@@ -44,7 +44,6 @@ class ModellessEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
         adapter: str = "",
     ) -> Generation:
         return await self.answer(input_ids, sampling, session, on_progress or (lambda ids: None), images)

@@ -20,17 +20,17 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.machine.disk import sync
 from agentrl.machine.whole import write_whole
-from agentrl.rollout.packed_record import StoredCall
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import LoggedCall
-from agentrl.rollout.training_history import TrainedStep
+from agentrl.record.end_reason import EndReason
 from agentrl.run.run_directory import appending, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
+from agentrl.store.batches import TrainedStep
+from agentrl.store.changes import CommitCall
+from agentrl.store.store import Store
 from tests.recorded_run import TrainerOfRun
-from tests.rollout.test_store import kept_choice, outcome
+from tests.store.test_store import kept_choice, outcome
 
 TASKS = "7 tasks 0123, in order, in groups of 2"
 GROUPS_PER_BATCH = 2
@@ -87,11 +87,9 @@ def play(store: Store, count: int, version: int) -> list[int]:
     while len(ready) < count:
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7, version)
-        store.log_calls(
-            [LoggedCall(group, episode_index, StoredCall.of(kept_choice([5], "abort"))) for episode_index in range(2)]
-        )
+        store.write([CommitCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
         if group % 5 == 3:
-            store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
+            store.add(group, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="lost its way"))
         for episode_index in range(2):
             store.add(
                 group,

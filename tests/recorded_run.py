@@ -20,16 +20,17 @@ from agentrl.concurrency.child_process import ChildProcess
 from agentrl.concurrency.host import ThisMachine
 from agentrl.config import RunConfig, load_config
 from agentrl.models import NANO
+from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.batch_file import write_batch
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import Store
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import read_config, write_config
 from agentrl.run.trainer_client import Hosts, TrainerClient, open_trainer
 from agentrl.run.trainer_ranks import TrainerRanks
 from agentrl.run.trainer_supervisor import TrainerSupervisor
+from agentrl.store.batch_file import write_batch
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from agentrl.trainer.command_loop import Commands, TrainerProcess
 from agentrl.trainer.model.ranks import Ranks
 
@@ -84,7 +85,7 @@ def record_run(
                     group,
                     episode_index,
                     0,
-                    Outcome(status="finished", reward=float(episode_index), metrics={}, record=record),
+                    Outcome(status=EndReason.FINISHED, reward=float(episode_index), metrics={}, record=record),
                 )
             store.close_group(group)
     return config

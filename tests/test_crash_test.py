@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.rollout.database import check_pages, open_database
+from agentrl.store.database import check_pages, open_database
 from benchmarks.crash_test import ROOT, disturb, synced_note
 
 BEGIN = """
 import resource, signal, sqlite3, sys, time
 from pathlib import Path
-from agentrl.rollout.database import create_database, open_database, transaction
+from agentrl.store.database import create_database, open_database, transaction
 
 path = Path(sys.argv[1])
 create_database(path, "CREATE TABLE kept (name TEXT, body BLOB);", 1)

@@ -20,6 +20,7 @@ from mkdocs.structure.pages import Page
 
 from agentrl.cli.main import main
 from agentrl.config import RunConfig, config_keys
+from agentrl.record.end_reason import EndReason
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -187,6 +188,12 @@ def test_the_page_of_grading_says_how_to_get_pytest_before_the_program_that_need
     assert "import pytest" in page.partition("```python")[2].partition("```")[0]
 
 
+def test_every_reason_why_an_episode_ends_is_explained() -> None:
+    page = (ROOT / "docs" / "episodes.md").read_text()
+    table = page.partition("## Reasons")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.M) == list(EndReason)
+
+
 def test_a_run_is_drawn_from_its_metrics(tmp_path: Path) -> None:
     row = {
         "reward_groups": 8,
@@ -202,7 +209,6 @@ def test_a_run_is_drawn_from_its_metrics(tmp_path: Path) -> None:
         "episodes_running": 5,
         "episodes_finished": 640,
         "episodes_failed": 0,
-        "episodes_abandoned": 0,
         "groups_rejected": 1,
         "truncated_share": 0.0,
         "failed_calls_share": 0.0,

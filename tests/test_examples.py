@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.store.outcome import Outcome
 from agentrl.testing import ScriptedModel, ToolCall
 from tests.scripted_engine import ScriptedEngine
 

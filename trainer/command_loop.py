@@ -1,7 +1,7 @@
 """The trainer process: `python -m agentrl.trainer CONFIG WEIGHTS_DIR`, started by `agentrl train`.
 
 It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
-standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.rollout.batch_file`), and
+standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.store.batch_file`), and
 weights are published into WEIGHTS_DIR: of the run's directory it needs nothing, which may be on another machine.
 
     {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
@@ -42,9 +42,9 @@ from safetensors import SafetensorError
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, TrainerStateError, one_line
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import FinishedEpisode
-from agentrl.rollout.training_history import trained_step
+from agentrl.store.batches import trained_step
+from agentrl.store.episodes import FinishedEpisode
+from agentrl.store.store import Store
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
 from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
 from agentrl.trainer.packing import TrainingSequence

@@ -21,7 +21,7 @@ from agentrl.config import TrainerConfig
 from agentrl.engine.adapter import sharing_weights
 from agentrl.engine.adapter_folders import ROLES
 from agentrl.errors import ConfigError
-from agentrl.rollout.manifest import Manifest
+from agentrl.store.manifest import Manifest
 from agentrl.trainer.algorithms.losses import LossStats, Mismatch, mismatch
 from agentrl.trainer.model.checkpoint import States, read_checkpoint, snapshot_checkpoint, write_weights
 from agentrl.trainer.model.packed_model import load_model

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config import RatioObjective, TrainerConfig
-from agentrl.rollout.manifest import Manifest
+from agentrl.store.manifest import Manifest
 from agentrl.trainer.algorithms.losses import (
     LossStats,
     Mismatch,

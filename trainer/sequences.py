@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from agentrl.config import TrainerConfig
 from agentrl.record.trajectory import Trajectory
-from agentrl.rollout.group_advantages import group_advantages
-from agentrl.rollout.stored_episodes import FinishedEpisode
+from agentrl.store.episodes import FinishedEpisode
+from agentrl.store.group_advantages import group_advantages
 from agentrl.trainer.packing import TrainingSequence
 
 

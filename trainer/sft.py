@@ -29,7 +29,6 @@ from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.conversation_rows import CONVERSATION
 from agentrl.rollout.local_runner import chat_format_of
-from agentrl.rollout.manifest import check_files
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.tasks import GroupTask, Tasks
 from agentrl.run.run_directory import (
@@ -41,6 +40,7 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
+from agentrl.store.manifest import check_files
 from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack_sequences

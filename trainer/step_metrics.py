@@ -11,7 +11,7 @@ from torch import Tensor
 from agentrl.config import TrainerConfig
 from agentrl.record.returns import mean, role_reward
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.stored_episodes import FinishedEpisode
+from agentrl.store.episodes import FinishedEpisode
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.step_result import StepResult
 

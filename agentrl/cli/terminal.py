@@ -16,6 +16,7 @@ from rich.table import Table
 
 from agentrl.cli.option_words import in_options
 from agentrl.config import RunConfig
+from agentrl.record.end_reason import ends_text
 from agentrl.rollout.health import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
@@ -67,10 +68,9 @@ class TerminalView(RunView):
         if self.controller is not None:
             p = self.controller.progress
             table.add_row("tokens/s", f"{self.tokens_per_s():,.0f}")
-            abandoned = f"  {p.abandoned} abandoned" if p.abandoned else ""
             table.add_row(
                 "episodes",
-                f"{p.running} running  {p.finished} finished  {p.failed} failed{abandoned}  {p.rejected_groups} groups dropped",
+                f"{p.running} running  {p.finished} finished  {p.failed} failed{ends_text(p.ends)}  {p.rejected_groups} groups dropped",
             )
             lost = self.controller.runner.metrics().get("workers_lost", 0)
             if lost:

@@ -54,7 +54,7 @@ class RolloutConfig(Section):
     episode_timeout_s: Seconds = 600
     """Bound of one episode."""
     cancel_timeout_s: Seconds = 10
-    """How long a workflow may take to end once it is cancelled, and its environments to close; then it is abandoned."""
+    """How long a workflow may take to end once it is cancelled, and its environments to close; then it is left behind."""
     retries: NotNegative = 1
     """How often a failed episode is tried again."""
     max_failed_share: Share = 0.5

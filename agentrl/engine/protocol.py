@@ -78,16 +78,6 @@ class Sampling:
         return self.has_penalties or self.json_schema is not None
 
 
-@dataclass
-class PartialGeneration:
-    """A reply that is being made: where it starts from, and a look at what it has."""
-
-    start: Generation | None = None
-    """Tokens that the reply has already, to be gone on from."""
-    so_far: Callable[[], Generation] | None = None
-    """What the reply has now, `start` included. Set by the engine, where it can tell."""
-
-
 OnProgress = Callable[[list[int]], None]
 """Called with all output ids so far, while a reply grows. The reply keeps them, or fails."""
 
@@ -128,7 +118,6 @@ class Engine(Protocol):
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
         adapter: str = "",
     ) -> Generation:
         """Continue `input_ids`. Cancelling the call aborts the generation on the server.
@@ -139,11 +128,10 @@ class Engine(Protocol):
             session: Calls of one session prefer one server, for its prefix cache.
             on_progress: Called with all output ids so far while the reply grows; None: nobody looks.
             images: Those whose tokens are in `input_ids`, in order.
-            partial: What the reply goes on from, which it includes, and where the engine shows what it has; None: it begins anew.
             adapter: The role whose LoRA adapter answers, where roles have adapters of their own; "": whatever is served.
 
         Returns:
-            One uninterrupted, sound reply (`agentrl.engine.soundness`), whatever weight updates happen meanwhile.
+            One uninterrupted, sound reply (`agentrl.record.soundness`), whatever weight updates happen meanwhile.
 
         Raises:
             EngineError: The servers refuse or fail.

@@ -1,6 +1,6 @@
 """The directory of an evaluation: what was said in its episodes, to be read afterwards, and gone on with.
 
-    store.sqlite    the store of a run (`agentrl.rollout.store`), in which each task is a group and nothing is trained
+    store.sqlite    the store of a run (`agentrl.store.store`), in which each task is a group and nothing is trained
     summary.json    the figures, once it has come to its end
     lock            held by the evaluation that goes on in it
 
@@ -27,12 +27,12 @@ from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
 from agentrl.machine.disk import make_directory
 from agentrl.machine.whole import write_whole
 from agentrl.models.text import TokenText, token_text
-from agentrl.rollout.database import open_database, reading
-from agentrl.rollout.episode_list import EpisodeFilter, list_episodes
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.read_episode import RunEpisode, sample_replies
-from agentrl.rollout.schema import SCHEMA_VERSION
-from agentrl.rollout.store import Store
+from agentrl.store.database import open_database, reading
+from agentrl.store.episodes import EpisodeFilter, list_episodes
+from agentrl.store.outcome import Outcome
+from agentrl.store.read_episode import RunEpisode, sample_replies
+from agentrl.store.schema import SCHEMA_VERSION
+from agentrl.store.store import Store
 
 NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
 """The directory of an evaluation that none is named for, as `time.strftime` takes it."""
@@ -41,7 +41,7 @@ RETRY_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class EvaluationDirectory:
-    """The directory of an evaluation, as an `agentrl.rollout.read_episode.EpisodeSource`."""
+    """The directory of an evaluation, as an `agentrl.store.read_episode.EpisodeSource`."""
 
     path: Path
     config: RunConfig

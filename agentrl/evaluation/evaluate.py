@@ -220,7 +220,7 @@ async def evaluate_tasks(
             if health is not None:
                 health.attempt_ended(outcome, 0)
             if log is None:
-                reward = outcome.reward if outcome.status == "finished" else 0.0
+                reward = outcome.reward if outcome.finished else 0.0
                 figures = (outcome.status, reward, dict(outcome.metrics), outcome.error, outcome.duration_s)
                 episode = EvaluatedEpisode(task, episode_index, *figures)
             else:

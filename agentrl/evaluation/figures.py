@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UsageError
-from agentrl.rollout.read_episode import RunEpisode, RunTrajectory
+from agentrl.record.end_reason import ends_text
+from agentrl.store.read_episode import RunEpisode, RunTrajectory
 
 Z95 = 1.959964
 """Two-sided 95 % of the normal distribution."""
@@ -105,10 +107,12 @@ class Evaluation:
     def to_table(self) -> dict[str, str]:
         """Return the figures by their names, as text, in the order in which they are shown."""
         counted = " and count as reward 0" if self.failed else ""
+        ends = ends_text(Counter(episode.status for episode in self.episodes))
         return {
             "mean reward [95 %]": str(Interval(self.mean_reward, *self.mean_reward_95)),
             **{f"pass@{k}": str(chance) for k, chance in self.pass_at.items()},
             **{name: f"{value:.4g}" for name, value in self.metrics.items()},
+            **({"failures": ends[2:-1]} if ends else {}),
             "episodes": f"{len(self.episodes)}, of which {self.failed} failed{counted}; {self.duration_s:.2f} s each",
         }
 
@@ -139,7 +143,7 @@ def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evalu
     results = task_results(episodes, pass_reward)
     # The rewards of a single task are draws themselves.
     mean = interval([e.reward for e in episodes] if len(results) == 1 else [r.mean_reward for r in results])
-    errors = [e.error for e in episodes if e.status == "failed"]
+    errors = [e.error for e in episodes if e.status != "finished"]
     return Evaluation(
         mean_reward=mean.mean,
         mean_reward_95=(mean.low, mean.high),
@@ -165,7 +169,7 @@ def task_results(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> li
             samples=len(own),
             passed=sum(e.status == "finished" and e.reward >= pass_reward for e in own),
             mean_reward=_mean([e.reward for e in own]),
-            failed=sum(e.status == "failed" for e in own),
+            failed=sum(e.status != "finished" for e in own),
         )
         for task, own in by_task.items()
     ]

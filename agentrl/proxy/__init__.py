@@ -1,7 +1,7 @@
 """The OpenAI-compatible server that records what the policy said, token by token."""
 
 from agentrl.config.proxy import ProxyLimits
-from agentrl.proxy.call_log import CallLog, RecordedCalls, recorded_choices
+from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.endpoints import Proxy
 from agentrl.proxy.http_door import open_proxy
@@ -13,10 +13,8 @@ __all__ = [
     "ChatFormat",
     "Proxy",
     "ProxyLimits",
-    "RecordedCalls",
     "SamplingDefaults",
     "Session",
     "load_chat_format",
     "open_proxy",
-    "recorded_choices",
 ]

@@ -1,8 +1,7 @@
 """The model calls of an episode, kept as they happen, so that the episode can start over without making them again.
 
-    request ─► digest ─┬─ recorded whole      ─► the recorded reply, at once, token for token
-                       ├─ recorded in part    ─► generated from its last recorded token on
-                       └─ new                 ─► generated
+    request ─► digest ─┬─ recorded ─► the recorded reply, at once, token for token
+                       └─ new      ─► generated
 
 A request is known by what the engine was asked: ids, images, sampling, tools and the role that asked. Equal requests get
 the recorded replies in their order. What an episode does not ask again is not part of its record.
@@ -10,28 +9,19 @@ the recorded replies in their order. What an episode does not ask again is not p
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pydantic_core
 
-from agentrl.engine.protocol import PartialGeneration, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.rolling_digest import RollingDigest
-from agentrl.record.tokens import Generation, ImageSpan
-from agentrl.record.trajectory import TokenRecord, Turn
+from agentrl.record.tokens import ImageSpan
 
 
 class CallLog(Protocol):
     """The log of one episode's calls, in which they are looked up when the episode starts over."""
-
-    @property
-    def choices(self) -> Iterable[RecordedChoice]:
-        """The recorded replies that the episode started with."""
-        ...
 
     replayed_tokens: int
     """Tokens of the record that were recorded before, and so not generated again."""
@@ -41,36 +31,8 @@ class CallLog(Protocol):
         ...
 
     async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a whole reply. Returns when it is safe."""
+        """Keep a reply. Returns when it is safe."""
         ...
-
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> AbstractContextManager[None]:
-        """Keep what a reply has so far, now and then, while it is generated."""
-        ...
-
-
-@dataclass
-class RecordedCalls:
-    """Recorded replies, to be taken by their requests."""
-
-    choices: Iterable[RecordedChoice]
-    replayed_tokens: int = 0
-    """Tokens of the record that were recorded before, and so not generated again."""
-    _calls: dict[str, deque[dict[int, RecordedChoice]]] = field(default_factory=lambda: defaultdict(deque))
-
-    def __post_init__(self) -> None:
-        by_id: dict[tuple[str, str], dict[int, RecordedChoice]] = {}
-        for choice in self.choices:
-            key = (choice.request, choice.completion_id)
-            if key not in by_id:
-                by_id[key] = {}
-                self._calls[choice.request].append(by_id[key])
-            by_id[key][choice.choice_index] = choice
-
-    def take(self, request: str) -> dict[int, RecordedChoice]:
-        """Return the replies to the first call of this request that was not taken yet; none: {}."""
-        calls = self._calls.get(request)
-        return calls.popleft() if calls else {}
 
 
 def request_digest(
@@ -83,19 +45,3 @@ def request_digest(
 def digest_of_several(digests: Sequence[str]) -> str:
     """Return what tells a request of several prompts from another, from the digests of its prompts."""
     return RollingDigest().with_text("".join(digests)).value.hex()
-
-
-def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
-    """Return the calls of a finished episode, to be answered again."""
-    return [recorded_choice(turn) for turn in record.turns]
-
-
-def recorded_choice(turn: Turn) -> RecordedChoice:
-    """Return a recorded turn as the reply that it was."""
-    generation = Generation(
-        output_ids=turn.output_ids,
-        logprobs=turn.logprobs,
-        versions=turn.versions,
-        finish="length" if turn.truncated else "stop",
-    )
-    return RecordedChoice(turn.request, turn.completion_id, turn.choice_index, list(turn.tool_call_ids), generation)

@@ -13,10 +13,9 @@ from typing import Any, Literal, Protocol
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.call_log import recorded_choice
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice, recorded_choice
 from agentrl.record.tokens import Generation
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ CompletionRequest ─► prepare ─► PreparedCompletion ─► Engine.generat
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -17,8 +17,7 @@ import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config.proxy import ProxyLimits
-from agentrl.engine.protocol import Engine, OnProgress, PartialGeneration
-from agentrl.engine.soundness import Expected, fault_of
+from agentrl.engine.protocol import Engine, OnProgress
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
@@ -30,12 +29,12 @@ from agentrl.proxy.session import Session
 from agentrl.proxy.token_bytes import bytes_of_tokens
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation, beginning
 
 T = TypeVar("T")
 _BYTES_PER_TOKEN = 8
 _REMEMBERED_TOKENS = 2**15
-_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 INLINE_BYTES = 16 * 2**10
 """Work on fewer bytes takes about a millisecond: a thread would cost more than it saves."""
 
@@ -92,12 +91,12 @@ class CompletionService:
         sent = SentDeltas()
         known = self._known(call, index)
         tool_call_ids = list(call.request.tool_call_ids if known is None else known.tool_call_ids)
-        if known is not None and known.generation.finish != "abort":
+        if known is not None:
             generation = known.generation
         elif emit is None:
-            generation = await self._generate(call, index, known)
+            generation = await self._generate(call, index)
         else:
-            generation = await self._generate_shown(call, index, known, tool_call_ids, sent, emit)
+            generation = await self._generate_shown(call, index, tool_call_ids, sent, emit)
         reply = Completion(generation, await self._read(call, generation.output_ids, tool_call_ids, growing=False))
         await self._keep(call, index, reply)
         if emit is not None:
@@ -106,50 +105,40 @@ class CompletionService:
         return reply
 
     def _known(self, call: PreparedCompletion, index: int) -> RecordedChoice | None:
-        """Return the recorded reply, whole or the beginning of one; None: it is generated from its first token on."""
+        """Return the recorded reply; None: it is generated."""
         known = call.recorded.get(index)
         if known is None:
             return None
         # An earlier version of agentrl kept it, or the disk changed it.
         expected = Expected(max_new_tokens=call.sampling.max_new_tokens, vocabulary=self._engine.vocabulary)
-        unsound = fault_of(known.generation, expected) is not None
-        beginning_of_whole = known.generation.finish == "abort" and call.sampling.in_one_piece
-        if unsound or beginning_of_whole:
+        if fault_of(known.generation, expected) is not None:
             del call.recorded[index]
             return None
         return known
 
     async def _generate(
-        self,
-        call: PreparedCompletion,
-        index: int,
-        known: RecordedChoice | None,
-        on_progress: OnProgress | None = None,
+        self, call: PreparedCompletion, index: int, on_progress: OnProgress | None = None
     ) -> Generation:
-        """Return a new reply, or the rest of a known one with its beginning.
+        """Return a new reply.
 
         Raises:
             ApiError: 503: the engine failed.
         """
-        sampling, prompt, call_log = call.sampling, call.prompt, call.session.call_log
+        sampling, prompt = call.sampling, call.prompt
         if sampling.seed is not None and index:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
-        partial = PartialGeneration(known.generation if known is not None else None)
         try:
             async with call.session.activity.generations:
                 call.check_open()
-                logged = call.choice(index, [], _NOTHING)
-                with call_log.watch(logged, partial) if call_log is not None else nullcontext():
-                    generation = await self._engine.generate(
-                        prompt.input_ids,
-                        sampling,
-                        call.session.key,
-                        on_progress,
-                        images=prompt.images,
-                        partial=partial,
-                        adapter=call.adapter,
-                    )
+                generation = await self._engine.generate(
+                    prompt.input_ids,
+                    sampling,
+                    call.session.key,
+                    on_progress,
+                    images=prompt.images,
+                    adapter=call.adapter,
+                )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
         return await self._up_to_stop(call, generation)
@@ -158,7 +147,6 @@ class CompletionService:
         self,
         call: PreparedCompletion,
         index: int,
-        known: RecordedChoice | None,
         tool_call_ids: list[str],
         sent: SentDeltas,
         emit: Emit,
@@ -179,7 +167,7 @@ class CompletionService:
 
         async def generate() -> None:
             async with newest:
-                generations.append(await self._generate(call, index, known, on_progress))
+                generations.append(await self._generate(call, index, on_progress))
 
         with one_api_error():
             async with anyio.create_task_group() as group:
@@ -289,7 +277,7 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
             turn.alterations = alterations_of(call.sampling)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
-                session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
+                session.call_log.replayed_tokens += len(known.generation.output_ids)
 
 
 def logprob_bytes(tokens: int, top: int) -> int:

@@ -1,15 +1,21 @@
-"""A reply of the engine as it is kept: by the proxy that asked for it, and by the store, which the trainer reads without a proxy."""
+"""Replies of the engine as they are kept by the proxy that asked for them and by the store, to be answered again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord, Turn
+
+Key = tuple[str, int]
+"""(completion id, choice index), which tells the replies of an episode from each other."""
 
 
 @dataclass(frozen=True)
 class RecordedChoice:
-    """One reply to one request. `generation.finish` is "abort" while it is only the beginning of one."""
+    """One whole reply to one request."""
 
     request: str
     """Digest of the request."""
@@ -19,3 +25,48 @@ class RecordedChoice:
     tool_call_ids: list[str]
     """Ids of its tool calls."""
     generation: Generation
+
+    @property
+    def key(self) -> Key:
+        """Return its name among the replies of its episode."""
+        return self.completion_id, self.choice_index
+
+
+@dataclass
+class RecordedCalls:
+    """Recorded replies, to be taken by their requests."""
+
+    choices: Iterable[RecordedChoice]
+    replayed_tokens: int = 0
+    """Tokens of the record that were recorded before, and so not generated again."""
+    _calls: dict[str, deque[dict[int, RecordedChoice]]] = field(default_factory=lambda: defaultdict(deque))
+
+    def __post_init__(self) -> None:
+        by_id: dict[tuple[str, str], dict[int, RecordedChoice]] = {}
+        for choice in self.choices:
+            key = (choice.request, choice.completion_id)
+            if key not in by_id:
+                by_id[key] = {}
+                self._calls[choice.request].append(by_id[key])
+            by_id[key][choice.choice_index] = choice
+
+    def take(self, request: str) -> dict[int, RecordedChoice]:
+        """Return the replies to the first call of this request that was not taken yet; none: {}."""
+        calls = self._calls.get(request)
+        return calls.popleft() if calls else {}
+
+
+def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
+    """Return the calls of a finished episode, to be answered again."""
+    return [recorded_choice(turn) for turn in record.turns]
+
+
+def recorded_choice(turn: Turn) -> RecordedChoice:
+    """Return a recorded turn as the reply that it was."""
+    generation = Generation(
+        output_ids=turn.output_ids,
+        logprobs=turn.logprobs,
+        versions=turn.versions,
+        finish="length" if turn.truncated else "stop",
+    )
+    return RecordedChoice(turn.request, turn.completion_id, turn.choice_index, list(turn.tool_call_ids), generation)

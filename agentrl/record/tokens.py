@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -45,13 +44,6 @@ class Generation:
     """Prompt tokens whose KV cache was reused."""
     top_logprobs: list[list[tuple[float, int]]] = field(default_factory=list)  # [T][K] of (logprob, id)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Generation:
-        """Return the inverse of `dataclasses.asdict`, from JSON. Raises KeyError, TypeError or ValueError for what is none."""
-        spans = [VersionSpan(**span) for span in values["versions"]]
-        top = [[(logprob, token) for logprob, token in position] for position in values["top_logprobs"]]
-        return cls(**{**values, "versions": spans, "top_logprobs": top})
-
 
 def join_generations(first: Generation, second: Generation) -> Generation:
     """Return the reply made of two parts, the second of which went on from the first's last token."""
@@ -70,20 +62,6 @@ def join_generations(first: Generation, second: Generation) -> Generation:
         finish=second.finish,
         cached_tokens=max(first.cached_tokens, second.cached_tokens),
         top_logprobs=first.top_logprobs + second.top_logprobs,
-    )
-
-
-def rest(generation: Generation, start: int) -> Generation:
-    """Return a reply without its first `start` tokens: joined to these, it is the reply again."""
-    spans = [
-        VersionSpan(s.version, max(s.start, start) - start, s.end - start) for s in generation.versions if s.end > start
-    ]
-    return replace(
-        generation,
-        output_ids=generation.output_ids[start:],
-        logprobs=generation.logprobs[start:],
-        versions=spans,
-        top_logprobs=generation.top_logprobs[start:],
     )
 
 

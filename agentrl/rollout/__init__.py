@@ -1,1 +1,1 @@
-"""The rollout side: running episodes, the staleness gate, the store."""
+"""The rollout side: running episodes, and the staleness gate."""

@@ -13,6 +13,7 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import anyio
@@ -23,20 +24,21 @@ from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError
+from agentrl.record.end_reason import EndReason
 from agentrl.reporting.failure_text import failure_line
 from agentrl.reporting.logger import logger
-from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
-from agentrl.rollout.changes import CloseGroup, OpenGroup
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import PendingGroup
 from agentrl.rollout.task_history import mean_reward
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
+from agentrl.store.call_log import CallLogWriter, open_call_log
+from agentrl.store.changes import CloseGroup, OpenGroup
+from agentrl.store.episodes import PendingGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.rewards import GroupRewards, RewardsInOrder, group_rewards
+from agentrl.store.store import Store
 
 log = logger(__name__)
 
@@ -56,8 +58,8 @@ class Progress:
     finished: int = 0
     failed: int = 0
     """Episodes that failed for good, retries included."""
-    abandoned: int = 0
-    """Attempts whose workflow did not end when it was cancelled, and was left behind."""
+    ends: Counter[str] = field(default_factory=Counter)
+    """How often an attempt ended for each `EndReason`."""
     rejected_groups: int = 0
     skipped_tasks: int = 0
     """Tasks that could not be used: their episodes failed before they began."""
@@ -109,7 +111,7 @@ class Controller:
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             counted = self.rewards.counted
-            for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
+            for ended in await in_thread(self.store.read, lambda db: group_rewards(db, counted)):
                 self.rewards.end(ended)
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
@@ -161,10 +163,11 @@ class Controller:
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
             seed = episode_seed(self.seed, group.id, episode_index)
-            await self._writer.add(group.id, episode_index, seed, Outcome(status="failed", error=fault))
+            await self._writer.add(group.id, episode_index, seed, Outcome(status=EndReason.BAD_TASK, error=fault))
         await self._close(group, fault)
         self.last_error = fault
         self.progress.failed += len(missing)
+        self.progress.ends[EndReason.BAD_TASK] += len(missing)
         self.progress.skipped_tasks += 1
         self.progress.rejected_groups += 1
         self._changed.notify_all()
@@ -176,7 +179,7 @@ class Controller:
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         if isinstance(self.tasks, DrawnTasks):
             self.tasks.group_ended(group.id, mean_reward(rewards))
-        self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
+        self.rewards.end(GroupRewards(group.id, rewards, self.config.group_size - len(rewards)))
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""
@@ -197,7 +200,7 @@ class Controller:
     async def _run_group(self, group: PendingGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(episode_index: int) -> None:
             outcome = await self._run_episode(group, episode_index, task, resumed)
-            if outcome.status == "finished":
+            if outcome.finished:
                 group.rewards[episode_index] = outcome.reward
                 group.has_turn_rewards |= outcome.has_turn_rewards
 
@@ -250,9 +253,9 @@ class Controller:
                     with anyio.CancelScope(shield=True):
                         number = await self._writer.add(group.id, episode_index, seed, outcome, call_log)
                     self.health.attempt_ended(outcome, number)
-                    self.progress.abandoned += outcome.abandoned
+                    self.progress.ends[outcome.status] += 1
                     self.progress.tokens += outcome.record.figures().sampled_tokens
-                    if outcome.status == "finished":
+                    if outcome.finished:
                         self.progress.finished += 1
                         return outcome
                     self.last_error, self.last_failed = outcome.error or "", number

@@ -19,7 +19,6 @@ from agentrl.concurrency.resources import open_resources
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import EnvFactory, EpisodeSandboxes
-from agentrl.errors import ConfigError
 from agentrl.rollout.workflow import load_object
 
 
@@ -62,13 +61,7 @@ async def load_backend(name: str) -> Any:
     if name == "auto":
         return name
     sandboxes = await in_thread(_import_sandboxes)
-    if not name.startswith("python:"):
-        return await in_users_thread(sandboxes.choose.named_backend, name)
-    path = name.removeprefix("python:")
-    if ":" not in path:
-        raise ConfigError(f"sandbox.backend = {name!r} names no object; write python:FILE_OR_MODULE:FACTORY")
-    load = partial(load_object, path)
-    return await in_users_thread(sandboxes.choose.load_backend, load, f"sandbox.backend = {name!r}")
+    return await in_users_thread(sandboxes.choose.named_backend, name, load_object)
 
 
 def _import_envs() -> ModuleType:

@@ -16,7 +16,7 @@ from typing import get_args
 
 from agentrl.record.trajectory import RootKind
 from agentrl.reporting.failure_text import failure_line
-from agentrl.rollout.outcome import Outcome
+from agentrl.store.outcome import Outcome
 
 RECENT_EPISODES = 64
 """Attempts that figures are taken of."""
@@ -76,7 +76,7 @@ class Health:
             self.recent.append(Counter({**own, **outcome.roots, **more}))
         self.altered_by = figures.altered_by or self.altered_by
         self.example = figures.example or self.example
-        if outcome.status == "finished":
+        if outcome.finished:
             self.failures = 0
             self.highest_reward = max(self.highest_reward, outcome.reward)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,16 +20,17 @@ from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState,
 from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.machine.proxy_variables import is_loopback
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
+from agentrl.record.end_reason import EndReason, reason_of
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.code_place import place_of_function
 from agentrl.reporting.failure_text import describe
 from agentrl.reward import Reward, add_metrics
-from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.episode_parts import open_environments
-from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.isolated_call import CallResult, run_isolated
 from agentrl.rollout.task_type import task_of_episode
 from agentrl.rollout.trained_roots import RootChoices, Trajectories, choose_roots
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.outcome import Outcome
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""
@@ -88,8 +89,8 @@ class EpisodeRunner:
     """None: episodes have no sandboxes."""
     trajectories: Trajectories = "main"
     """Which conversations are trained on, where the workflow does not say."""
-    abandoned: Abandoned = field(default_factory=Abandoned)
-    """The workflows that did not end when they were cancelled."""
+    hanging: set[str] = field(default_factory=set)
+    """The places where workflows hang that did not end when they were cancelled."""
 
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
@@ -99,12 +100,11 @@ class EpisodeRunner:
         try:
             session = self.proxy.open_session(self.defaults, call_log) if self.proxy else None
         except TooManySessionsError as refusal:
-            return Outcome(status="failed", error=describe(refusal), started_at=started_at)
+            return Outcome(status=reason_of(refusal), error=describe(refusal), started_at=started_at)
         # Its own, as a workflow may close it; making it connects nothing.
         http = httpx2.AsyncClient(transport=_SharedTransport(self.http), timeout=None, trust_env=False)
         client = self.client.with_options(api_key=session.key if session else self.client.api_key, http_client=http)
         state = EpisodeState()
-        made: list[Episode[Any]] = []
 
         async def run() -> Reward:
             episode: Episode[Any] = Episode(
@@ -120,8 +120,10 @@ class EpisodeRunner:
                 group_seed=group_seed,
                 state=state,
             )
-            made.append(episode)
-            returned = await self.workflow(episode)
+            try:
+                returned = await self.workflow(episode)
+            finally:
+                state.trajectories = episode.trajectories
             try:
                 return Reward.of(returned)
             except BadRewardError as error:
@@ -130,16 +132,16 @@ class EpisodeRunner:
                 raise
 
         try:
-            ended = await self._contained(run, self.timeout_s)
+            ended = await self._isolated(run, self.timeout_s)
         finally:
             # First, so that nothing is said to an episode that has ended; and its record is final, whatever the workflow left.
             state.closed = True
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):
-                closed = await self._contained(state.close, self.cancel_timeout_s)
+                closed = await self._isolated(state.close, self.cancel_timeout_s)
         record = session.record if session else None
-        chosen = await self._choose_roots(session, made)
+        chosen = await self._choose_roots(session, state.trajectories)
         with anyio.CancelScope(shield=True):
             outcome = await in_thread(self._outcome, ended, closed, chosen, state, record)
         return replace(
@@ -149,7 +151,6 @@ class EpisodeRunner:
             duration_s=time.perf_counter() - started,
             roots=chosen.value.counts() if chosen.value else {},
             rerendered_tokens=chosen.value.rerendered_tokens if chosen.value else 0,
-            abandoned=any(part.hangs_at is not None for part in (ended, closed, chosen)),
             replayed_tokens=call_log.replayed_tokens if call_log else 0,
         )
 
@@ -165,19 +166,18 @@ class EpisodeRunner:
     def _grace(self) -> str:
         return f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
 
-    async def _contained(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> Ended[T]:
-        return await contained(
-            call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, abandoned=self.abandoned
+    async def _isolated(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> CallResult[T]:
+        return await run_isolated(
+            call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, hanging=self.hanging
         )
 
-    async def _choose_roots(self, session: Session | None, made: Sequence[Episode[Any]]) -> Ended[RootChoices]:
+    async def _choose_roots(self, session: Session | None, own: object) -> CallResult[RootChoices]:
         """Choose the conversations that are trained on, and write that into the record. A function of the user's may do anything."""
 
         async def choose() -> RootChoices:
             if session is None:
                 return RootChoices()
-            own = next((episode.trajectories for episode in made), None)
-            trajectories: object = self.trajectories if own is None else own
+            trajectories = self.trajectories if own is None else own
             if not callable(trajectories):
                 return await in_thread(choose_roots, session.record, session.turn_texts, trajectories)
             with anyio.move_on_after(self.cancel_timeout_s):
@@ -185,48 +185,55 @@ class EpisodeRunner:
             raise EpisodeTimeoutError(f"the function of trajectories took longer than {self._grace}")
 
         with anyio.CancelScope(shield=True):
-            chosen = await self._contained(choose, math.inf)
+            chosen = await self._isolated(choose, math.inf)
         if session is not None and chosen.value is not None:
             chosen.value.apply(session.record, session.role_rewards)
         return chosen
 
     def _outcome(
         self,
-        ended: Ended[Reward],
-        closed: Ended[None],
-        chosen: Ended[RootChoices],
+        ended: CallResult[Reward],
+        closed: CallResult[None],
+        chosen: CallResult[RootChoices],
         state: EpisodeState,
         record: TokenRecord | None,
     ) -> Outcome:
         """Return what came of an episode that has ended, in plain numbers and texts."""
-        failure = self._failure(ended, closed) or chosen.error
+        reason, failure = self._failure(ended, closed, chosen)
         if failure is None and record is not None and not record.turns:
             failure = NoModelCallError("run(episode) returned without calling the model")
+            reason = EndReason.NO_MODEL_CALL
         if failure is not None or ended.value is None:
             error = describe(failure or EpisodeError("it has no end"))
-            return Outcome(status="failed", metrics=dict(state.metrics), error=error)
+            return Outcome(status=reason, metrics=dict(state.metrics), error=error)
         metrics = add_metrics(dict(state.metrics), ended.value.metrics)
-        return Outcome(status="finished", reward=ended.value.value, metrics=metrics)
+        return Outcome(status=EndReason.FINISHED, reward=ended.value.value, metrics=metrics)
 
-    def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
-        """Return what an episode failed with, if its workflow or its closing did."""
+    def _failure(
+        self, ended: CallResult[Reward], closed: CallResult[None], chosen: CallResult[RootChoices]
+    ) -> tuple[EndReason, BaseException | None]:
+        """Return the reason of the first thing that failed, and its exception: the workflow, its closing, or the choice of what is trained on."""
         if ended.timed_out:
             text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
             if ended.hangs_at:
                 text += (
-                    f", and {self._grace} after it was cancelled it still hung at {ended.hangs_at}: it was abandoned"
+                    f", and {self._grace} after it was cancelled it still hung at {ended.hangs_at}: it was left behind"
                 )
-            return _caused(EpisodeTimeoutError(text), ended.error)
+            failure = _caused(EpisodeTimeoutError(text), ended.error)
+            return EndReason.HUNG if ended.hangs_at or closed.hangs_at else EndReason.TIMEOUT, failure
         if isinstance(ended.error, asyncio.CancelledError):
             text = "the workflow cancelled itself: its own code raised CancelledError, or cancelled its task"
-            return _caused(EpisodeError(text), ended.error)
+            return EndReason.CANCELLED, _caused(EpisodeError(text), ended.error)
         if ended.error is not None:
-            return ended.error
+            return reason_of(ended.error), ended.error
         if closed.timed_out:
-            hangs = f", and hang at {closed.hangs_at}: they were abandoned" if closed.hangs_at else ""
+            hangs = f", and hang at {closed.hangs_at}: they were left behind" if closed.hangs_at else ""
             text = f"the episode's environments took longer than {self._grace} to close{hangs}"
-            return _caused(EpisodeTimeoutError(text), closed.error)
-        return closed.error
+            failure = _caused(EpisodeTimeoutError(text), closed.error)
+            return EndReason.HUNG if closed.hangs_at else EndReason.CLOSE, failure
+        if closed.error is not None:
+            return EndReason.CLOSE, closed.error
+        return EndReason.TRAJECTORIES if chosen.error else EndReason.ERROR, chosen.error
 
 
 class _SharedTransport(httpx2.AsyncBaseTransport):

@@ -25,11 +25,11 @@ from pydantic import BaseModel, Field
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.machine.evidence import regular
-from agentrl.rollout.database import check_pages, open_database
-from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_training import some, stale_groups, wrong_batches, wrong_checkpoints
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, whole_checkpoints
+from agentrl.store.database import check_pages, open_database
+from agentrl.store.schema import SCHEMA_VERSION
 
 
 class _Rollout(BaseModel, strict=True):
@@ -116,7 +116,7 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
         unfinished=one("SELECT COUNT(*) FROM groups WHERE state = 'open'"),
         batches=one("SELECT COUNT(*) FROM batches"),
         finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'finished'"),
-        failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'failed'"),
+        failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE status != 'finished'"),
         logged_calls=one("SELECT COUNT(*) FROM calls WHERE episode IS NULL"),
         replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
         tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
@@ -170,7 +170,7 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     twice = "SELECT group_id, episode_index FROM episodes WHERE status = 'finished' GROUP BY 1, 2 HAVING COUNT(*) > 1"
     for group, episode_index in db.execute(twice):
         yield f"episode {episode_index} of group {group} finished twice"
-    for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
+    for (episode,) in db.execute("SELECT id FROM episodes WHERE status != 'finished' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
     try:
         size = _Config.model_validate_json(regular(run_dir / "config.json").read_bytes()).rollout.group_size

@@ -10,11 +10,10 @@ from pathlib import Path
 from agentrl.config import config_of
 from agentrl.errors import CheckpointError, ConfigError, StoreError
 from agentrl.machine.evidence import stored_json
-from agentrl.rollout.batches import batches
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.manifest import check_files, unlisted_files
-from agentrl.rollout.stored_form import from_column
-from agentrl.rollout.training_history import TrainedStep, wrong_minibatches
+from agentrl.store.batches import TrainedStep, batches, wrong_minibatches
+from agentrl.store.manifest import check_files, unlisted_files
+from agentrl.store.rows import from_column
 
 
 def wrong_batches(db: sqlite3.Connection) -> Iterator[str]:

@@ -23,7 +23,7 @@ from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.extras import check_extra
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.whole import partial_path
-from agentrl.rollout.manifest import MANIFEST, check_files, listed_files
+from agentrl.store.manifest import MANIFEST, check_files, listed_files
 
 OBSTORE_PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs")
 """Object stores that obstore speaks to, where no package of fsspec for them is installed."""

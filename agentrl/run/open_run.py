@@ -18,13 +18,13 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.machine.evidence import regular, stored_json
 from agentrl.models.text import TokenText, token_text
-from agentrl.rollout.database import reading
-from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
-from agentrl.rollout.read_episode import RunEpisode
-from agentrl.rollout.rewards import best_checkpoint
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
 from agentrl.run.run_lock import in_use
+from agentrl.store.database import reading
+from agentrl.store.episodes import EpisodeFilter, list_episodes
+from agentrl.store.read_episode import RunEpisode
+from agentrl.store.rewards import best_checkpoint
+from agentrl.store.store import Store
 
 if TYPE_CHECKING:
     import pandas
@@ -123,7 +123,7 @@ class Run:
         *,
         task: int | None = None,
         group: int | None = None,
-        status: Status | None = None,
+        status: str | None = None,
         min_reward: float | None = None,
         max_reward: float | None = None,
         limit: int | None = None,
@@ -135,7 +135,7 @@ class Run:
         Args:
             task: Index of the task.
             group: Id of the group.
-            status: "finished" or "failed".
+            status: How they ended: an `EndReason`, such as "finished", or "failed" for all others.
             min_reward: The least reward.
             max_reward: The largest reward.
             limit: How many, at most.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,25 +10,24 @@ from typing import Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
-from agentrl.proxy import RecordedCalls, recorded_choices
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan
-from agentrl.rollout.database import reading
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.local_runner import chat_format_of, in_process_runner
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_tasks import open_run_tasks
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import RecordedEpisode
 from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import episode_seed, group_seed
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.run_directory import read_config
+from agentrl.store.database import reading
+from agentrl.store.episodes import RecordedEpisode
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,6 @@ class _Answers(RecordedCalls):
     async def keep(self, choice: RecordedChoice) -> None:
         """Nothing is new here."""
 
-    @contextmanager
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
-        """Nothing grows here."""
-        yield
-
 
 @dataclass
 class _NoEngine:
@@ -92,7 +85,6 @@ class _NoEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
         adapter: str = "",
     ) -> Generation:
         """Refuse, and note what was asked.

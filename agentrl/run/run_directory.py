@@ -1,7 +1,7 @@
 """The directory of a run, and how files in it are written so that no crash and no power cut leaves one torn. `run_lock` says whose it is.
 
 config.json         the run's configuration
-store.sqlite        tasks, episodes, batches (`agentrl.rollout.store`)
+store.sqlite        tasks, episodes, batches (`agentrl.store.store`)
 metrics.jsonl       one line a training step
 checkpoints/        step-000010/, ...
 damaged/            checkpoints that were found not to hold what was written
@@ -34,7 +34,7 @@ from agentrl.machine.privacy import open_private
 from agentrl.machine.process_limits import room_in_shared_memory
 from agentrl.machine.shared_memory import shared_memory_directory
 from agentrl.machine.whole import write_whole
-from agentrl.rollout.database import RESTORE, reading_uri
+from agentrl.store.database import RESTORE, reading_uri
 
 PUBLISHED_VERSIONS = 10
 """Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""

@@ -21,8 +21,8 @@ from agentrl.evaluation.directory import check_holds_no_evaluation
 from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, started, take
 from agentrl.machine.disk import make_directory
 from agentrl.machine.whole import write_whole
-from agentrl.rollout.database import RESTORE
 from agentrl.run.run_directory import read_config, whole_checkpoints
+from agentrl.store.database import RESTORE
 
 ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.machine.evidence import stored_json
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import check_checkpoints, remove_unfinished
+from agentrl.store.store import Store
 
 
 def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:

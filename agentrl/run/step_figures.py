@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from agentrl.rollout.rewards import RewardFigure
+from agentrl.store.rewards import RewardFigure
 
 
 def figures(rows: Iterable[Mapping[str, Any]], *names: str) -> list[tuple[float, ...]]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentrl.rollout.rewards import best_checkpoint
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import read_mean_reward, read_metrics
 from agentrl.run.step_figures import figures, pooled_figure
+from agentrl.store.rewards import best_checkpoint
+from agentrl.store.store import Store
 
 SUMMED_UP_STEPS = 5
 """Steps at either end of a run whose rewards its summary shows."""
@@ -62,6 +62,7 @@ def run_summary(
         ),
         "logprob_mismatch_max": max((most for _, most, _ in compared), default=None),
         "pause_s_total": sum(pause_s for (pause_s,) in figures(steps, "pause_s")),
+        "ends": store.read(lambda db: dict(db.execute("SELECT status, COUNT(*) FROM episodes GROUP BY status"))),
         "episodes_finished": totals.finished,
         "episodes_failed": totals.failed,
     }

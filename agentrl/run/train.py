@@ -40,12 +40,9 @@ from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import RECENT_EPISODES
 from agentrl.rollout.open_rollout import open_rollout
-from agentrl.rollout.read_episode import sample_replies
-from agentrl.rollout.rewards import RewardsInOrder
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
-from agentrl.rollout.store import Store
 from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import Tasks, check_same_tasks
@@ -70,6 +67,9 @@ from agentrl.run.trainer_client import TrainerClient, open_trainer
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save
 from agentrl.run.view import BEFORE, PrintedView, RunView
+from agentrl.store.read_episode import sample_replies
+from agentrl.store.rewards import RewardsInOrder
+from agentrl.store.store import Store
 
 
 async def train(
@@ -222,7 +222,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         engine = rollout.engine
         view.phase = "loading the model into the trainer"
         view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
-        for reason in await in_thread(store.set_aside, engine.vocabulary):
+        for reason in await in_thread(store.reject_episodes, engine.vocabulary):
             view.say(reason)
         if start.chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
@@ -311,7 +311,7 @@ def _broadcast(config: RunConfig, engine: SGLangEngine, client: TrainerClient) -
 def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, float]:
     """Return `COUNTERS` of the step `version`, as far as it has them."""
     last = [row for row in steps if row["step"] == version]
-    return dict(zip(COUNTERS, (figures(last, *COUNTERS) or [()])[0], strict=False))
+    return {name: count for name in COUNTERS for (count,) in figures(last, name)}
 
 
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:

@@ -32,12 +32,12 @@ from agentrl.errors import (
 )
 from agentrl.machine.disk import make_directory, sync, sync_tree
 from agentrl.machine.whole import partial_path, write_whole
-from agentrl.rollout.batch_file import BATCH_FILE, write_batch
-from agentrl.rollout.manifest import check_files
-from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.fetched_weights import FetchedWeights
 from agentrl.run.run_directory import config_text
 from agentrl.run.trainer_ranks import RankStart, TrainerRanks, open_ranks
+from agentrl.store.batch_file import BATCH_FILE, write_batch
+from agentrl.store.batches import TrainedStep
+from agentrl.store.manifest import check_files
 
 Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
 """Opens the machines of the ranks, each as often as it has some, for the length of a context."""

@@ -29,13 +29,13 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.rollout.manifest import check_files, read_manifest
-from agentrl.rollout.store import Store
-from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, remove_unfinished, set_aside
 from agentrl.run.run_store import changed_settings
 from agentrl.run.trainer_client import TrainerClient, Weights
+from agentrl.store.batches import TrainedStep
+from agentrl.store.manifest import check_files, read_manifest
+from agentrl.store.store import Store
 
 T = TypeVar("T")
 URL_WAITS_S = (1.0, 5.0, 25.0)

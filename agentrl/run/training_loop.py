@@ -29,21 +29,22 @@ from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
 from agentrl.machine.disk import sync
 from agentrl.machine.whole import write_whole
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.rewards import reward_figure
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
+from agentrl.store.rewards import reward_figure
+from agentrl.store.store import Store
 
 COUNTERS = (
     "wall_s",
     "tokens",
     "episodes_finished",
     "episodes_failed",
-    "episodes_abandoned",
+    *(f"ended_{reason}" for reason in EndReason if reason != EndReason.FINISHED),
     "groups_rejected",
     "tasks_skipped",
     "engine_failures",
@@ -190,7 +191,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "episodes_running": progress.running,
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
-        "episodes_abandoned": progress.abandoned,
+        **{f"ended_{reason}": count for reason, count in progress.ends.items() if reason != EndReason.FINISHED},
         **health.to_metrics(),
         "loop_lag_max_s": run.watchdog.take_max_lag_s(),
         "groups_rejected": progress.rejected_groups,
@@ -202,4 +203,5 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, DrawnTasks) else {}),
         **run.alarm_watch.to_metrics(),
     }
-    return record | {name: record[name] + run.counted_before.get(name, 0) for name in COUNTERS}
+    sums = {name: record.get(name, 0) + run.counted_before.get(name, 0) for name in COUNTERS}
+    return record | {name: total for name, total in sums.items() if name in record or total}

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.evaluation.progress import print_line
+from agentrl.record.end_reason import ends_text
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.health import shares_text
 
@@ -65,7 +66,7 @@ class PrintedView(RunView):
 
 def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
     """Return the line that is shown of a step."""
-    abandoned = f"  abandoned {metrics['episodes_abandoned']}" if metrics.get("episodes_abandoned") else ""
+    ends = ends_text({name[6:]: count for name, count in metrics.items() if name.startswith("ended_")})
     staleness = "–"
     if "staleness_mean" in metrics:
         staleness = f"{metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})"
@@ -73,7 +74,7 @@ def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
         f"step {metrics['step']:4d}  reward {reward_text(metrics)}  "
         f"staleness {staleness}  "
         f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
-        f"{tokens_per_s:,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}  {shares_text(metrics)}"
+        f"{tokens_per_s:,.0f} tokens/s  failed {metrics['episodes_failed']}{ends}  {shares_text(metrics)}"
     )
 
 

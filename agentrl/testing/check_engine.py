@@ -10,9 +10,9 @@ from pathlib import Path
 import anyio
 
 from agentrl.concurrency.threads import in_users_thread
-from agentrl.engine.protocol import Engine, PartialGeneration, PauseMode, Sampling
-from agentrl.engine.soundness import Expected, fault_of
-from agentrl.record.tokens import Generation, beginning
+from agentrl.engine.protocol import Engine, PauseMode, Sampling
+from agentrl.record.soundness import Expected, fault_of
+from agentrl.record.tokens import Generation
 from agentrl.testing.clause import require, try_cases
 from agentrl.testing.problems import Problems
 
@@ -84,7 +84,6 @@ class _Contract:
             self.top_logprobs_are_the_likeliest,
             self.sampling_follows_the_distribution,
             self.progress_grows_into_the_reply,
-            self.a_reply_goes_on_from_its_beginning,
             self.a_call_that_is_cancelled_leaves_the_engine_free,
             self.many_replies_at_once_all_end,
             self.a_pause_holds_replies,
@@ -98,7 +97,6 @@ class _Contract:
         count: int = 8,
         *,
         session: str = "check",
-        partial: PartialGeneration | None = None,
         on_progress: Callable[[list[int]], None] | None = None,
         temperature: float = 1.0,
         top_p: float = 1.0,
@@ -112,7 +110,7 @@ class _Contract:
             stop_token_ids=stop_token_ids,
             top_logprobs=top_logprobs,
         )
-        generation = await self.engine.generate(self.prompt, sampling, session, on_progress, partial=partial)
+        generation = await self.engine.generate(self.prompt, sampling, session, on_progress)
         expected = Expected(
             max_new_tokens=sampling.max_new_tokens,
             vocabulary=self.engine.vocabulary,
@@ -120,7 +118,7 @@ class _Contract:
         )
         fault = fault_of(generation, expected)
         require(
-            fault is None, f"a reply is not sound: {fault}", "generate returns sound replies (agentrl.engine.soundness)"
+            fault is None, f"a reply is not sound: {fault}", "generate returns sound replies (agentrl.record.soundness)"
         )
         self.engine.end_session(session)
         return generation
@@ -219,16 +217,6 @@ class _Contract:
             )
         lengths = [len(ids) for ids in seen]
         require(lengths == sorted(lengths), f"on_progress was called with {lengths} ids in turn", "a reply only grows")
-
-    async def a_reply_goes_on_from_its_beginning(self) -> None:
-        whole = await self.ask(24, temperature=0)
-        start = beginning(whole, len(whole.output_ids) // 2, "abort")
-        rest = await self.ask(24, temperature=0, partial=PartialGeneration(start=start))
-        require(
-            rest.output_ids == whole.output_ids,
-            f"from {start.output_ids} the greedy reply went on to {rest.output_ids}, and without a start it is {whole.output_ids}",
-            "with a partial generation, the reply begins with partial.start, and goes on from there within the same max_new_tokens",
-        )
 
     async def a_call_that_is_cancelled_leaves_the_engine_free(self) -> None:
         for index in range(8):

@@ -17,14 +17,15 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Episode
 from agentrl.errors import UsageError, error_line, one_line
+from agentrl.record.end_reason import EndReason
 from agentrl.reward import Reward
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.rollout.workflow import check_workflow as check_is_workflow
+from agentrl.store.outcome import Outcome
 from agentrl.testing.check_env import BLOCKED_AFTER_S
 from agentrl.testing.exercise import exercise
 from agentrl.testing.problems import Problems
@@ -144,7 +145,7 @@ async def _check_task(runner: EpisodeRunner, watched: _Watched, task: Any, seed:
         watched.asked.clear()
         outcomes.append(await runner.run(task, seed, seed))
         asked.append(list(watched.asked))
-        if outcomes[-1].status == "failed":
+        if not outcomes[-1].finished:
             _add_failure(outcomes[-1].error or "", task, problems)
             return
     if not asked[0]:
@@ -211,7 +212,7 @@ async def _check_cancellation(
         outcome: Outcome = await silent.run(task, seed, seed)
     watched.silent = False
     remedy = "let CancelledError pass: look for `except BaseException`, `except CancelledError` without `raise`, and `finally` blocks that wait"
-    if outcome.abandoned:
+    if outcome.status == EndReason.HUNG:
         problems.add(f"it does not end when it is cancelled: {error_line(outcome.error or '')}", remedy)
     elif returned and returned[0] >= CANCEL_AFTER_S:
         problems.add("it swallows its cancellation, and returns a reward as if nothing had happened", remedy)

@@ -17,11 +17,11 @@ from agentrl.cli import main as cli
 from agentrl.config import load_config
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.models import NANO
-from agentrl.rollout.store import Store
+from agentrl.store.store import Store
 from agentrl.trainer.command_loop import main as trainer_main
 from agentrl.trainer.sft import main as sft_main
 from tests.components import missing
-from tests.rollout.test_store import fill
+from tests.store.test_store import fill
 
 WORKFLOW = "from agentrl import Episode\nasync def run(episode: Episode) -> float:\n    return 1.0\n"
 NOT_UTF8 = b'{"question": "\xff\xfe"}\n'

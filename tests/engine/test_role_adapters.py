@@ -20,7 +20,7 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.embedded.adapter_slots import AdapterSlots
 from agentrl.engine.embedded.requests import RefusedError
 from agentrl.engine.launch import open_engine
-from agentrl.engine.protocol import PartialGeneration, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
@@ -53,23 +53,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict[str
 async def replies_of_both(engine: SGLangEngine, published: list[Path], *, updates: int, tokens: int) -> Replies:
     """Replies of both roles at once, to the same prompts, in one session each, while all adapters change."""
     results: Replies = {name: [] for name in NAMES}
-    partials: list[PartialGeneration] = []
+    begun: set[tuple[str, int]] = set()
 
     async def one(name: str, index: int) -> None:
         prompt, sampling = [1, 2, 3, 4 + index], Sampling(max_new_tokens=tokens)
-        partials.append(partial := PartialGeneration())
-        said = await engine.generate(prompt, sampling, f"s{index}", partial=partial, adapter=name)
+        said = await engine.generate(prompt, sampling, f"s{index}", lambda _: begun.add((name, index)), adapter=name)
         results[name].append((prompt, said))
-
-    def all_begun() -> bool:
-        return all(one.so_far is not None and one.so_far().output_ids for one in partials)
 
     async with anyio.create_task_group() as group:
         for index in range(4):
             for name in NAMES:
                 group.start_soon(one, name, index)
         for update in range(updates):
-            await wait_until(lambda: len(partials) == 4 * len(NAMES) and all_begun(), 60)
+            await wait_until(lambda: len(begun) == 4 * len(NAMES), 60)
             version = 1 + update % (VERSIONS - 1)
             await engine.update_weights(published[version], version)
     return results

@@ -20,11 +20,12 @@ from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import BadReplyError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.engine.protocol import PartialGeneration, Sampling
-from agentrl.engine.soundness import Expected, fault_of
+from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
+from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation, VersionSpan
 from tests.components import wait_until
+from tests.engine.growing_replies import growing_replies
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server, sound_states
 
 VOCABULARY = 100
@@ -264,13 +265,12 @@ async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_know
     """Until a reply's last state, a server names the version that it serves when it sends, not that of the tokens."""
     known: list[Generation] = []
     shown: list[int] = []
-    partial = PartialGeneration()
 
     async def look() -> None:
         """After the client has read what was sent: two tokens since the last look."""
-        await wait_until(lambda: partial.so_far is not None and len(shown) == 2 * len(known), 40)
-        assert partial.so_far is not None
-        known.append(partial.so_far())
+        await wait_until(lambda: len(shown) == 2 * len(known), 40)
+        ((_, reply),) = growing
+        known.append(reply.so_far())
 
     async def update() -> None:
         await engine.update_weights(tmp_path, 1)
@@ -282,10 +282,10 @@ async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_know
         return [look, late[0], look, update, late[1], look, late[2], look, *late[3:]]
 
     async with engine_over(answer) as (engine, _):
-        sampling = Sampling(max_new_tokens=COUNT)
-        generation = await engine.generate(
-            PROMPT, sampling, "s", lambda ids: shown.__setitem__(slice(None), ids), partial=partial
-        )
+        with growing_replies() as growing:
+            generation = await engine.generate(
+                PROMPT, Sampling(max_new_tokens=COUNT), "s", lambda ids: shown.__setitem__(slice(None), ids)
+            )
     assert [len(partial.output_ids) for partial in known] == [0, 2, 2, 2]
     assert generation.versions == [VersionSpan(0, 0, COUNT)]
 
@@ -417,16 +417,6 @@ async def test_a_server_that_was_started_again_unseen_is_given_its_weights_befor
         generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s")
         assert generation.versions == [VersionSpan(2, 0, COUNT)]
         assert engine.fleet.failures == 1
-
-
-async def test_a_partial_generation_that_is_not_sound_is_not_gone_on_from() -> None:
-    start = Generation(output_ids=[0, 1], logprobs=[-1.0, math.nan], versions=[VersionSpan(0, 0, 2)], finish="abort")
-    async with engine_over(goes_on) as (engine, (server,)):
-        generation = await engine.generate(
-            PROMPT, Sampling(max_new_tokens=COUNT), "s", partial=PartialGeneration(start)
-        )
-        assert_sound(generation)
-        assert server.asked[0]["input_ids"] == PROMPT
 
 
 def test_a_bad_reply_names_the_server_and_the_fault() -> None:

@@ -15,10 +15,11 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.engine.protocol import PartialGeneration, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
+from tests.engine.growing_replies import Growing, growing_replies
 from tests.rescoring import Rescorer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.soak]
@@ -57,24 +58,22 @@ class Replies:
     """Replies that a server makes all the while, what was known of them meanwhile, and those that ended."""
 
     engine: SGLangEngine
+    growing: Growing
     known: dict[str, Reply] = field(default_factory=dict)
     whole: list[Reply] = field(default_factory=list)
-    _partials: dict[int, tuple[list[int], PartialGeneration]] = field(default_factory=dict)
 
     async def converse(self, index: int) -> None:
         prompt = [1, 2, 3, 4 + index]
         watched = (lambda ids: None) if index % 2 else None  # a watched reply is streamed token by token
         while True:
-            self._partials[index] = prompt, (partial := PartialGeneration())
-            sampling = Sampling(max_new_tokens=100)
-            generation = await self.engine.generate(prompt, sampling, f"s{index}", watched, partial=partial)
+            generation = await self.engine.generate(prompt, Sampling(max_new_tokens=100), f"s{index}", watched)
             self.whole.append((prompt, generation))
 
     async def look(self) -> None:
         while True:
             await anyio.sleep(0.01)
-            for prompt, partial in self._partials.values():
-                if partial.so_far is not None and (known := partial.so_far()).output_ids:
+            for prompt, reply in self.growing[-REPLIES:]:
+                if (known := reply.so_far()).output_ids:
                     self.known.setdefault(repr((prompt, known)), (prompt, known))
 
     async def grow(self, by: int = 4) -> None:
@@ -103,8 +102,8 @@ async def test_tokens_that_arrive_after_a_weight_update_are_not_taken_for_tokens
     chance = random.Random(1)
     async with sglang_engine([sglang_url]) as engine:
         await engine.update_weights(versions[0], 0)
-        replies = Replies(engine)
-        with detokenizer(sglang_url) as process:
+        with growing_replies() as growing, detokenizer(sglang_url) as process:
+            replies = Replies(engine, growing)
             async with replies.made():
                 for version in range(1, 1 + UPDATES):
                     await replies.grow()
@@ -124,13 +123,14 @@ async def test_a_reply_that_is_aborted_in_the_queue_goes_on_from_what_was_sent_o
     async with sglang_engine([sglang_url]) as engine:
         await engine.update_weights(versions[0], 0)
         (server,) = engine.fleet.servers
-        replies = Replies(engine)
-        async with replies.made():
-            for _ in range(UPDATES):
-                await replies.grow()
-                await engine.pause("retract")  # puts all replies back into the queue
-                await server.abort_all(10)
-                await engine.resume()
-            await wait_until(lambda: len(replies.whole) >= 4, 60)
+        with growing_replies() as growing:
+            replies = Replies(engine, growing)
+            async with replies.made():
+                for _ in range(UPDATES):
+                    await replies.grow()
+                    await engine.pause("retract")  # puts all replies back into the queue
+                    await server.abort_all(10)
+                    await engine.resume()
+                await wait_until(lambda: len(replies.whole) >= 4, 60)
         assert engine.fleet.bad_replies == engine.fleet.failures == 0
     await assert_exact(replies.some(), versions)

@@ -15,9 +15,9 @@ from agentrl.config import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
 from agentrl.proxy import ChatFormat, SamplingDefaults, bounds, open_proxy
 from agentrl.proxy.api_error import ApiError
-from agentrl.rollout.group_advantages import mask_turns
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner
+from agentrl.store.group_advantages import mask_turns
+from agentrl.store.outcome import Outcome
 from tests.components import wait_until
 from tests.scripted_engine import ScriptedEngine
 
@@ -111,5 +111,5 @@ async def test_an_outgrown_context_is_known_by_its_code(
 
 async def test_an_opening_that_is_longer_than_the_context_is_a_failure(nano_format: ChatFormat) -> None:
     outcome = await outcome_of_talk(nano_format, opening=1000)
-    assert outcome.status == "failed"
+    assert not outcome.finished
     assert "context length is 200 tokens" in (outcome.error or "")

@@ -14,9 +14,9 @@ from agentrl.config import RunConfig
 from agentrl.errors import EngineError
 from agentrl.machine.privacy import open_private, without_secrets
 from agentrl.models import NANO
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import appending, write_config
 from agentrl.run.run_lock import lock_run, prepare_run_dir
+from agentrl.store.store import Store
 
 
 def modes(directory: Path) -> dict[str, int]:

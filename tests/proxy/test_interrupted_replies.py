@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ import pytest
 
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.engine.protocol import PartialGeneration
-from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, Session, open_proxy
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from tests.components import wait_until
+from tests.engine.growing_replies import growing_replies
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server
 
 pytestmark = pytest.mark.anyio
@@ -37,27 +36,10 @@ def state(ids: list[int], prompt_tokens: int, *, version: int = 0, ends: bool = 
     return {"output_ids": ids, "meta_info": meta}
 
 
-class Watching(RecordedCalls):
-    """A call log that keeps nothing, and sees the reply that is being made."""
-
-    newest = PartialGeneration()
-
-    async def keep(self, choice: RecordedChoice) -> None: ...
-
-    @contextmanager
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
-        self.newest = partial
-        yield
-
-    def has(self, tokens: int) -> bool:
-        return self.newest.so_far is not None and len(self.newest.so_far().output_ids) >= tokens
-
-
 @dataclass
 class Setup:
     engine: SGLangEngine
     session: Session
-    call_log: Watching
     servers: list[ScriptedServer]
     client: openai.AsyncOpenAI
 
@@ -76,10 +58,9 @@ async def setup_of(chat_format: ChatFormat, *answers: Callable[[Json], Answer]) 
         limits = EngineLimits(health_interval_s=0.05, request_timeout_s=20)
         engine = await stack.enter_async_context(sglang_engine([s.url for s in servers], limits=limits))
         proxy: Proxy = await stack.enter_async_context(open_proxy(engine, chat_format, "nano"))
-        call_log = Watching([])
-        session = proxy.open_session(call_log=call_log)
+        session = proxy.open_session()
         client = openai.AsyncOpenAI(api_key=session.key, base_url=proxy.base_url, max_retries=0)
-        yield Setup(engine, session, call_log, servers, await stack.enter_async_context(client))
+        yield Setup(engine, session, servers, await stack.enter_async_context(client))
 
 
 @pytest.mark.slow
@@ -115,7 +96,7 @@ async def test_what_was_streamed_is_what_is_recorded_or_the_call_fails(nano_form
     calls = 0
 
     async def read() -> None:
-        await wait_until(lambda: setup.call_log.has(4), 40)
+        await wait_until(lambda: len(growing[-1][1].so_far().output_ids) == 4, 40)
 
     async def update() -> None:
         await setup.engine.update_weights(tmp_path, setup.engine.version + 1)
@@ -130,11 +111,13 @@ async def test_what_was_streamed_is_what_is_recorded_or_the_call_fails(nano_form
         return [first, read, update, state(ids[4:8], prompt_tokens, version=version + 1)]
 
     async with setup_of(nano_format, answer) as setup:
-        with pytest.raises(openai.APIError, match="4 tokens were streamed of which"):
-            await setup.ask(stream=True)
-        assert setup.session.record.turns == []
-        calls = 0
-        assert await setup.ask() == nano_format.decode(ids[:4] + other).strip()
+        with growing_replies() as growing:
+            with pytest.raises(openai.APIError, match="4 tokens were streamed of which"):
+                await setup.ask(stream=True)
+            assert setup.session.record.turns == []
+            calls = 0
+            said = await setup.ask()
+        assert said == nano_format.decode(ids[:4] + other).strip()
 
 
 async def test_what_has_not_been_checked_is_not_streamed(nano_format: ChatFormat) -> None:

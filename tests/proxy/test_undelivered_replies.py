@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,10 +14,9 @@ import openai
 import pytest
 
 from agentrl.config.proxy import ProxyLimits
-from agentrl.engine.protocol import PartialGeneration
 from agentrl.errors import EngineError
-from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, Session, open_proxy
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
+from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice
 from agentrl.record.tokens import Generation
 from tests.components import wait_until
 from tests.instant_engine import InstantEngine
@@ -55,10 +54,6 @@ class Kept(RecordedCalls):
     async def keep(self, choice: RecordedChoice) -> None:
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
-
-    @contextmanager
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
-        yield
 
 
 class Held(Kept):

@@ -27,10 +27,11 @@ from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, load_chat_format, open_proxy
 from agentrl.proxy.endpoints import Body, Response
 from agentrl.proxy.http_door import Handle
+from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from agentrl.workflows.harnesses import HARNESSES
 from tests.conftest import start_server, stop_server
 from tests.policy_by_prompt import PolicyByPrompt
@@ -164,7 +165,7 @@ def step_on(run_dir: Path, model_path: Path, records: list[TokenRecord]) -> dict
         store.begin_restart("tasks", config.model_dump_json())
         store.open_group(0, 0, 0)
         for index, record in enumerate(records):
-            store.add(0, index, 0, Outcome(status="finished", reward=float(index == 0), record=record))
+            store.add(0, index, 0, Outcome(status=EndReason.FINISHED, reward=float(index == 0), record=record))
         store.close_group(0)
     process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)

@@ -13,7 +13,7 @@ from agentrl.config import GroupAdvantage, TrainerConfig
 from agentrl.record.returns import immediate_rewards, turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.group_advantages import mask_turns, turn_advantages, turn_rewards
+from agentrl.store.group_advantages import mask_turns, turn_advantages, turn_rewards
 
 
 def record_of(parents: list[int | None], **columns: list[Any]) -> TokenRecord:

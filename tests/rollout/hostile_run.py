@@ -20,9 +20,9 @@ from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import local_runner
-from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.store import Store
 from tests.scripted_engine import ScriptedEngine
 
 GROUP_SIZE = 3
@@ -52,7 +52,7 @@ class Result:
 
     @property
     def failed(self) -> list[Attempt]:
-        return [attempt for attempt in self.attempts if attempt.status == "failed"]
+        return [attempt for attempt in self.attempts if attempt.status != "finished"]
 
     @property
     def finished(self) -> list[Attempt]:

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sampling_order import choose
-from agentrl.rollout.store import Store
 from agentrl.rollout.task_history import GivenTask, task_history
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 
 ORDERS: list[dict[str, Any]] = [
     {"kind": "shuffled"},
@@ -140,7 +141,7 @@ def finished(reward: float, token: int) -> Outcome:
     record = TokenRecord()
     reply = Generation(output_ids=[token], logprobs=[-0.1], versions=[VersionSpan(0, 0, 1)], finish="stop")
     record.add("call", None, [1, 2, 3], reply, 1.0)
-    return Outcome(status="finished", reward=reward, record=record)
+    return Outcome(status=EndReason.FINISHED, reward=reward, record=record)
 
 
 def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: P
         store.begin_restart()
         for group, index in enumerate((4, 2)):
             store.open_group(group, 0, index, version=group)
-        store.add(1, 0, 0, Outcome(status="failed", error="x"))
+        store.add(1, 0, 0, Outcome(status=EndReason.ERROR, error="x"))
         for group, episode_index, reward, token in ((1, 1, 0.1, 99), (1, 0, 0.2, 99), (0, 0, 1.0, 5)):
             store.add(group, episode_index, 0, finished(reward, token))
         store.close_group(1)
@@ -157,7 +158,7 @@ def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: P
         store.open_group(2, 1, 2, version=5)
         known = [GivenTask(4, True, 1.0), GivenTask(2, True, (0.2 + 0.1) / 2), GivenTask(2, False, None)]
         assert store.read(task_history) == known
-        assert len(store.set_aside(vocabulary=10)) == 2, "the model has no token 99"
+        assert len(store.reject_episodes(vocabulary=10)) == 2, "the model has no token 99"
         assert store.read(task_history)[1] == GivenTask(2, False, None)
 
 

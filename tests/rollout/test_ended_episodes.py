@@ -14,8 +14,8 @@ import pytest
 from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner
+from agentrl.store.outcome import Outcome
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio

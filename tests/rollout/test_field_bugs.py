@@ -17,8 +17,8 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.store import Store
 from tests.checkpoints import commit
 from tests.rollout.hostile_run import call, open_controller
 from tests.scripted_engine import ScriptedEngine

@@ -14,9 +14,9 @@ from agentrl.episode import Episode
 from agentrl.errors import BadRewardError, EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.outcome import Outcome
 
 pytestmark = pytest.mark.anyio
 USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]

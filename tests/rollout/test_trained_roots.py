@@ -19,13 +19,13 @@ from agentrl.episode import Episode
 from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.roots import Root
-from agentrl.rollout.call_log_writer import open_call_log
 from agentrl.rollout.health import Health
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
-from agentrl.rollout.store import Store
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.call_log import open_call_log
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from agentrl.trainer.sequences import training_sequences
 from tests.policy_by_prompt import PolicyByPrompt
 
@@ -206,7 +206,7 @@ async def test_a_function_of_the_workflow_chooses_and_its_faults_are_its_episode
     assert [root.reply for root in seen] == [TITLE, FOUND, FOUND]
     for choice, error in ((fails, "no side_call"), ("side", "episode.trajectories is 'side'"), (len, "TypeError")):
         failed = await outcome_of(with_choice(choice), nano_format)
-        assert failed.status == "failed"
+        assert failed.status == "trajectories"
         assert error in (failed.error or "")
         assert len(failed.record.turns) == 5
 

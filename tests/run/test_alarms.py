@@ -23,12 +23,12 @@ from agentrl.rollout.alarms import Alarm, AlarmWatch, episode_alarms
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.alarms import alarms_before, training_alarms, waiting_for
 from agentrl.run.training_loop import _step
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 
@@ -165,7 +165,7 @@ def test_a_run_that_goes_on_has_the_alarms_of_its_earlier_starts(tmp_path: Path)
 
 def test_failures_are_counted_in_a_row_whatever_they_say_and_the_first_is_shown() -> None:
     health, counts = Health(), []
-    for status, text in [("failed", "f0"), ("finished", ""), ("failed", "f1"), ("failed", "f2"), ("failed", "f3")]:
+    for status, text in [("error", "f0"), ("finished", ""), ("error", "f1"), ("timeout", "f2"), ("hung", "f3")]:
         health.attempt_ended(Outcome(status=status, error=text or None), 1)  # type: ignore[arg-type]
         counts.append(health.failures)
     assert counts == [1, 0, 1, 2, 3]

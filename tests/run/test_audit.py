@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import AgentRLError, StoreError
-from agentrl.rollout.manifest import Manifest, write_manifest
-from agentrl.rollout.packed_record import StoredCall
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_config
+from agentrl.store.changes import CommitCall
+from agentrl.store.manifest import Manifest, write_manifest
+from agentrl.store.store import Store
 from tests.checkpoints import commit_whole
-from tests.rollout.test_store import kept_choice, outcome
+from tests.store.test_store import kept_choice, outcome
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def run_dir(tmp_path: Path) -> Path:
                 store.add(group, episode_index, 0, outcome(float(episode_index)))
             if group < 6:
                 store.close_group(group, rejected="all rewards are 0.5" if group == 2 else None)
-        store.log_calls([LoggedCall(6, 1, StoredCall.of(kept_choice([1, 2], "stop")))])
+        store.write([CommitCall(6, 1, kept_choice([1, 2]))])
         commit_whole(store, 2, tmp_path / "checkpoints" / "step-2", [(1, [0, 1]), (2, [3, 4])])
     (tmp_path / "config.json").write_text(json.dumps({"rollout": {"group_size": 2}}))
     return tmp_path
@@ -62,7 +61,7 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
             "DROP INDEX finished_once; UPDATE episodes SET episode_index = 0 WHERE group_id = 0",
             "episode 0 of group 0 finished twice",
         ),
-        ("UPDATE episodes SET status = 'failed' WHERE id = 1", "episode 1 failed without an error"),
+        ("UPDATE episodes SET status = 'error' WHERE id = 1", "episode 1 failed without an error"),
         ("DELETE FROM episodes WHERE id = 1", "group 0 was closed with 1 of 2 episodes accounted for"),
         (
             "UPDATE calls SET episode_index = 0 WHERE episode IS NULL",

@@ -21,12 +21,12 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.launch import free_port
 from agentrl.errors import CheckpointError, ConfigError, TrainerError
-from agentrl.rollout.manifest import MANIFEST, check_files
-from agentrl.rollout.store import Store
 from agentrl.run.audit import audit
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.run_directory import checkpoint_directory, whole_checkpoints
 from agentrl.run.trainer_supervisor import TrainerSupervisor
+from agentrl.store.manifest import MANIFEST, check_files
+from agentrl.store.store import Store
 from tests.components import missing
 from tests.recorded_run import TrainerOfRun, batch, record_run, running
 

@@ -14,13 +14,14 @@ import pytest
 import agentrl
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError, UsageError
+from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.read_episode import sample_replies
-from agentrl.rollout.store import Store
 from agentrl.run.open_run import Run, open_run
 from agentrl.run.run_lock import lock_run
+from agentrl.store.outcome import Outcome
+from agentrl.store.read_episode import sample_replies
+from agentrl.store.store import Store
 from tests.recorded_run import GROUP_SIZE, record_run
 
 HELLO = "hello <b>there</b>"
@@ -36,7 +37,7 @@ def run(tmp_path: Path) -> Run:
     )
     with Store(tmp_path / "run" / "store.sqlite") as store:
         store.open_group(4, 0, 4)
-        failed = Outcome(status="failed", error=f"Traceback\nValueError: {HELLO}", metrics={"turns": 2.0})
+        failed = Outcome(status=EndReason.ERROR, error=f"Traceback\nValueError: {HELLO}", metrics={"turns": 2.0})
         store.add(4, 0, 0, failed)
     assert config.trainer.advantage.kind == "grpo"
     return agentrl.open_run(tmp_path / "run")
@@ -67,7 +68,7 @@ def test_a_run_that_goes_on_is_read_as_it_grows_and_can_write_meanwhile(run: Run
             assert run.status == "running"
             assert len(run.episodes(group=4)) == 1
             with run.open_store() as held:
-                store.add(4, 1, 0, Outcome(status="finished", reward=0.5))  # it waits for nobody
+                store.add(4, 1, 0, Outcome(status=EndReason.FINISHED, reward=0.5))  # it waits for nobody
                 with pytest.raises(agentrl.DiskError):
                     held.close_group(4)  # who reads cannot write
             assert [episode.reward for episode in run.episodes(group=4, status="finished")] == [0.5]
@@ -96,7 +97,9 @@ def test_episodes_are_chosen_by_what_came_of_them(run: Run) -> None:
     assert ids(min_reward=0.5, max_reward=1.5, limit=2, offset=1) == [5, 8]
     assert ids(newest_first=True, limit=2) == [13, 12]
     for unknown in ("fnished", "", "Failed", 1):
-        with pytest.raises(UsageError, match=rf"status = {unknown!r}: no episode has it; use 'finished' or 'failed'"):
+        with pytest.raises(
+            UsageError, match=rf"status = {unknown!r}: no episode has it; use failed or one of finished, error"
+        ):
             ids(status=unknown)
     assert ids(task=99) == []
     assert run.episode(5).reward == 1.0
@@ -138,7 +141,7 @@ def test_a_transcript_says_which_turn_follows_which_and_what_each_earned(run: Ru
     title.root_kind, title.left_out = "side_call", True
     second.role, second.reward = "critic", 0.25
     with Store(run.path / "store.sqlite", must_exist=True) as store:
-        number = store.add(4, 1, 0, Outcome(status="finished", reward=1.0, record=record))
+        number = store.add(4, 1, 0, Outcome(status=EndReason.FINISHED, reward=1.0, record=record))
     text = {token: run.text.decode([token]) for token in range(10, 16)}
     assert run.episode(number).transcript() == (
         f"episode {number}: task 4, finished, reward 1\n"

@@ -17,10 +17,10 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.rollout.check_start import with_roles
-from agentrl.rollout.store import Store
 from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.run_directory import read_metrics
+from agentrl.store.store import Store
 from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
 from tests import run_program

@@ -17,7 +17,6 @@ from agentrl.config import ModelConfig, RunConfig
 from agentrl.errors import ConfigError, StoreError
 from agentrl.machine.directory_lock import started
 from agentrl.machine.whole import write_whole
-from agentrl.rollout.store import Store
 from agentrl.run import run_lock
 from agentrl.run.run_directory import (
     appending,
@@ -29,6 +28,7 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir, in_use, lock_run
 from agentrl.run.step_figures import figures
+from agentrl.store.store import Store
 
 HOLD = """
 import subprocess, sys

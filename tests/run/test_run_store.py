@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import StoreError
-from agentrl.rollout.store import Store
 from agentrl.run.run_lock import check_run_dir
 from agentrl.run.run_store import begin_store, known_tasks
+from agentrl.store.store import Store
 from tests.checkpoints import commit
 
 TASKS = "3 tasks"

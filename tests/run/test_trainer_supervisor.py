@@ -19,10 +19,10 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError, TrainerLostError, TrainerStateError
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.manifest import read_manifest
-from agentrl.rollout.store import Store
-from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.audit import audit
+from agentrl.store.batches import TrainedStep
+from agentrl.store.manifest import read_manifest
+from agentrl.store.store import Store
 from agentrl.trainer.command_loop import Commands
 from agentrl.trainer.policies import Policies
 from agentrl.trainer.step_metrics import importance_weight_quantiles

@@ -15,10 +15,10 @@ import pytest
 
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
-from agentrl.rollout.store import Store
 from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.run_directory import read_metrics
+from agentrl.store.store import Store
 from tests.components import missing
 from tests.run.test_train import ROOT, environment, left_behind, long_run, wait_for_step
 

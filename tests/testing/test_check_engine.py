@@ -84,20 +84,6 @@ class IgnoresTemperature(Broken):
         return generation
 
 
-class ForgetsTheBeginning(Broken):
-    async def generate(self, *args: Any, partial: Any = None, **options: Any) -> Generation:
-        generation: Generation = await self.engine.generate(*args, **options)
-        if partial is None:
-            return generation
-        count = len(partial.start.output_ids)
-        return replace(
-            generation,
-            output_ids=generation.output_ids[count:],
-            logprobs=generation.logprobs[count:],
-            versions=[VersionSpan(s.version, 0, s.end - count) for s in generation.versions],
-        )
-
-
 class DoesNotPause(Broken):
     async def pause(self, mode: PauseMode) -> None:
         pass
@@ -120,11 +106,6 @@ class Hangs(Broken):
         (NamesOtherVersions, r"engine.version is \d+, and the tokens of a reply name the versions \[7\]"),
         pytest.param(ScalesLogprobs, r"a logprob differs from that of a forward pass by|is not sound", marks=SOAK),
         pytest.param(IgnoresTemperature, "two replies at temperature 0 differ", marks=SOAK),
-        pytest.param(
-            ForgetsTheBeginning,
-            "with a partial generation, the reply begins with partial.start",
-            marks=SOAK,
-        ),
         pytest.param(DoesNotPause, "a pause holds replies: a reply came while the engine was paused", marks=SOAK),
         pytest.param(Refuses, "EngineError: the kettle is on", marks=SOAK),
         pytest.param(Hangs, "health: it took longer than 5 s", marks=SOAK),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentrl.config import TrainerConfig
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.stored_episodes import FinishedEpisode
+from agentrl.store.episodes import FinishedEpisode
 from agentrl.trainer.sequences import training_sequences
 from agentrl.trainer.step_metrics import altered_sampling
 

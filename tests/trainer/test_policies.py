@@ -18,8 +18,8 @@ from agentrl.errors import ConfigError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.manifest import read_manifest
-from agentrl.rollout.stored_episodes import FinishedEpisode
+from agentrl.store.episodes import FinishedEpisode
+from agentrl.store.manifest import read_manifest
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policies import Policies, together
 from agentrl.trainer.policy import Policy

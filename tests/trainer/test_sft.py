@@ -21,8 +21,8 @@ from agentrl.envs.calculator_env import TOOL, distinct_tasks
 from agentrl.errors import TaskFileError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.manifest import Manifest, write_manifest
 from agentrl.run.run_lock import lock_run
+from agentrl.store.manifest import Manifest, write_manifest
 from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.policy import Policy

@@ -16,10 +16,10 @@ from agentrl.engine.client.sglang import sglang_engine
 from agentrl.episode import Episode
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
+from agentrl.store.outcome import Outcome
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import code, code_repair, python_tool
 
@@ -83,7 +83,7 @@ async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: Backe
     assert "add(1, 2)" in asked[0]
     assert "add(2, 2)" not in asked[0]
     without = await outcome_of(code.run, script, {"tests": TASK["tests"]})
-    assert without.status == "failed"
+    assert not without.finished
     assert "there is no prompt" in str(without.error)
 
 
@@ -93,7 +93,7 @@ async def test_a_test_that_cannot_be_graded_fails_the_episode_and_pays_no_0(
 ) -> None:
     broken = {"kind": "io", "name": "third", "stdin": "1 2", "checker": "import nosuch"}
     outcome = await outcome_of(workflow.run, lambda _: RIGHT, {**TASK, "tests": [*TASK["tests"], broken]})
-    assert outcome.status == "failed"
+    assert not outcome.finished
     assert "third cannot be graded: the checker failed, with exit code 3" in str(outcome.error)
 
 

@@ -21,11 +21,11 @@ from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner
-from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
 from agentrl.sandboxes import BackendName
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from agentrl.workflows import harness
 from agentrl.workflows.harnesses import HARNESSES, installed_agents
 from tests.components import missing

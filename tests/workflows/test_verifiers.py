@@ -14,10 +14,10 @@ from openai import AsyncOpenAI
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TaskFileError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.tasks import list_tasks
 from agentrl.rollout.verifiers_tasks import load_environment
+from agentrl.store.outcome import Outcome
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import verifiers_env
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import torch
 
-from agentrl.engine.soundness import Expected, fault_of_tokens, rounded
 from agentrl.errors import TrainerError
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.proxy_variables import is_loopback
+from agentrl.record.soundness import Expected, fault_of_tokens, rounded
 from agentrl.trainer.packing import TrainingSequence
 
 TRIES = 3

@@ -5,7 +5,7 @@
     optimizer/state.safetensors                          what AdamW remembers, as PARAMETER.KEY; loads on any number of ranks
     critic/model.safetensors, optimizer.safetensors      the critic and its optimizer, where there is one
     roles/NAME/                                          the adapter of each role that has its own, with its optimizer/ and critic/
-    checkpoint.json                                      the manifest (`agentrl.rollout.manifest`): steps, digests, checksums
+    checkpoint.json                                      the manifest (`agentrl.store.manifest`): steps, digests, checksums
 
 It is written to `NAME.partial` and renamed, so that it is there whole or not at all. No file of it is a pickle.
 """
@@ -29,7 +29,7 @@ from agentrl.engine.protocol import ADAPTER_WEIGHTS
 from agentrl.errors import ConfigError
 from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.whole import whole_directory
-from agentrl.rollout.manifest import Manifest, check_files, write_manifest
+from agentrl.store.manifest import Manifest, check_files, write_manifest
 from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.lora import base_weights, check_alpha, is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors

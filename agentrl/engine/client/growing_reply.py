@@ -7,14 +7,14 @@ from typing import Any
 
 from agentrl.engine.client.server_errors import BadReplyError, ServerLostError, UnreachableError
 from agentrl.engine.client.version_tracker import VersionTracker
-from agentrl.engine.soundness import (
+from agentrl.errors import EngineError
+from agentrl.record.soundness import (
     Expected,
     fault_of,
     fault_of_tokens,
     fault_of_top,
     rounded,
 )
-from agentrl.errors import EngineError
 from agentrl.record.tokens import FinishReason, Generation, VersionSpan
 
 

@@ -12,7 +12,7 @@ token. However a reply was interrupted, the caller sees one. Which servers there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import anyio
@@ -22,8 +22,7 @@ from agentrl.engine.client.fleet import Fleet
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError, UnreachableError
 from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, ServedModel, SGLangServer
-from agentrl.engine.protocol import OnProgress, PartialGeneration, Sampling
-from agentrl.engine.soundness import Expected, fault_of
+from agentrl.engine.protocol import OnProgress, Sampling
 from agentrl.errors import EngineError
 from agentrl.record.tokens import Generation, ImageSpan, join_generations
 
@@ -44,7 +43,6 @@ class _Request:
     session: str
     images: Sequence[ImageSpan]
     on_progress: OnProgress | None
-    partial: PartialGeneration | None
     adapter: str
     """The role whose adapter answers; "": the only one, or the served model."""
 
@@ -103,7 +101,6 @@ class ReplyClient:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
         adapter: str = "",
     ) -> Generation:
         """Return one uninterrupted reply; see `Engine.generate`.
@@ -115,11 +112,9 @@ class ReplyClient:
             EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
         """
         if sampling.in_one_piece:
-            on_progress = partial = None
-        request = _Request(input_ids, sampling, session, images, on_progress, partial, adapter)
-        done = (partial and partial.start) or _NOTHING
-        if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
-            done = _NOTHING
+            on_progress = None
+        request = _Request(input_ids, sampling, session, images, on_progress, adapter)
+        done = _NOTHING
         bad: list[SGLangServer] = []
         with self.fleet.router.calling(session), anyio.move_on_after(self._limits.request_timeout_s):
             while True:
@@ -182,12 +177,7 @@ class ReplyClient:
         return part
 
     async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
-        sampling, partial = request.sampling, request.partial
-
-        def watch(so_far: Callable[[], Generation]) -> None:
-            if partial is not None:
-                partial.so_far = lambda: join_generations(done, so_far())
-
+        sampling = request.sampling
         adapter = self._adapters.of(request.adapter)
         try:
             return await server.generate(
@@ -197,7 +187,6 @@ class ReplyClient:
                 images=request.images,
                 adapter=adapter,
                 on_ids=None if request.on_progress is None else show,
-                watch=watch,
             )
         except EngineError as error:
             blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)

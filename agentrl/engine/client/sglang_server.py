@@ -33,9 +33,9 @@ from agentrl.engine.client.server_errors import (
 from agentrl.engine.client.server_events import events, from_json
 from agentrl.engine.client.server_facts import ModelInfo, ServerAbilities, ServerInfo, facts_of, served_version
 from agentrl.engine.protocol import Sampling
-from agentrl.engine.soundness import Expected
 from agentrl.errors import EngineError
 from agentrl.machine.privacy import without_secrets
+from agentrl.record.soundness import Expected
 from agentrl.record.tokens import Generation, ImageSpan
 
 IDLE_CONNECTION_S = 1.0
@@ -168,7 +168,6 @@ class SGLangServer:
         images: Sequence[ImageSpan],
         adapter: Adapter | None,
         on_ids: Callable[[list[int]], None] | None,
-        watch: Callable[[Callable[[], Generation]], None],
     ) -> Generation:
         """Return one reply, or its beginning with `finish="abort"`.
 
@@ -179,7 +178,6 @@ class SGLangServer:
             images: Those whose tokens are in `input_ids`.
             adapter: The LoRA adapter to compute with, or None.
             on_ids: Gets the ids so far whenever there are new ones, or None.
-            watch: Gets a function that says what the reply is so far.
 
         Raises:
             ServerLostError: The server is lost, or was taken out of service; it has the beginning.
@@ -214,7 +212,6 @@ class SGLangServer:
             stops=sampling.stop,
             version=None if adapter is None else adapter.version,
         )
-        watch(reply.so_far)
         self.in_flight += 1
         try:
             with anyio.CancelScope() as scope:

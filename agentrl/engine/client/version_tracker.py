@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from agentrl.engine.soundness import Expected, fault_of_versions
+from agentrl.record.soundness import Expected, fault_of_versions
 from agentrl.record.tokens import VersionSpan
 
 VERSION_DIGITS = 18

@@ -33,11 +33,12 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
-from agentrl.rollout.call_log_writer import EpisodeCallLog
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout.check_tasks import unsendable
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.workers.protocol import TO_MAIN, Connection, Run, Start
 from agentrl.rollout.workers.worker import RunningEpisode, Worker
+from agentrl.store.call_log import EpisodeCallLog
+from agentrl.store.outcome import Outcome
 
 ALONE_AFTER, FAILED_AFTER = 2, 3
 """Lost workers after which an episode runs in a process of its own, and after which its attempt has failed."""
@@ -188,7 +189,7 @@ class WorkerRunner:
         """
         started_at = time.time()
         assert call_log is None or isinstance(call_log, EpisodeCallLog)
-        calls = {} if call_log is None else call_log.kept
+        calls = {} if call_log is None else dict(call_log.recorded)
         lost: list[str] = []
         error = unsendable(task)
         while error is None:
@@ -206,7 +207,7 @@ class WorkerRunner:
                 if not alone:
                     raise
                 error = f"no worker of its own could be started for the episode: {failure}"
-        return Outcome(status="failed", error=error, started_at=started_at, duration_s=time.time() - started_at)
+        return Outcome(status=EndReason.WORKER, error=error, started_at=started_at, duration_s=time.time() - started_at)
 
     def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:
         """Return the same workers with other defaults of sampling."""

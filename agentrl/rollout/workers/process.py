@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,13 +31,12 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
 from agentrl.errors import AgentRLError
 from agentrl.machine.garbage import settled
-from agentrl.proxy import RecordedCalls
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.rollout.local_runner import in_process_runner
-from agentrl.rollout.packed_record import Key, StoredCall, pack
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
+from agentrl.store.rows import CallRow, choice_of, pack, row_of
 
 REPORT_EVERY_S = 1.0
 STOP_TIMEOUT_S = 8.0
@@ -74,17 +73,16 @@ class EpisodeServer:
                     self.tasks.start_soon(self._report_end)
 
     async def _run(self, frame: protocol.Run) -> None:
-        recorded = [choice for call in frame.calls if (choice := call.choice()) is not None]
-        log = WorkerCallLog(recorded, server=self, episode=frame.episode, sent={call.key: call for call in frame.calls})
+        recorded = [choice for call in frame.calls if (choice := choice_of(call)) is not None]
+        log = WorkerCallLog(recorded, server=self, episode=frame.episode, sent={call.key for call in frame.calls})
         runner = replace(self.runner, defaults=frame.defaults)
         with self._running[frame.episode]:
             outcome = await runner.run(json.loads(frame.task), frame.seed, frame.group_seed, log)
             record = pack(outcome.record, log.sent)
-            record.name(log.sent)
             self.connection.send(protocol.EpisodeResult.of(frame.episode, outcome, record))
         del self._running[frame.episode]
 
-    async def commit(self, episode: int, call: StoredCall) -> None:
+    async def commit(self, episode: int, call: CallRow) -> None:
         """Have a reply committed. Returns when it is in the store."""
         number = next(self._numbers)
         committed = self._committing[number] = anyio.Event()
@@ -115,18 +113,13 @@ class WorkerCallLog(RecordedCalls):
 
     server: EpisodeServer
     episode: int
-    sent: dict[Key, StoredCall]
+    sent: set[Key]
     """The replies that the main process has."""
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a reply. Returns when it is in the store."""
-        call = StoredCall.of(choice)
-        await self.server.commit(self.episode, call)
-        self.sent[call.key] = call
-
-    def watch(self, *_: object) -> AbstractContextManager[None]:
-        """Keep nothing of a growing reply."""
-        return nullcontext()
+        await self.server.commit(self.episode, row_of(choice))
+        self.sent.add(choice.key)
 
 
 async def serve_worker(stream: ByteStream) -> None:

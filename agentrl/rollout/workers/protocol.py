@@ -26,10 +26,10 @@ from msgspec.msgpack import Decoder, Encoder
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
+from agentrl.record.recorded_choice import Key
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import Key, PackedRecord, StoredCall
-from agentrl.rollout.stored_form import CallContent
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, PackedRecord
 
 MAX_FRAME_BYTES = 2**28
 """A longer one ends the connection."""
@@ -65,7 +65,7 @@ class Run(Frame, frozen=True):
     seed: int
     group_seed: int | None
     defaults: SamplingDefaults
-    calls: list[StoredCall]
+    calls: list[CallRow]
 
 
 class Cancel(Frame, frozen=True):
@@ -79,7 +79,7 @@ class CommitCall(Frame, frozen=True):
 
     number: int
     episode: int
-    call: StoredCall
+    call: CallRow
 
 
 class Committed(Frame, frozen=True):
@@ -95,7 +95,7 @@ class EpisodeResult(Frame, frozen=True):
     ended: Outcome
     columns: bytes
     prompt_ids: bytes
-    calls: list[StoredCall]
+    calls: list[CallRow]
     figures: RecordFigures
 
     @classmethod
@@ -104,7 +104,7 @@ class EpisodeResult(Frame, frozen=True):
         ended = replace(outcome, record=TokenRecord())
         return cls(episode, ended, record.columns, record.prompt_ids, list(record.calls), record.figures())
 
-    def outcome(self, committed: Mapping[Key, StoredCall]) -> Outcome:
+    def outcome(self, committed: Mapping[Key, CallRow]) -> Outcome:
         """Return the outcome with its record. Raises KeyError when a call that it only names is not in `committed`."""
         record = PackedRecord(self.columns, self.prompt_ids, self.calls, self.figures)
         record.find(committed)
@@ -134,24 +134,9 @@ ToWorker = Start | Run | Cancel | Committed | FleetChanged
 ToMain = CommitCall | EpisodeResult | Report | ServerLost
 
 
-def _row(call: Any) -> Any:
-    """Return the row of a call, or its name alone.
-
-    Raises:
-        TypeError: It is anything else, which no frame has.
-    """
-    if not isinstance(call, StoredCall):
-        raise TypeError(f"a {type(call).__name__} cannot be sent")
-    return call.key if call.is_named else call.content
-
-
-def _call(kind: type, row: Any) -> StoredCall:
-    return StoredCall.named(tuple(row)) if len(row) == 2 else StoredCall.of_content(msgspec.convert(row, CallContent))
-
-
-ENCODER = Encoder(enc_hook=_row)
-TO_WORKER: Decoder[ToWorker] = Decoder(ToWorker, dec_hook=_call)
-TO_MAIN: Decoder[ToMain] = Decoder(ToMain, dec_hook=_call)
+ENCODER = Encoder()
+TO_WORKER: Decoder[ToWorker] = Decoder(ToWorker)
+TO_MAIN: Decoder[ToMain] = Decoder(ToMain)
 
 
 @dataclass(eq=False)

@@ -21,11 +21,12 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import WorkerLostError
+from agentrl.record.recorded_choice import Key
 from agentrl.reporting.code_place import is_library
-from agentrl.rollout.call_log_writer import EpisodeCallLog
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import Key, StoredCall
 from agentrl.rollout.workers import protocol
+from agentrl.store.call_log import EpisodeCallLog
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow
 
 END_TIMEOUT_S = 2.0
 """How long a process may take to end when frames come no more."""
@@ -36,7 +37,7 @@ LOG_TAIL_CHARACTERS = 4096
 class RunningEpisode:
     """An episode in a worker. `calls` are its replies so far, and `call_log` puts new ones into the store."""
 
-    calls: dict[Key, StoredCall]
+    calls: dict[Key, CallRow]
     call_log: EpisodeCallLog | None
     ended: anyio.Event = field(default_factory=anyio.Event)
     outcome: Outcome | None = None

@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.engine.protocol import PartialGeneration, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan, join_generations
@@ -77,15 +77,15 @@ async def test_a_server_is_paused_in_mode_abort_once_it_has_handed_its_replies_b
 
     async with scripted_server(answer) as server, sglang_engine([server.url], pause_mode="abort") as engine:
         server.control = control
-        partial, replies = PartialGeneration(), list[Generation]()
+        shown, replies = list[list[int]](), list[Generation]()
 
         async def ask() -> None:
             sampling = Sampling(max_new_tokens=4)
-            replies.append(await engine.generate([1, 2, 3], sampling, "s", partial=partial))
+            replies.append(await engine.generate([1, 2, 3], sampling, "s", shown.append))
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
-            await wait_until(lambda: partial.so_far is not None and partial.so_far().output_ids == [0, 1], 40)
+            await wait_until(lambda: shown == [[0, 1]], 40)
             await engine.update_weights(tmp_path, 1)
     assert open_at_pause == [0]
     assert replies[0].output_ids == [0, 1, 2, 3]
@@ -127,21 +127,20 @@ async def test_replies_of_a_server_that_is_killed_end_on_another(server_url: str
         async with sglang_engine([server_url]) as engine:
             await engine.update_weights(versions[0], 0)
         async with sglang_engine([server_url, url], limits=EngineLimits(health_interval_s=0.2)) as engine:
-            partials = [PartialGeneration() for _ in range(4)]
+            begun: set[int] = set()
             record = TokenRecord()
 
             async def ask(number: int) -> None:
                 prompt, sampling = [1, 2, 3, 4 + number], Sampling(max_new_tokens=300)
-                reply = await engine.generate(prompt, sampling, f"s{number}", partial=partials[number])
+                reply = await engine.generate(prompt, sampling, f"s{number}", lambda _: begun.add(number))
                 record.add("id", None, prompt, reply, 1.0)
-
-            def all_begun() -> bool:
-                return all(one.so_far is not None and one.so_far().output_ids for one in partials)
 
             async with anyio.create_task_group() as group:
                 for number in range(4):
                     group.start_soon(ask, number)
-                await wait_until(lambda: all_begun() and all(server.in_flight for server in engine.fleet.servers), 60)
+                await wait_until(
+                    lambda: len(begun) == 4 and all(server.in_flight for server in engine.fleet.servers), 60
+                )
                 process.kill()
                 await wait_until(lambda: engine.fleet.failures == 1, 60)
             assert engine.serving == [server_url]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentrl.engine.client.version_tracker import VersionMode, VersionTracker
-from agentrl.engine.soundness import Expected
+from agentrl.record.soundness import Expected
 from agentrl.record.tokens import VersionSpan
 
 SPANS = [{"version": "3", "start": 0, "end": 2}, {"version": 4, "start": 2, "end": 5}]

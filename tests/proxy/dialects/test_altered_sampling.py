@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 
-from agentrl.engine.protocol import PartialGeneration, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
-from agentrl.proxy.call_log import RecordedCalls, recorded_choices
 from agentrl.proxy.session import SamplingDefaults
-from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
+from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.instant_engine import InstantEngine
 
@@ -251,25 +250,8 @@ async def test_an_episode_that_starts_over_gets_its_altered_replies_again_and_re
     assert again.record.to_json() == first.record.to_json()
 
 
-async def test_the_beginning_of_a_reply_with_penalties_is_not_gone_on_from(nano_format: ChatFormat) -> None:
-    async with opened(nano_format) as (engine, proxy):
-        for change, kept in (({"frequency_penalty": 1}, False), ({"top_k": 5}, True)):
-            first = proxy.open_session()
-            await asked(proxy, "chat/completions", first.key, {**CHAT, **change})
-            (whole,) = recorded_choices(first.record)
-            said = Generation(output_ids=[24], logprobs=[-0.5], versions=[VersionSpan(0, 0, 1)], finish="abort")
-            part = RecordedChoice(whole.request, whole.completion_id, 0, [], said)
-            again = proxy.open_session(call_log=_Log([part]))
-            await asked(proxy, "chat/completions", again.key, {**CHAT, **change})
-            assert (again.call_log is not None and again.call_log.replayed_tokens == 1) is kept
-    assert len(engine.samplings) == 4
-
-
 class _Log(RecordedCalls):
     """A call log that keeps nothing."""
 
     async def keep(self, choice: RecordedChoice) -> None:
         pass
-
-    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> AbstractContextManager[None]:
-        return nullcontext()

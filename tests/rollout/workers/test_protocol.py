@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from agentrl.engine.client.fleet_state import EngineLimits, FleetState, FollowerReport, ServerState
 from agentrl.engine.client.server_facts import ServerAbilities
 from agentrl.proxy import SamplingDefaults
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
-from agentrl.rollout.call_log_writer import open_call_log
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import PackedRecord, StoredCall, pack
-from agentrl.rollout.store import Store
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workers.protocol import CommitCall, Connection, EpisodeResult, Frame, Report, Run
-from tests.rollout.test_packed_records import conversation, said
+from agentrl.store.call_log import open_call_log
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import pack, row_of
+from agentrl.store.store import Store
+from tests.store.test_packed_records import conversation, said
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,7 @@ generations = st.builds(
     cached_tokens=st.integers(0, 2**31),
     top_logprobs=st.lists(st.lists(st.tuples(numbers, st.integers(0, 2**31)))),
 )
-calls = st.builds(RecordedChoice, texts, texts, st.integers(0, 99), st.lists(texts), generations).map(StoredCall.of)
+calls = st.builds(RecordedChoice, texts, texts, st.integers(0, 99), st.lists(texts), generations).map(row_of)
 runs = st.builds(
     Run, episode=st.integers(0, 9), task=texts, seed=st.integers(0, 2**31), group_seed=st.none() | st.integers(0, 2**31),
     defaults=st.builds(SamplingDefaults), calls=st.lists(calls),
@@ -97,8 +98,8 @@ def test_a_frame_arrives_as_it_was_sent(frame: protocol.ToWorker) -> None:
 def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, reward: float) -> None:
     record, _ = conversation(2)
     record.add("b", record.turns[0], [*record.turns[0].token_ids(), 7], generation, 0.5)
-    outcome = Outcome(status="failed", reward=reward, error=error, record=pack(record, {}), roots={"main": 2}, rerendered_tokens=7)  # fmt: skip
-    frame = protocol.TO_MAIN.decode(protocol.ENCODER.encode(EpisodeResult.of(3, outcome, pack(record, {}))))
+    outcome = Outcome(status=EndReason.ERROR, reward=reward, error=error, record=pack(record), roots={"main": 2}, rerendered_tokens=7)  # fmt: skip
+    frame = protocol.TO_MAIN.decode(protocol.ENCODER.encode(EpisodeResult.of(3, outcome, pack(record))))
     assert isinstance(frame, EpisodeResult)
     arrived = frame.outcome({})
     assert arrived.record.to_json() == record.to_json()
@@ -119,7 +120,7 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
 ) -> None:
     record, choices = conversation(4)
     async with open_call_log(store) as writer:
-        of_worker = {call.key: call for choice in choices[:count] if (call := StoredCall.of(choice))}
+        of_worker = {choice.key: row_of(choice) for choice in choices[:count]}
         call_log = writer.episode(0, 0)
         for call in of_worker.values():
             (frame,) = await received([await sent([CommitCall(1, 0, call)])])
@@ -129,13 +130,13 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
             with anyio.fail_after(60):
                 await committed.wait()
         packed = pack(record, of_worker)
-        packed.name(of_worker)
-        (ended,) = await received([await sent([EpisodeResult.of(0, Outcome(status="finished", reward=1.0), packed)])])
+        (ended,) = await received(
+            [await sent([EpisodeResult.of(0, Outcome(status=EndReason.FINISHED, reward=1.0), packed)])]
+        )
         assert isinstance(ended, EpisodeResult)
-        assert [call.is_named for call in ended.calls] == [True] * count + [False] * (4 - count)
-        outcome = ended.outcome(call_log.kept)
+        assert [bool(call.finish) for call in ended.calls] == [False] * count + [True] * (4 - count)
+        outcome = ended.outcome(of_worker)
         assert outcome.record.figures() == record.figures()
-        assert isinstance(outcome.record, PackedRecord)
         await writer.add(0, 0, 7, outcome, call_log)
         assert "turns" not in vars(outcome.record), "nothing of it was decoded"
     (stored,) = await in_thread(store.episodes, [0])
@@ -146,9 +147,9 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
 
 
 FRAMES: list[Frame] = [
-    CommitCall(1, 2, StoredCall.of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
+    CommitCall(1, 2, row_of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
     Report({"x": 1.0}, FollowerReport(1, {"http://a": 2}, 3, 4, "")),
-    EpisodeResult.of(2, Outcome(status="finished"), pack(conversation(3)[0], {})),
+    EpisodeResult.of(2, Outcome(status=EndReason.FINISHED), pack(conversation(3)[0])),
 ]
 
 

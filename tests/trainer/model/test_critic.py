@@ -16,7 +16,7 @@ from agentrl.models import NANO
 from agentrl.record.returns import immediate_rewards
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.stored_episodes import FinishedEpisode
+from agentrl.store.episodes import FinishedEpisode
 from agentrl.trainer.model.critic import Critic, gae
 from agentrl.trainer.packing import pack_sequences
 from agentrl.trainer.policy import Policy

@@ -2,7 +2,7 @@
 
     store.sqlite ──rows of some groups──► episodes.sqlite ─► every machine that has a rank of the trainer
 
-The file is a store itself (`agentrl.rollout.store`) that is read as one. 512 episodes of 4,096 tokens are 29 MB, and take 0.07 s to
+The file is a store itself (`agentrl.store.store`) that is read as one. 512 episodes of 4,096 tokens are 29 MB, and take 0.07 s to
 write, of which 0.04 s are this process's: rows go from file to file within SQLite, and nothing of them becomes Python.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from agentrl.errors import DiskError, StoreError
 from agentrl.machine.privacy import private
-from agentrl.rollout.database import check_version, reading_uri, reporting
-from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
+from agentrl.store.database import check_version, reading_uri, reporting
+from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
 
 BATCH_FILE = "episodes.sqlite"
 
@@ -32,8 +32,8 @@ INSERT INTO main.calls SELECT * FROM run.calls WHERE episode IN (SELECT id FROM 
 def write_batch(store: Path, group_ids: Sequence[int], directory: Path) -> Path:
     """Write what a training step reads of the store of a run.
 
-    It waits for no disk, because a batch that a power cut takes can be written again; and not for the run's own connection, which goes on
-    meanwhile.
+    It waits for no disk, because a batch that a power cut takes can be written again; and it does not wait for the
+    run's own connection.
 
     Args:
         store: The file of the run's store.

@@ -12,12 +12,13 @@ from typing import Protocol
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import one_line
 from agentrl.models.text import TokenText
+from agentrl.record.end_reason import EndReason
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
-from agentrl.rollout.database import reading
-from agentrl.rollout.episode_list import ListedEpisode, Status
-from agentrl.rollout.group_advantages import group_advantages
-from agentrl.rollout.store import Store
+from agentrl.store.database import reading
+from agentrl.store.episodes import ListedEpisode
+from agentrl.store.group_advantages import group_advantages
+from agentrl.store.store import Store
 
 COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
 """Advantages that follow from the rewards of a group alone."""
@@ -108,8 +109,8 @@ class RunEpisode:
         return self.listed.episode_index
 
     @property
-    def status(self) -> Status:
-        """Whether it is "finished" or "failed"."""
+    def status(self) -> EndReason:
+        """How it ended."""
         return self.listed.status
 
     @property

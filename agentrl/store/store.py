@@ -21,11 +21,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from agentrl.errors import StoreError
-from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.rollout import batches, calls
-from agentrl.rollout.batches import StoredBatch
-from agentrl.rollout.changes import Change, CloseGroup, EndedEpisode, OpenGroup
-from agentrl.rollout.database import (
+from agentrl.store import batches
+from agentrl.store.batches import StoredBatch, TrainedStep
+from agentrl.store.changes import Change, CloseGroup, InsertEpisode, OpenGroup
+from agentrl.store.database import (
     check_in_place,
     check_pages,
     create_database,
@@ -34,20 +33,18 @@ from agentrl.rollout.database import (
     reporting,
     transaction,
 )
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rewards import update_checkpoint_rewards
-from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
-from agentrl.rollout.stored_episodes import (
+from agentrl.store.episodes import (
     FinishedEpisode,
-    LoggedCall,
     PendingGroup,
     RecordedEpisode,
     Totals,
     pending_groups,
     totals,
 )
-from agentrl.rollout.stored_form import choice_of, record_fault, record_of
-from agentrl.rollout.training_history import TrainedStep
+from agentrl.store.outcome import Outcome
+from agentrl.store.rewards import update_checkpoint_rewards
+from agentrl.store.rows import CallRow, record_fault, record_of
+from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
 
 T = TypeVar("T")
 
@@ -151,38 +148,39 @@ class Store:
 
     def open_group(self, group_id: int, epoch: int, task: int, version: int = 0, digest: str = "") -> None:
         """Note that a task was handed out, and under which policy version its group starts. `digest` tells the task from others."""
-        self.write([], [OpenGroup(group_id, epoch, task, version, digest)])
+        self.write([OpenGroup(group_id, epoch, task, version, digest)])
 
     def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
         """Note that a group is ready to be trained on, or why it is not."""
-        self.write([], [CloseGroup(group_id, rejected)])
+        self.write([CloseGroup(group_id, rejected)])
 
     def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
-        """Commit one episode, of which its logged calls become the turns; returns its id."""
-        return self.write([], [EndedEpisode(group_id, episode_index, seed, outcome)])[0]
+        """Commit one episode, of which its committed calls become the turns; returns its id."""
+        return self.write([InsertEpisode(group_id, episode_index, seed, outcome)])[0]
 
-    def log_calls(self, kept: Sequence[LoggedCall]) -> None:
-        """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
-        self.write(kept, [])
-
-    def write(self, kept: Sequence[LoggedCall], changes: Sequence[Change]) -> list[int]:
-        """Commit replies of unfinished episodes, and then what else has happened, in its order, in one transaction.
+    def write(self, changes: Sequence[Change]) -> list[int]:
+        """Commit what has happened, in its order, in one transaction.
 
         Returns:
             What `write` of each change returns.
         """
-        prepared = [change.prepared() for change in changes]
         with self._writing() as db:
-            calls.log(db, kept)
-            return [change.write(db, self.restart) for change in prepared]
+            return [change.write(db, self.restart) for change in changes]
 
-    def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
-        """Return the replies of an episode that did not end, in the order in which they were first kept."""
+    def logged_calls(self, group_id: int, episode_index: int) -> list[CallRow]:
+        """Return the replies of an episode that did not end, in the order in which they were committed."""
+        where = "group_id = ? AND episode_index = ? AND episode IS NULL ORDER BY rowid"
         with self._lock:
-            rows = calls.logged(self._db, group_id, episode_index)
-        return [found for row in rows if (found := choice_of(row)) is not None]
+            return self._calls(where, group_id, episode_index)
 
-    def set_aside(self, vocabulary: int | None) -> list[str]:
+    def _calls(self, where: str, *values: int) -> list[CallRow]:
+        found = self._db.execute(f"SELECT {', '.join(CallRow._fields)} FROM calls WHERE {where}", values)
+        return list(map(CallRow._make, found))
+
+    def _turns(self, episode: int) -> list[CallRow]:
+        return self._calls("episode = ? ORDER BY turn", episode)
+
+    def reject_episodes(self, vocabulary: int | None) -> list[str]:
         """Mark finished episodes that cannot be trained on as failed, and open their groups again, which are then completed or rejected.
 
         Args:
@@ -191,30 +189,23 @@ class Store:
         Returns:
             What was set aside and why, for the user.
         """
-        waiting = " FROM episodes e JOIN groups g ON g.id = e.group_id WHERE e.status = 'finished' AND g.step IS NULL"
-        faults: dict[int, str] = {}
-        with self._lock:
-            ids = self._db.execute(f"SELECT e.id {waiting} AND g.state != 'rejected'").fetchall()
-        for (episode,) in ids:
-            if (fault := self._fault(episode, vocabulary)) is not None:
-                faults[episode] = f"episode {episode} is set aside, it cannot be trained on: {fault}"
+        waiting = (
+            "SELECT e.id, e.group_id, e.reward, e.record, e.prompt_ids FROM episodes e JOIN groups g ON g.id = e.group_id"
+            " WHERE e.status = 'finished' AND g.step IS NULL AND g.state != 'rejected'"
+        )
+        said = []
         with self._writing() as db:
-            for episode, reason in faults.items():
-                db.execute("UPDATE episodes SET status = 'failed', error = ? WHERE id = ?", (reason, episode))
-                (group,) = db.execute("SELECT group_id FROM episodes WHERE id = ?", (episode,)).fetchone()
+            for episode, group, reward, record, prompt_ids in db.execute(waiting).fetchall():
+                try:
+                    fault = record_fault(record_of(record, prompt_ids, self._turns(episode)), reward, vocabulary)
+                except ValueError as error:
+                    fault = str(error)
+                if fault is None:
+                    continue
+                said.append(f"episode {episode} is set aside, it cannot be trained on: {fault}")
+                db.execute("UPDATE episodes SET status = 'rejected', error = ? WHERE id = ?", (said[-1], episode))
                 db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
-        return list(faults.values())
-
-    def _fault(self, episode: int, vocabulary: int | None) -> str | None:
-        with self._lock:
-            reward, record, prompt_ids = self._db.execute(
-                "SELECT reward, record, prompt_ids FROM episodes WHERE id = ?", (episode,)
-            ).fetchone()
-            turns = calls.turns(self._db, episode)
-        try:
-            return record_fault(record_of(record, prompt_ids, turns), reward, vocabulary)
-        except ValueError as error:
-            return str(error)
+        return said
 
     def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
         """Return the finished episodes of some groups, by group and episode_index."""
@@ -225,7 +216,7 @@ class Store:
                 f" WHERE status = 'finished' AND group_id IN ({marks}) ORDER BY group_id, episode_index, id",
                 list(group_ids),
             ).fetchall()
-            turns = [calls.turns(self._db, row[0]) for row in rows]
+            turns = [self._turns(row[0]) for row in rows]
         return [
             FinishedEpisode(*(*values, record_of(record, prompt_ids, contents)))
             for (*values, record, prompt_ids), contents in zip(rows, turns, strict=True)
@@ -243,7 +234,7 @@ class Store:
                 "SELECT id, group_id, episode_index, status, reward, error, record, prompt_ids FROM episodes WHERE id = ?",
                 (episode_id,),
             ).fetchone()
-            turns = calls.turns(self._db, episode_id)
+            turns = self._turns(episode_id)
             last = self._db.execute("SELECT MAX(id) FROM episodes").fetchone()[0]
         if row is None:
             raise StoreError(f"{self._path.parent} holds no episode {episode_id}; its episodes are 1 to {last}")
@@ -294,7 +285,7 @@ class Store:
     def unwanted_checkpoints(self) -> list[Path]:
         """Return the directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed.
 
-        One that is kept is not among them, whatever else names it.
+        One that is kept is never among them.
         """
         begun = "UNION SELECT path FROM begun_checkpoints"
         kept = {path.name for path in self.kept_checkpoints()}

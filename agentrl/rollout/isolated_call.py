@@ -1,12 +1,12 @@
 """Run code of the user's in a task of its own, so that whatever it ends with is a value, and so that it can be left behind.
 
-    contained(call) ──► a task that catches everything ──► Ended(value) or Ended(error)
+    run_isolated(call) ──► a task that catches everything ──► CallResult(value) or CallResult(error)
          │ the time is up, or the caller is cancelled
          ▼
-    task.cancel(), CANCELS times over `cancel_timeout_s` ──► Ended(timed_out)
+    task.cancel(), CANCELS times over `cancel_timeout_s` ──► CallResult(timed_out)
          │ it still runs
          ▼
-    abandoned: Ended(timed_out, hangs_at)
+    left behind: CallResult(timed_out, hangs_at)
 
 The caller's task waits for an event and nothing else, so a cancellation that it sees is always its own. What the code
 cancels, raises, or leaves open (its own task, a cancel scope, SystemExit) stays in the other task.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import anyio
@@ -29,48 +29,31 @@ log = logger(__name__)
 T = TypeVar("T")
 
 CANCELS = 3
-"""How often a task is told to end before it is abandoned: code that tries again after any error survives the first."""
+"""How often a task is told to end before it is left behind: code that tries again after any error survives the first."""
 
 
 @dataclass(frozen=True)
-class Ended(Generic[T]):
-    """The end of a contained call: with a value, with an error, or none yet."""
+class CallResult(Generic[T]):
+    """The end of an isolated call: with a value, with an error, or none yet."""
 
     value: T | None = None
     error: BaseException | None = None
     timed_out: bool = False
     """Whether it had to be cancelled."""
     hangs_at: str | None = None
-    """Where an abandoned call waits, as `FILE:LINE in NAME`. None: the call has ended."""
+    """Where a call that was left behind waits, as `FILE:LINE in NAME`. None: the call has ended."""
 
 
-@dataclass
-class Abandoned:
-    """Tasks that did not end when they were cancelled."""
-
-    places: dict[str, int] = field(default_factory=dict)
-    """How many hung at each place."""
-
-    def add(self, task: asyncio.Task[None]) -> str:
-        """Leave a task behind, so that nothing waits for it any more; returns where it hangs."""
-        place = place_of_task(task)
-        leave_behind(task)
-        self.places[place] = self.places.get(place, 0) + 1
-        if self.places[place] == 1:
-            log.warning("abandoned: %s ignores its cancellation. It runs on, and cannot call the model any more", place)
-        return place
-
-
-async def contained(
-    call: Callable[[], Awaitable[T]], *, timeout_s: float, cancel_timeout_s: float, abandoned: Abandoned
-) -> Ended[T]:
+async def run_isolated(
+    call: Callable[[], Awaitable[T]], *, timeout_s: float, cancel_timeout_s: float, hanging: set[str]
+) -> CallResult[T]:
     """Await `call()` in a task of its own. Raises nothing but the cancellation of the caller, which ends the task first.
 
     Args:
-        call: the code; it may raise anything.
-        timeout_s: bound of the call; then it is cancelled.
-        cancel_timeout_s: how long it may take to end once it is cancelled; then it is abandoned.
-        abandoned: where it is noted if it does not end.
+        call: The code; it may raise anything.
+        timeout_s: Bound of the call; then it is cancelled.
+        cancel_timeout_s: How long it may take to end once it is cancelled; then it is left behind.
+        hanging: The places where calls hang, to which this one is added if it does not end. The log names each once.
     """
     values: list[T] = []
     errors: list[BaseException] = []
@@ -95,12 +78,18 @@ async def contained(
         if not task.done():
             await _cancel(task, ended, cancel_timeout_s)
         if not task.done():
-            hangs_at = abandoned.add(task)
+            hangs_at = place_of_task(task)
+            leave_behind(task)
+            if hangs_at not in hanging:
+                hanging.add(hangs_at)
+                log.warning(
+                    "hung: %s ignores its cancellation. It runs on, and cannot call the model any more", hangs_at
+                )
     if hangs_at is not None:
-        return Ended(timed_out=timed_out, hangs_at=hangs_at)
+        return CallResult(timed_out=timed_out, hangs_at=hangs_at)
     if values:
-        return Ended(values[0], timed_out=timed_out)
-    return Ended(error=errors[0] if errors else asyncio.CancelledError(), timed_out=timed_out)
+        return CallResult(values[0], timed_out=timed_out)
+    return CallResult(error=errors[0] if errors else asyncio.CancelledError(), timed_out=timed_out)
 
 
 async def _cancel(task: asyncio.Task[None], ended: asyncio.Event, timeout_s: float) -> None:

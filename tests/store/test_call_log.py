@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,17 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.engine.protocol import PartialGeneration
-from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
-from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.record.end_reason import EndReason
+from agentrl.record.recorded_choice import RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log_writer import CallLogWriter, EpisodeCallLog, open_call_log
-from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
-from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.call_log import CallLogWriter, EpisodeCallLog, open_call_log
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import choice_of, row_of
+from agentrl.store.store import Store
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
@@ -37,7 +38,7 @@ async def test_a_reply_that_was_handed_over_is_written_whenever_the_run_is_cance
     with anyio.CancelScope() as scope:
         async with open_call_log(store) as call_logs, anyio.create_task_group() as group:
             call_log = call_logs.episode(0, 0)
-            group.start_soon(call_logs.keep, call_log, RecordedChoice("request", "call", 0, [], whole))
+            group.start_soon(call_log.keep, RecordedChoice("request", "call", 0, [], whole))
             for _ in range(turns + 1):
                 await anyio.lowlevel.checkpoint()
             scope.cancel()
@@ -140,7 +141,9 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
     await in_thread(store.add, 0, 0, 5, outcome)
     assert await in_thread(store.logged_calls, 0, 0) == []
     async with running(run, server_url, nano_format) as (runner, engine), open_call_log(store) as call_logs:
-        again = await runner.run({"n": 1}, 5, call_log=call_logs.episode(0, 0, recorded_choices(outcome.record)))
+        again = await runner.run(
+            {"n": 1}, 5, call_log=call_logs.episode(0, 0, map(row_of, recorded_choices(outcome.record)))
+        )
     assert engine.calls == []
     assert calls_of(again.record) == calls_of(outcome.record)
 
@@ -164,20 +167,20 @@ async def test_equal_prompts_of_one_request_are_each_answered_again_with_their_o
     replies: list[tuple[str, list[str]]] = []
     goes_on, kept = False, 0
 
-    async def keep_some(call_logs: CallLogWriter, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
+    async def keep_some(call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
         nonlocal kept
         if kept == cut_off_at:
             await anyio.sleep(60)
         kept += 1
-        await writes(call_logs, call_log, choice)
+        await keeps(call_log, choice)
 
-    writes = CallLogWriter.keep
+    keeps = EpisodeCallLog.keep
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(CallLogWriter, "keep", keep_some)
+        patched.setattr(EpisodeCallLog, "keep", keep_some)
         await attempt(run, server_url, nano_format, store, stop_when=lambda _: kept == cut_off_at)
-    logged = await in_thread(store.logged_calls, 0, 0)
+    logged = [choice for row in await in_thread(store.logged_calls, 0, 0) if (choice := choice_of(row))]
     assert len({(choice.completion_id, choice.choice_index) for choice in logged}) == len(logged)
-    assert sum(choice.generation.finish != "abort" for choice in logged) == cut_off_at
+    assert len(logged) == cut_off_at
     goes_on = True
     outcome, second, _ = await attempt(run, server_url, nano_format, store)
     assert outcome is not None
@@ -203,38 +206,6 @@ def calls_of(record: TokenRecord) -> dict[tuple[str, int], Any]:
     }
     assert len(calls) == len(record.turns)
     return calls
-
-
-@pytest.mark.slow
-async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
-    server_url: str, nano_format: ChatFormat, store: Store
-) -> None:
-    async def run(episode: Episode) -> float:
-        asked = [{"role": "user", "content": "7 + 8 ="}]
-        await ask(episode, asked, temperature=2.0, max_tokens=900, stop=["\x00"], logit_bias=without_end)
-        return 1.0
-
-    without_end = {str(nano_format.tokenizer.eos_token_id): -100}
-
-    def has_tokens(call_logs: CallLogWriter) -> bool:
-        return any(partial.so_far and partial.so_far().output_ids for _, _, partial in call_logs.growing.values())
-
-    stopped, _, _ = await attempt(run, server_url, nano_format, store, stop_when=has_tokens)
-    (kept,) = await in_thread(store.logged_calls, 0, 0)
-    assert stopped is None
-    assert kept.generation.finish == "abort"
-    outcome, engine, replayed = await attempt(run, server_url, nano_format, store)
-    assert outcome is not None
-    (turn,) = outcome.record.turns
-    ((sent, _),) = engine.calls
-    assert replayed == len(kept.generation.output_ids) > 0
-    assert turn.output_ids[:replayed] == kept.generation.output_ids
-    assert turn.logprobs[:replayed] == kept.generation.logprobs
-    assert turn.prompt_ids == sent
-    assert len(turn.logprobs) == len(turn.output_ids) == turn.versions[-1].end > replayed
-    assert len(turn.output_ids) <= 900
-    (whole,) = await in_thread(store.logged_calls, 0, 0)
-    assert whole.generation.output_ids == turn.output_ids
 
 
 async def test_a_request_that_differs_is_a_new_branch_and_the_old_one_is_discarded(
@@ -298,21 +269,17 @@ async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_a
 async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_store_is(
     store: Store, attempts: int
 ) -> None:
-    """Its partial was on its way to the store when the attempt ended: the next attempt must not be given it."""
-    generation = Generation(output_ids=[1, 2], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="abort")
+    """A reply was on its way to the store when the attempt ended: the next attempt must not be given it."""
+    generation = Generation(output_ids=[1, 2], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="stop")
     choice = RecordedChoice("request", "call", 0, [], generation)
     async with open_call_log(store) as call_logs:
         for episode_index in range(attempts):
             call_log = call_logs.episode(0, episode_index)
-            partial = PartialGeneration(None)
-            partial.so_far = lambda: generation
             await in_thread(store._lock.acquire)
             threading.Timer(0.02, store._lock.release).start()
-            with suppress(TimeoutError), call_log.watch(choice, partial):
-                raise TimeoutError
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(call_logs.write)
+                tasks.start_soon(call_log.keep, choice)
                 await anyio.sleep(0.002 * (episode_index % 3))
-                await call_logs.add(0, episode_index, 1, Outcome(status="failed", error="timeout"), call_log)
+                await call_logs.add(0, episode_index, 1, Outcome(status=EndReason.ERROR, error="timeout"), call_log)
     for episode_index in range(attempts):
         assert await in_thread(store.logged_calls, 0, episode_index) == []

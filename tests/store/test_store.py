@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from agentrl.errors import DiskError, StoreError
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import FinishReason, Generation, VersionSpan
+from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import StoredCall
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import LoggedCall, PendingGroup
+from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.episodes import PendingGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import choice_of
+from agentrl.store.store import Store
 from tests.checkpoints import commit, trained
 
 
@@ -27,7 +29,7 @@ def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
     spans = [VersionSpan(0, 0, 1), VersionSpan(1, 1, 2)] if interrupted else [VersionSpan(0, 0, 2)]
     reply = Generation(output_ids=[5, 6], logprobs=[-0.1, -0.25], versions=spans, finish="stop")
     record.add("call", None, [1, 2, 3], reply, 1.0).tools = interrupted
-    return Outcome(status="finished", reward=reward, metrics={"steps": 2.0}, record=record)
+    return Outcome(status=EndReason.FINISHED, reward=reward, metrics={"steps": 2.0}, record=record)
 
 
 def fill(store: Store, groups: int = 3) -> None:
@@ -64,7 +66,7 @@ def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_pat
         store.close_group(0, rejected="all rewards are 1")
         store.open_group(7, 1, 0)
         store.add(7, 1, 0, outcome(1.0))
-        store.add(7, 0, 0, replace(outcome(0.0), status="failed", error="no"))
+        store.add(7, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="no"))
         assert store.pending_groups()[-1] == PendingGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
         assert 0 not in [group.id for group in store.pending_groups()]
         assert store.next_group_id() == 8
@@ -83,7 +85,7 @@ def test_old_checkpoints_are_handed_out_for_deletion(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kill_9_loses_no_committed_episode(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from tests.rollout.test_store import Store, fill\n"
+        "import os, signal, sys; from pathlib import Path; from tests.store.test_store import Store, fill\n"
         "fill(Store(Path(sys.argv[1])), groups=5); os.kill(os.getpid(), signal.SIGKILL)"
     )
     path = tmp_path / "store.sqlite"
@@ -122,37 +124,31 @@ def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Pa
             store.add(1, 0, 0, outcome(1.0))
 
 
-def kept_choice(ids: list[int], finish: FinishReason, completion_id: str = "a") -> RecordedChoice:
+def kept_choice(ids: list[int], completion_id: str = "a") -> RecordedChoice:
     said = Generation(
         output_ids=ids,
         logprobs=[-0.5] * len(ids),
         versions=[VersionSpan(0, 0, len(ids))],
-        finish=finish,
+        finish="stop",
         top_logprobs=[[(-0.5, token)] for token in ids],
     )
     return RecordedChoice("question", completion_id, 0, ["call_1"], said)
+
+
+def logged(store: Store, group: int, episode_index: int) -> list[RecordedChoice | None]:
+    return list(map(choice_of, store.logged_calls(group, episode_index)))
 
 
 def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
         store.open_group(9, 0, 9)
-        store.log_calls(
-            [
-                LoggedCall(9, 0, StoredCall.of(kept_choice([1], "abort"))),
-                LoggedCall(9, 1, StoredCall.of(kept_choice([7], "stop"))),
-            ]
-        )
-        store.log_calls(
-            [
-                LoggedCall(9, 0, StoredCall.of(kept_choice([4], "stop", "b"))),
-                LoggedCall(9, 0, StoredCall.of(kept_choice([1, 2], "stop"))),
-            ]
-        )
-        assert store.logged_calls(9, 0) == [kept_choice([1, 2], "stop"), kept_choice([4], "stop", "b")]
+        store.write([CommitCall(9, 0, kept_choice([1])), CommitCall(9, 1, kept_choice([7]))])
+        store.write([CommitCall(9, 0, kept_choice([4], "b")), CommitCall(9, 0, kept_choice([1, 2]))])
+        assert logged(store, 9, 0) == [kept_choice([4], "b"), kept_choice([1, 2])]
         store.add(9, 0, 0, outcome(1.0))
         assert store.logged_calls(9, 0) == []
-        assert store.logged_calls(9, 1) == [kept_choice([7], "stop")]
+        assert logged(store, 9, 1) == [kept_choice([7])]
 
 
 def rows_of(store: Store) -> list[tuple[Any, ...]]:
@@ -163,50 +159,25 @@ def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_aga
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart()
         store.open_group(0, 0, 0)
-        asked, other = kept_choice([5, 6], "stop", "a"), kept_choice([7], "stop", "b")
+        asked, other = kept_choice([5, 6], "a"), kept_choice([7], "b")
         second = replace(asked, completion_id="c", generation=replace(asked.generation, top_logprobs=[]))
-        store.log_calls([LoggedCall(0, 0, StoredCall.of(choice)) for choice in (asked, other, second)])
-        store.log_calls([LoggedCall(0, 1, StoredCall.of(other))])
-        logged = rows_of(store)
+        store.write([CommitCall(0, 0, choice) for choice in (asked, other, second)])
+        store.write([CommitCall(0, 1, other)])
+        before = rows_of(store)
         record = TokenRecord()
         for choice in (second, asked):
             turn = record.add(choice.completion_id, None, [1, 2, 3], choice.generation, 1.0)
             turn.request, turn.tool_call_ids = choice.request, choice.tool_call_ids
-        number = store.add(0, 0, 0, replace(outcome(1.0), record=record))
+        ended = replace(outcome(1.0), record=record)
+        (number,) = store.write([InsertEpisode(0, 0, 0, ended, {asked.key, second.key})])
         assert rows_of(store) == [
-            (logged[0][0], number, 1, "a"),  # its top logprobs are gone, which nobody asks for any more
-            (logged[2][0], number, 0, "c"),
-            (logged[3][0], None, None, "b"),
+            (before[0][0], number, 1, "a"),  # its top logprobs are gone, which nobody asks for any more
+            (before[2][0], number, 0, "c"),
+            (before[3][0], None, None, "b"),
         ]
         assert store._db.execute("SELECT COUNT(*) FROM calls WHERE top_logprobs IS NOT NULL").fetchone() == (1,)
         (episode,) = store.episodes([0])
         assert episode.record.to_json() == record.to_json()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"output_ids": [5, 7]},
-        {"logprobs": [-0.5, -0.25]},
-        {"versions": [VersionSpan(1, 0, 2)]},
-        {"finish": "length"},
-        {"finish": "abort"},
-    ],
-)
-def test_what_is_stored_of_an_episode_is_its_record_whatever_was_logged(tmp_path: Path, change: dict[str, Any]) -> None:
-    with Store(tmp_path / "store.sqlite") as store:
-        store.begin_restart()
-        store.open_group(0, 0, 0)
-        asked = kept_choice([5, 6], "stop")
-        logged = replace(asked, generation=replace(asked.generation, **change))
-        store.log_calls([LoggedCall(0, 0, StoredCall.of(logged))])
-        record = TokenRecord()
-        turn = record.add("a", None, [1, 2, 3], asked.generation, 1.0)
-        turn.request, turn.tool_call_ids = asked.request, asked.tool_call_ids
-        store.add(0, 0, 0, replace(outcome(1.0), record=record))
-        (episode,) = store.episodes([0])
-        assert episode.record.to_json() == record.to_json()
-        assert len(rows_of(store)) == 1
 
 
 def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""`Outcome`, the end of an episode: whoever runs it makes it, and the store keeps it, which the trainer reads without what runs episodes."""
+"""The outcome of an attempt at an episode, as its runner gives it to the store."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
+from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.failure_text import storable
 
@@ -13,7 +13,8 @@ from agentrl.reporting.failure_text import storable
 class Outcome:
     """The end of one episode. `error` is the traceback of a failed one: valid UTF-8, and bounded."""
 
-    status: Literal["finished", "failed"]
+    status: EndReason
+    """How it ended: FINISHED, or the reason for its failure."""
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
@@ -26,12 +27,15 @@ class Outcome:
     """How many roots of each kind it has: `agentrl.record.roots`."""
     rerendered_tokens: int = 0
     """Prompt tokens of roots that an earlier turn of the episode already held."""
-    abandoned: bool = False
-    """Whether the workflow, or what it opened, did not end and was left behind."""
 
     def __post_init__(self) -> None:
         if self.error is not None:
             object.__setattr__(self, "error", storable(self.error))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has a reward, and is no failure."""
+        return self.status == EndReason.FINISHED
 
     @property
     def has_turn_rewards(self) -> bool:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log_writer import open_call_log
-from agentrl.rollout.changes import CloseGroup, OpenGroup
-from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.packed_record import StoredCall, pack
-from agentrl.rollout.store import Store
+from agentrl.store.call_log import open_call_log
+from agentrl.store.changes import CloseGroup, OpenGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -57,20 +56,6 @@ def rows_of(store: Store) -> list[tuple[int | None, int | None, str]]:
     return store._db.execute("SELECT episode, turn, completion_id FROM calls ORDER BY episode, turn").fetchall()
 
 
-@pytest.mark.parametrize("change", ["output_ids", "finish", "logprobs"])
-def test_a_turn_that_is_not_what_was_kept_is_sent_whole(change: str) -> None:
-    record, choices = conversation(2)
-    other = replace(
-        choices[1].generation, **{"output_ids": [9, 9], "finish": "length", "logprobs": [-0.5, -0.25]}.keys() and {
-            change: {"output_ids": [9, 9], "finish": "length", "logprobs": [-0.5, -0.25]}[change]
-        }
-    )  # fmt: skip
-    kept = {call.key: call for c in (choices[0], replace(choices[1], generation=other)) if (call := StoredCall.of(c))}
-    packed = pack(record, kept)
-    packed.name(kept)
-    assert [call.is_named for call in packed.calls] == [True, False]
-
-
 async def test_what_happens_at_the_same_time_is_committed_together_and_in_its_order(store: Store) -> None:
     begun: list[str] = []
     store._db.set_trace_callback(lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None)
@@ -81,7 +66,9 @@ async def test_what_happens_at_the_same_time_is_committed_together_and_in_its_or
 
         async def group(number: int) -> None:
             await writer.change(OpenGroup(number, 0, number))
-            numbers[number] = await writer.add(number, 0, 0, Outcome(status="finished", reward=1.0, record=record))
+            numbers[number] = await writer.add(
+                number, 0, 0, Outcome(status=EndReason.FINISHED, reward=1.0, record=record)
+            )
             await writer.change(CloseGroup(number))
 
         with anyio.fail_after(60):
@@ -98,7 +85,7 @@ async def test_a_store_that_fails_fails_all_who_wait_for_it_and_who_come_later(s
     failed: list[str] = []
 
     async def end(writer: object, episode_index: int) -> None:
-        outcome = Outcome(status="finished", reward=1.0)
+        outcome = Outcome(status=EndReason.FINISHED, reward=1.0)
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(60):
                 await writer.add(0, episode_index, 0, outcome)  # type: ignore[attr-defined]
@@ -107,7 +94,7 @@ async def test_a_store_that_fails_fails_all_who_wait_for_it_and_who_come_later(s
 
     with pytest.RaisesGroup(sqlite3.IntegrityError, flatten_subgroups=True):
         async with open_call_log(store) as writer:
-            await writer.add(0, 0, 0, Outcome(status="finished", reward=1.0))
+            await writer.add(0, 0, 0, Outcome(status=EndReason.FINISHED, reward=1.0))
             try:
                 async with anyio.create_task_group() as tasks:
                     for _ in range(3):  # an episode cannot finish twice

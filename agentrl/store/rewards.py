@@ -17,14 +17,14 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class EndedGroup:
+class GroupRewards:
     """The rewards of one group that has ended, whether it is trained on or dropped."""
 
     id: int
     rewards: Sequence[float]
     """The rewards of its finished episodes."""
     failed: int
-    """Episodes that failed for good."""
+    """Episodes whose last attempt failed."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class RewardFigure:
         }
 
 
-def reward_figure(groups: Iterable[EndedGroup]) -> RewardFigure:
+def reward_figure(groups: Iterable[GroupRewards]) -> RewardFigure:
     """Return the figure of `groups`: (1/n) Σ_i (1/m_i) Σ_j r_ij, over the n groups that have m_i ≥ 1 finished episodes."""
     groups = list(groups)
     means = [sum(group.rewards) / len(group.rewards) for group in groups if group.rewards]
@@ -71,14 +71,14 @@ class RewardsInOrder:
     def __init__(self, counted: int = 0) -> None:
         self.counted = counted
         """Groups handed out so far, which is the id of the next one."""
-        self._ended: dict[int, EndedGroup] = {}
+        self._ended: dict[int, GroupRewards] = {}
 
-    def end(self, group: EndedGroup) -> None:
+    def end(self, group: GroupRewards) -> None:
         """Note that a group has ended. A group that is counted already is not counted again."""
         if group.id >= self.counted:
             self._ended[group.id] = group
 
-    def take(self) -> list[EndedGroup]:
+    def take(self) -> list[GroupRewards]:
         """Return the groups that count now and have not been returned before, in order."""
         taken = []
         while (group := self._ended.pop(self.counted, None)) is not None:
@@ -87,7 +87,7 @@ class RewardsInOrder:
         return taken
 
 
-def ended_groups(db: sqlite3.Connection, first: int) -> list[EndedGroup]:
+def group_rewards(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
     """Return the groups of a store from the id `first` on that have ended, dropped ones and those in batches included."""
     rows = db.execute(
         "SELECT g.id, e.episode_index, MAX(CASE WHEN e.status = 'finished' THEN e.reward END) FROM groups g"
@@ -101,7 +101,7 @@ def ended_groups(db: sqlite3.Connection, first: int) -> list[EndedGroup]:
         if episode_index is not None:
             samples[group_id].append(reward)
     return [
-        EndedGroup(group_id, [r for r in rewards if r is not None], rewards.count(None))
+        GroupRewards(group_id, [r for r in rewards if r is not None], rewards.count(None))
         for group_id, rewards in samples.items()
     ]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentrl.config import GroupAdvantage, Overlong, TurnsConfig
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.group_advantages import (
+from agentrl.store.group_advantages import (
     Estimator,
     baselines,
     overlong_penalty,

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.proxy import recorded_choices
+from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.rollout.packed_record import StoredCall
-from agentrl.rollout.store import Store
-from agentrl.rollout.stored_episodes import LoggedCall
-from agentrl.rollout.stored_form import from_column, to_column
-from tests.rollout.test_store import outcome
+from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.rows import from_column, to_column
+from agentrl.store.store import Store
+from tests.store.test_store import outcome
 
 IDS = st.lists(st.integers(0, 10) | st.integers(0, 2**17) | st.integers(0, 2**40), max_size=4)
 LOGPROB = st.floats(-1000, 0, width=32) | st.floats(-1000, 0)
@@ -60,18 +59,14 @@ def test_any_record_comes_back_as_it_went_in(turns: list[dict[str, Any]], log: l
             logprobs = [logprob for some, logprob in said for _ in some]
             spans = [VersionSpan(3, 0, len(ids))] if ids else []
             images = [ImageSpan("data:image/png;base64,AA", parent.length if parent else 0, 1)] if number == 3 else []
-            turn = Turn(f"call-{number % 4}", parent, new, ids, logprobs, spans, **{"temperature": 1.0, **values})
+            turn = Turn(f"call-{number}", parent, new, ids, logprobs, spans, **{"temperature": 1.0, **values})
             turn.images = images
             record.turns.append(turn)
         record.reward_roles({"critic": 0.25})
-        store.log_calls(
-            [
-                LoggedCall(0, 0, StoredCall.of(c))
-                for c, wanted in zip(recorded_choices(record), log, strict=False)
-                if wanted
-            ]
-        )
-        store.add(0, 0, 0, replace(outcome(1.0), record=record))
+        logged = [choice for choice, wanted in zip(recorded_choices(record), log, strict=False) if wanted]
+        store.write([CommitCall(0, 0, choice) for choice in logged])
+        ended = replace(outcome(1.0), record=record)
+        store.write([InsertEpisode(0, 0, 0, ended, {choice.key for choice in logged})])
         (episode,) = store.episodes([0])
         assert episode.record.to_json() == record.to_json()
         assert store.logged_calls(0, 0) == []

@@ -1,0 +1,77 @@
+"""`EndReason`: how an attempt at an episode ended, in one word, which is stored with it, counted and shown.
+
+    workflow returned a reward ──► FINISHED            anything else ──► a failure, tried again `rollout.retries` times
+
+docs/episodes.md lists them with what to do about each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+
+from agentrl.errors import (
+    BadRewardError,
+    EpisodeTimeoutError,
+    NoModelCallError,
+    RewardFunctionError,
+    SandboxError,
+    TooManySessionsError,
+)
+
+
+class EndReason(StrEnum):
+    """The reason why an attempt at an episode ended. All but FINISHED are failures, with a text beside them."""
+
+    FINISHED = "finished"
+    """The workflow returned a reward, and the model was called."""
+    ERROR = "error"
+    """The workflow raised an exception that no other reason names."""
+    TIMEOUT = "timeout"
+    """It took longer than its bound, and ended when it was cancelled."""
+    HUNG = "hung"
+    """It, or what it opened, did not end when it was cancelled, and was left behind."""
+    CANCELLED = "cancelled"
+    """Its own code cancelled it."""
+    EXIT = "exit"
+    """It raised SystemExit or KeyboardInterrupt."""
+    NO_MODEL_CALL = "no_model_call"
+    """It returned without calling the model."""
+    BAD_REWARD = "bad_reward"
+    """It returned something that is no reward, or a function of its rubric failed."""
+    SANDBOX = "sandbox"
+    """A sandbox could not be had, or was lost."""
+    CLOSE = "close"
+    """What it opened, environments and sandboxes, could not be closed."""
+    TRAJECTORIES = "trajectories"
+    """The function that chooses what is trained on failed."""
+    NO_SESSION = "no_session"
+    """The proxy has as many sessions open as it may."""
+    WORKER = "worker"
+    """Its worker process was lost too often, or could not be sent what it needs."""
+    BAD_TASK = "bad_task"
+    """Its task cannot be used, so it did not begin."""
+    REJECTED = "rejected"
+    """It finished, but its record cannot be trained on."""
+
+
+_REASONS: tuple[tuple[tuple[type[BaseException], ...], EndReason], ...] = (
+    ((EpisodeTimeoutError,), EndReason.TIMEOUT),
+    ((NoModelCallError,), EndReason.NO_MODEL_CALL),
+    ((BadRewardError, RewardFunctionError), EndReason.BAD_REWARD),
+    ((SandboxError,), EndReason.SANDBOX),
+    ((TooManySessionsError,), EndReason.NO_SESSION),
+    ((asyncio.CancelledError,), EndReason.CANCELLED),
+    ((SystemExit, KeyboardInterrupt), EndReason.EXIT),
+)
+
+
+def reason_of(error: BaseException) -> EndReason:
+    """Return the reason that what a workflow raised is."""
+    return next((reason for types, reason in _REASONS if isinstance(error, types)), EndReason.ERROR)
+
+
+def ends_text(ends: dict[str, int]) -> str:
+    """Return how often each reason for a failure came, most often first, as a line shows it: " (3 timeout, 1 error)"."""
+    failures = sorted((-count, reason) for reason, count in ends.items() if reason != EndReason.FINISHED and count)
+    return f" ({', '.join(f'{-count} {reason}' for count, reason in failures)})" if failures else ""

@@ -1,0 +1,190 @@
+"""Training steps as the store has them: over which sequences of which groups, in which minibatches, and in which checkpoint."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from agentrl.errors import StoreError, one_line
+from agentrl.machine.evidence import stored_json
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+GroupSizes = tuple[tuple[int, Count], ...]
+"""(group id, number of its training sequences), by group id."""
+Ranges = Annotated[str, Field(pattern=r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$")]
+Minibatch = tuple[tuple[int, Ranges], ...]
+"""(group id, numbers of its sequences in the minibatch, such as "0-2,5"), by group id."""
+
+
+@dataclass(frozen=True)
+class TrainedStep:
+    """One training step that a policy has taken. Made by `trained_step`."""
+
+    step: int
+    groups: GroupSizes
+    minibatches: tuple[Minibatch, ...]
+    """Which sequences each was made of. Every sequence of the batch is in one, also one that has nothing to teach."""
+    optimizer_steps: Count
+    """Steps that the optimizer took; it takes none for a gradient that is not finite."""
+
+    @property
+    def group_ids(self) -> list[int]:
+        """The groups of its batch."""
+        return [group for group, _ in self.groups]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as JSON."""
+        return vars(self) | {"groups": list(self.groups), "minibatches": list(self.minibatches)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> TrainedStep:
+        """Return the step that `to_json` gave.
+
+        Raises:
+            ValueError: It gave nothing like this.
+        """
+        return _READER.validate_python(value)
+
+
+_READER = TypeAdapter(TrainedStep)
+
+
+def trained_step(
+    step: int, groups: GroupSizes, minibatches: Iterable[Iterable[tuple[int, int]]], optimizer_steps: int
+) -> TrainedStep:
+    """Return a step.
+
+    Args:
+        step: Its number.
+        groups: The ids of its groups, and how many sequences each had.
+        minibatches: [minibatch][sequence] (group id, number of the sequence in the group).
+        optimizer_steps: How many it took.
+    """
+    return TrainedStep(step, groups, tuple(_compact(part) for part in minibatches), optimizer_steps)
+
+
+def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
+    """Yield what is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
+    sizes = dict(trained.groups)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for part in trained.minibatches:
+        for group, ranges in part:
+            if group not in sizes:
+                yield f"group {group} is in a minibatch of step {trained.step}, and not in its batch"
+                continue
+            found.setdefault(group, []).extend(_pairs(ranges))
+    for group, pairs in found.items():
+        end = 0  # one more than the largest number so far
+        for first, last in sorted(pairs):
+            if last >= sizes[group]:
+                yield f"group {group} of step {trained.step} has no sequence {last}, a minibatch has"
+            if first < end:
+                yield f"sequence {first} of group {group} was trained on twice in step {trained.step}"
+            end = max(end, last + 1)
+
+
+def _compact(part: Iterable[tuple[int, int]]) -> Minibatch:
+    by_group = groupby(sorted(part), key=lambda pair: pair[0])
+    return tuple((group, _ranges([number for _, number in pairs])) for group, pairs in by_group)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in rising order, as "0-2,5"."""
+    starts = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _pairs(ranges: str) -> Iterator[tuple[int, int]]:
+    """(first, last) of each of the `ranges`."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        yield int(first), int(last or first)
+
+
+@dataclass(frozen=True)
+class StoredBatch:
+    """A batch that a checkpoint contains, or contained before it was damaged."""
+
+    restart: int
+    trained: TrainedStep
+
+
+def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
+    """Return the batches of the steps after `after`, in their order.
+
+    Raises:
+        StoreError: One is missing or malformed.
+    """
+    rows = db.execute(
+        "SELECT restart, step, groups, minibatches, optimizer_steps FROM batches WHERE step > ? ORDER BY step",
+        (after,),
+    ).fetchall()
+    names = ("step", "groups", "minibatches", "optimizer_steps")
+    found = []
+    for number, (restart, *values) in enumerate(rows, after + 1):
+        step, groups, minibatches, *rest = values
+        try:
+            content = dict(zip(names, (step, stored_json(groups), stored_json(minibatches), *rest), strict=True))
+            found.append(StoredBatch(restart, TrainedStep.from_json(content)))
+        except ValueError as error:
+            raise StoreError(f"the batch of step {step} cannot be read: {one_line(error)}") from error
+        if step != number:
+            raise StoreError(f"the batch of step {number} is missing")
+    return found
+
+
+def commit(db: sqlite3.Connection, restart: int, path: str, step: int, trained: Sequence[TrainedStep]) -> None:
+    """Record a checkpoint with the batches that it contains. One that was damaged is made again with the same batches.
+
+    Args:
+        db: The store, in a transaction.
+        restart: Which start of the run made it.
+        path: The checkpoint's directory.
+        step: The checkpoint's.
+        trained: The steps since the checkpoint before, in their order.
+
+    Raises:
+        StoreError: A group is in another batch, or the steps do not go on from what is recorded.
+    """
+    if db.execute("SELECT 1 FROM checkpoints WHERE step = ? AND damaged IS NULL", (step,)).fetchone():
+        return  # its caller was cancelled before it could know
+    first = step - len(trained) + 1
+    (recorded,) = db.execute("SELECT COALESCE(MAX(step), 0) FROM batches").fetchone()
+    if [one.step for one in trained] != list(range(first, step + 1)) or first > recorded + 1:
+        raise StoreError(f"the checkpoint of step {step} does not go on from step {recorded}, which the store holds")
+    db.execute(
+        "INSERT INTO checkpoints (step, restart, path, made_at) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        " restart = excluded.restart, path = excluded.path, made_at = excluded.made_at, kept = 1, damaged = NULL",
+        (step, restart, path, time.time()),
+    )
+    for one in trained:
+        _commit_batch(db, restart, step, one)
+
+
+def _commit_batch(db: sqlite3.Connection, restart: int, checkpoint: int, trained: TrainedStep) -> None:
+    content = trained.to_json()
+    computed = (json.dumps(content["groups"]), json.dumps(content["minibatches"]), trained.optimizer_steps)
+    again = db.execute(
+        "UPDATE batches SET restart = ?, groups = ?, minibatches = ?, optimizer_steps = ? WHERE step = ?",
+        (restart, *computed, trained.step),
+    )
+    if again.rowcount:
+        rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (trained.step,)).fetchall()
+        if [group for (group,) in rows] != trained.group_ids:
+            raise StoreError(f"step {trained.step} was trained again on other groups than before")
+        return
+    db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (trained.step, checkpoint, restart, *computed))
+    for group_id in trained.group_ids:
+        done = db.execute(
+            "UPDATE groups SET step = ? WHERE id = ? AND step IS NULL AND state = 'ready'", (trained.step, group_id)
+        )
+        if done.rowcount != 1:
+            raise StoreError(f"group {group_id} of step {trained.step} was not waiting to be trained on")
