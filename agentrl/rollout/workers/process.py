@@ -118,9 +118,8 @@ class WorkerCallLog(RecordedCalls):
 
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a reply. Returns when it is in the store."""
-        call = row_of(choice)
-        await self.server.commit(self.episode, call)
-        self.sent.add(call.key)
+        await self.server.commit(self.episode, row_of(choice))
+        self.sent.add(choice.key)
 
 
 async def serve_worker(stream: ByteStream) -> None:

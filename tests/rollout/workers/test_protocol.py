@@ -22,7 +22,7 @@ from agentrl.rollout.workers import protocol
 from agentrl.rollout.workers.protocol import CommitCall, Connection, EpisodeResult, Frame, Report, Run
 from agentrl.store.call_log import open_call_log
 from agentrl.store.outcome import Outcome
-from agentrl.store.rows import PackedRecord, pack, row_of
+from agentrl.store.rows import pack, row_of
 from agentrl.store.store import Store
 from tests.store.test_packed_records import conversation, said
 
@@ -137,7 +137,6 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
         assert [bool(call.finish) for call in ended.calls] == [False] * count + [True] * (4 - count)
         outcome = ended.outcome(of_worker)
         assert outcome.record.figures() == record.figures()
-        assert isinstance(outcome.record, PackedRecord)
         await writer.add(0, 0, 7, outcome, call_log)
         assert "turns" not in vars(outcome.record), "nothing of it was decoded"
     (stored,) = await in_thread(store.episodes, [0])

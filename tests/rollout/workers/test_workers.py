@@ -35,7 +35,7 @@ from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from tests.components import wait_until
-from tests.engine.scripted_server import Answer, Json, scripted_server, sound_states
+from tests.engine.scripted_server import scripted_server, sound_states
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 from tests.run.test_train import environment, left_behind, metrics
 from tests.tapped_server import TappedServer, tapped_server
@@ -442,7 +442,7 @@ async def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(count: i
 
 
 async def test_a_task_that_is_no_json_fails_its_episode_and_costs_no_worker(workflow: Path) -> None:
-    def answer(body: Json) -> Answer:
+    def answer(body: Any) -> Any:
         return list(sound_states(4, prompt_tokens=len(body["input_ids"])))
 
     async with scripted_server(answer) as server, workers(server.url, settings(workflow), []) as (runner, _):
