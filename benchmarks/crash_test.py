@@ -100,7 +100,7 @@ def processes(main: psutil.Process) -> dict[str, list[psutil.Process]]:
         for kind, module in (
             ("trainer", "agentrl.trainer"),
             ("engine", "agentrl.engine"),
-            ("worker", "agentrl.rollout.worker_process"),
+            ("worker", "agentrl.rollout.workers.process"),
         ):
             if module in words:
                 found[kind].append(child)

@@ -26,7 +26,6 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,7 +40,6 @@ from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.client.sglang_server import ServedModel
-from agentrl.errors import EngineError
 from agentrl.machine.garbage import settled
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.end_reason import EndReason
@@ -51,11 +49,12 @@ from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.tasks import TaskList
-from agentrl.rollout.worker import Worker
-from agentrl.rollout.worker_channel import GONE, Channel, Done, EpisodeEnded, Failed, Run
-from agentrl.rollout.worker_engine import KeptReplies, WorkerCallLog
-from agentrl.rollout.worker_pool import WorkerPool, WorkerRunner
+from agentrl.rollout.workers import protocol
+from agentrl.rollout.workers.pool import WorkerPool, WorkerRunner
+from agentrl.rollout.workers.process import EpisodeServer
+from agentrl.rollout.workers.worker import Worker
 from agentrl.store.outcome import Outcome
+from agentrl.store.rows import pack, row_of
 from agentrl.store.store import Store
 
 WAITING = "<method 'acquire' of '_thread.lock' objects>"
@@ -78,10 +77,10 @@ def sampled(count: int, numbers: random.Random) -> Generation:
 
 
 async def converse(
-    replies_of: KeptReplies, frame: Run, turns: int, prompts: list[list[int]], replies: list[Generation], reward: float
-) -> EpisodeEnded:
-    """Have each call of an episode kept as it happens; what came of it."""
-    calls = WorkerCallLog.of(replies_of, frame)
+    server: EpisodeServer, frame: protocol.Run, turns: int, prompts: list[list[int]], replies: list[Generation]
+) -> protocol.EpisodeResult:
+    """Have each call of an episode committed as it happens; what came of it."""
+    sent = set()
     record, ids = TokenRecord(), list[int]()
     parent: Turn | None = None
     for index in range(turns):
@@ -90,7 +89,8 @@ async def converse(
         request, completion_id = f"{frame.seed:032x}{index:032x}", f"chatcmpl-{frame.seed:024x}{index:08x}"
         generation = replies[(frame.episode + index) % len(replies)]
         choice = RecordedChoice(request, completion_id, 0, [f"call_{index:024x}"], generation)
-        await calls.keep(choice)
+        await server.commit(frame.episode, row_of(choice))
+        sent.add(choice.key)
         parent = Turn(
             completion_id=completion_id,
             parent=parent,
@@ -106,38 +106,37 @@ async def converse(
         )
         record.turns.append(parent)
         ids = ids + generation.output_ids
+    packed, reward = pack(record, sent), float(frame.episode % 2)
     outcome = Outcome(
         status=EndReason.FINISHED,
         reward=reward,
         metrics={"turns": float(turns), "correct": reward},
-        record=record,
         started_at=time.time(),
         duration_s=1.0,
         roots={"main": 1},
     )
-    return calls.ended(outcome)
+    return protocol.EpisodeResult.of(frame.episode, outcome, packed)
 
 
 async def send(connection: socket.socket, turns: int, tokens: int) -> None:
     """Be the worker, until the main process is gone."""
-    channel = Channel(await SocketStream.from_socket(connection))
-    kept = KeptReplies(channel)
+    channel = protocol.Connection(await SocketStream.from_socket(connection), protocol.TO_WORKER)
     numbers = random.Random(1)
     prompts = [[numbers.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(turns)]
     replies = [sampled(tokens, numbers) for _ in range(TEMPLATES)]
 
-    async def run(frame: Run) -> None:
-        reward = float(frame.episode % 2)
-        with suppress(EngineError, *GONE):  # the main process has what it wants
-            await channel.send(await converse(kept, frame, turns, prompts, replies, reward))
-
     async with anyio.create_task_group() as tasks:
-        while (frame := await channel.receive()) is not None:
-            match frame:
-                case Run():
-                    tasks.start_soon(run, frame)
-                case Done() | Failed():
-                    kept.on_answer(frame)
+        server: Any = EpisodeServer(channel, None, None, tasks, 0)  # type: ignore[arg-type]  # neither is asked
+
+        async def run(frame: protocol.Run) -> None:
+            channel.send(await converse(server, frame, turns, prompts, replies))
+
+        tasks.start_soon(channel.send_all)
+        async for frame in channel.frames():
+            if isinstance(frame, protocol.Run):
+                tasks.start_soon(run, frame)
+            else:
+                server.take(frame)
         tasks.cancel_scope.cancel()
 
 
@@ -207,7 +206,7 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
         sender = await anyio.open_process(command, stdout=None, stderr=None, pass_fds=[theirs.fileno()])
         theirs.close()
         async with sender, anyio.create_task_group() as group:
-            channel = Channel(await SocketStream.from_socket(ours))
+            channel = protocol.Connection(await SocketStream.from_socket(ours), protocol.TO_MAIN)
             limits = EngineLimits()
             engine = SGLangEngine(
                 Fleet([], limits, None),
@@ -216,11 +215,11 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
                 pause_mode="retract",
                 limits=limits,
             )
-            worker = Worker("sender", channel, engine, Follower("sender"), group)
+            worker = Worker("sender", channel, engine, group, Follower("sender"))
             pool = WorkerPool(config, engine, True, Path(scratch), print)
             pool.workers[0] = worker
-            group.start_soon(worker.serve)
-            group.start_soon(worker.tell_kept)
+            group.start_soon(worker.serve, sender, Path(scratch) / "log", 0, math.inf)
+            group.start_soon(channel.send_all)
             runner = WorkerRunner(pool, SamplingDefaults())
             gate = StalenessGate(groups_per_batch=16, max_staleness=args.concurrent, order="fifo")
             controller = Controller(tasks, config.rollout, 0, runner, store, gate)

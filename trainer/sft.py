@@ -28,7 +28,7 @@ from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.conversation_rows import CONVERSATION
-from agentrl.rollout.open_runner import chat_format_of
+from agentrl.rollout.local_runner import chat_format_of
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.tasks import GroupTask, Tasks
 from agentrl.run.run_directory import (

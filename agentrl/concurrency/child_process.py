@@ -18,7 +18,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, SocketStrea
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import AgentRLError, error_line, one_line
+from agentrl.errors import AgentRLError, error_line
 from agentrl.machine.privacy import open_private
 
 STOP_TIMEOUT_S = 10.0
@@ -95,11 +95,11 @@ class ChildProcess(LineProcess):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def end_of_log(log: Path) -> str:
-    """Return the last `LOG_TAIL_BYTES` of a log as text; "" where it cannot be read."""
+def end_of_log(log: Path, start: int = 0) -> str:
+    """Return the last `LOG_TAIL_BYTES` of a log from byte `start` on as text; "" where it cannot be read."""
     try:
         with log.open("rb") as file:
-            file.seek(-min(LOG_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            file.seek(max(start, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
         return ""
@@ -157,35 +157,27 @@ async def child_process(
     """
     async with AsyncExitStack() as stack:
         ours: ByteStream | None = None
-        with open_private(log, "ab") as stderr, ExitStack() as given:
-            if stream:
-                ours, theirs = await _stream_of(name, error)
-                stack.push_async_callback(ours.aclose)
-                given.enter_context(theirs)
-                command, pass_fds = [*command, str(theirs.fileno())], [*pass_fds, theirs.fileno()]
-            try:
+        try:
+            with open_private(log, "ab") as stderr, ExitStack() as given:
+                if stream:
+                    ours, theirs = await _stream_of()
+                    stack.push_async_callback(ours.aclose)
+                    given.enter_context(theirs)
+                    command, pass_fds = [*command, str(theirs.fileno())], [*pass_fds, theirs.fileno()]
                 process = await start_process(
                     command, stderr=stderr, start_new_session=True, env=env, pass_fds=pass_fds
                 )
-            except OSError as failure:
-                raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
+        except OSError as failure:  # also where this process has no descriptors left
+            raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
         stack.push_async_callback(end_process, process)
         assert process.stdin is not None
         assert process.stdout is not None
         yield ChildProcess(name, process.stdin, process.stdout, log, error, ours, process)
 
 
-async def _stream_of(name: str, error: type[AgentRLError]) -> tuple[ByteStream, socket.socket]:
-    """Return both ends of a new stream: ours, and the one that a child is given.
-
-    Raises:
-        AgentRLError: This process has no descriptors left; an `error`.
-    """
-    try:
-        ours, theirs = socket.socketpair()
-    except OSError as lacking:
-        reason = one_line(lacking)
-        raise error(f"the {name} cannot be started: {reason}; make room, or raise ulimit -n") from lacking
+async def _stream_of() -> tuple[ByteStream, socket.socket]:
+    """Return both ends of a new stream: ours, and the one that a child is given."""
+    ours, theirs = socket.socketpair()
     try:
         return await SocketStream.from_socket(ours), theirs
     except BaseException:

@@ -31,13 +31,12 @@ from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_endpoint, check_start
-from agentrl.rollout.check_tasks import check_nothing_missing
+from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.health import Health, shares_text
 from agentrl.rollout.open_engine import NAME_A_LOG, open_engine, open_hosts
 from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.run_episode import Runner, remote_runner
-from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.task_columns import with_columns
 from agentrl.rollout.task_type import task_type_of

@@ -12,16 +12,18 @@ What it finds is one error. Of a stream nobody knows the tasks beforehand, so th
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import TaskFileError
+from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.task_type import TaskType
 from agentrl.rollout.tasks import TaskList, Tasks
+from agentrl.rollout.workflow import Workflow
 
 SHOWN = 5
 """Missing things that the error names."""
@@ -56,3 +58,43 @@ async def check_nothing_missing(task_type: TaskType | None, tasks: Sequence[Task
 def tasks_at_hand(source: Tasks) -> Sequence[Task]:
     """Return the tasks of a source that are known before they are drawn: all of a list, none of a stream."""
     return source.tasks if isinstance(source, TaskList | DrawnTasks) else ()
+
+
+def unsendable(task: Task, name: str = "the task") -> str | None:
+    """Return why a task, of this name, cannot be sent to a worker process, as it is no plain JSON; None: it can."""
+    for key, value in task.items():
+        try:
+            same = json.loads(json.dumps({key: value})) == {key: value}
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            return (
+                f"{name} cannot be sent to a worker process: its field {key!r} ({type(value).__name__}) is not plain JSON; write it as JSON "
+                "values, or set `rollout.workers` = 0"
+            )
+    return None
+
+
+def check_for_workers(workflow: Workflow | None, tasks: Tasks, held_out: Sequence[Task]) -> None:
+    """Check that a workflow and its tasks can be sent to worker processes.
+
+    The tasks of a stream are not known yet: one that cannot be sent fails its episodes.
+
+    Args:
+        workflow: A function that was passed; None: it is loaded from a file.
+        tasks: The tasks of the groups.
+        held_out: The tasks of evaluations.
+
+    Raises:
+        ConfigError: The workflow was passed as a function.
+        TaskFileError: A task is not JSON.
+    """
+    if workflow is not None:
+        raise ConfigError(
+            "`rollout.workers` runs the workflow in other processes, which load it from a file: name the file with `workflow` in "
+            "the configuration instead of passing a function, or set `rollout.workers` = 0"
+        )
+    for kind, sequence in (("task", tasks_at_hand(tasks)), ("held-out task", held_out)):
+        for index, task in enumerate(sequence):
+            if (fault := unsendable(task, f"{kind} {index}")) is not None:
+                raise TaskFileError(fault)

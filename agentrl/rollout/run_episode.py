@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """A runner of episodes: `EpisodeRunner` in this process, `agentrl.rollout.worker_pool.WorkerRunner` in others."""
+    """A runner of episodes: `EpisodeRunner` in this process, `agentrl.rollout.workers.pool.WorkerRunner` in others."""
 
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None

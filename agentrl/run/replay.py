@@ -17,7 +17,7 @@ from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.open_runner import chat_format_of, in_process_runner
+from agentrl.rollout.local_runner import chat_format_of, in_process_runner
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of

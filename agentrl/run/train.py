@@ -32,7 +32,7 @@ from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
 from agentrl.rollout.check_start import check_start
-from agentrl.rollout.check_tasks import check_nothing_missing, tasks_at_hand
+from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
@@ -41,7 +41,6 @@ from agentrl.rollout.open_engine import open_engine, open_hosts
 from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.run_tasks import open_run_tasks
-from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of

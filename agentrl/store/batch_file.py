@@ -32,8 +32,8 @@ INSERT INTO main.calls SELECT * FROM run.calls WHERE episode IN (SELECT id FROM 
 def write_batch(store: Path, group_ids: Sequence[int], directory: Path) -> Path:
     """Write what a training step reads of the store of a run.
 
-    It waits for no disk, because a batch that a power cut takes can be written again; and not for the run's own connection, which goes on
-    meanwhile.
+    It waits for no disk, because a batch that a power cut takes can be written again; and it does not wait for the
+    run's own connection.
 
     Args:
         store: The file of the run's store.

@@ -154,7 +154,7 @@ def commit(db: sqlite3.Connection, restart: int, path: str, step: int, trained: 
         StoreError: A group is in another batch, or the steps do not go on from what is recorded.
     """
     if db.execute("SELECT 1 FROM checkpoints WHERE step = ? AND damaged IS NULL", (step,)).fetchone():
-        return  # whoever committed it was cancelled before it could know
+        return  # its caller was cancelled before it could know
     first = step - len(trained) + 1
     (recorded,) = db.execute("SELECT COALESCE(MAX(step), 0) FROM batches").fetchone()
     if [one.step for one in trained] != list(range(first, step + 1)) or first > recorded + 1:

@@ -1,10 +1,10 @@
 """The calls of running episodes, and the episodes that have ended, on their way to the store.
 
-    keep, a reply ────────┐                                              ┌─► whoever made the reply: it is safe
+    keep, a reply ────────┐                                              ┌─► the proxy: the reply is safe
     a change of a group  ─┼─► waiting ─► one transaction, in a thread ───┤
     add, an ended episode ┘    (all that came during the one before)     └─► its number in the store
 
-Whoever waits goes on when what they gave is committed.
+Each caller goes on when what it gave is committed.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class EpisodeCallLog(RecordedCalls):
 
 @dataclass(eq=False)
 class _Transaction:
-    """What is committed together."""
+    """Changes that are committed together."""
 
     changes: list[Change] = field(default_factory=list)
     committed: list[Callable[[], object]] = field(default_factory=list)
-    """Is called when it is."""
+    """Functions to call then."""
     written: list[int] = field(default_factory=list)
-    """What came of each change, when it is."""
+    """The results of the changes, once they are committed."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     failure: BaseException | None = None
-    """Why it was not committed."""
+    """The reason why it was not committed."""
 
 
 @dataclass(eq=False)
@@ -80,7 +80,7 @@ class CallLogWriter:
     _next: _Transaction = field(default_factory=_Transaction)
     _asked: anyio.Event = field(default_factory=anyio.Event)
     _failure: BaseException | None = None
-    """Why nothing more is written."""
+    """The reason why nothing more is written."""
 
     def episode(self, group_id: int, episode_index: int, recorded: Iterable[CallRow] = ()) -> EpisodeCallLog:
         """Return the call log of one attempt, which answers again what is `recorded`."""
@@ -107,7 +107,7 @@ class CallLogWriter:
         return await self.change(InsertEpisode(group_id, episode_index, seed, outcome, kept))
 
     def put(self, change: Change, committed: Callable[[], object]) -> int:
-        """Write what has happened, with whatever else there is to write. Returns its index there.
+        """Write what has happened, together with what else waits. Returns its index there.
 
         Args:
             change: What has happened.
@@ -119,7 +119,7 @@ class CallLogWriter:
         return len(self._next.changes) - 1
 
     async def change(self, change: Change) -> int:
-        """Write what has happened, with whatever else there is to write. Returns what its `write` does.
+        """Write what has happened, together with what else waits. Returns what its `write` does.
 
         Raises:
             DiskError: It could not be written.

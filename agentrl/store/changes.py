@@ -1,4 +1,4 @@
-"""What happens to the groups and episodes of a run, each as a value that is written within a transaction.
+"""Changes of the groups and episodes of a run, as values that are written within a transaction.
 
     OpenGroup ─► CommitCall ... InsertEpisode, as many as the group has ─► CloseGroup
 
@@ -38,9 +38,9 @@ class OpenGroup:
     epoch: int
     task: int
     version: int = 0
-    """Under which policy version its group starts."""
+    """The policy version under which its group starts."""
     digest: str = ""
-    """What tells the task from others."""
+    """A digest of the task."""
 
     def write(self, db: sqlite3.Connection, restart: int) -> int:
         """Write it. Returns the group's id."""
@@ -100,7 +100,7 @@ class CloseGroup:
 
     group_id: int
     rejected: str | None = None
-    """Why."""
+    """The reason."""
 
     def write(self, db: sqlite3.Connection, restart: int) -> int:
         """Write it. Returns the group's id."""

@@ -176,7 +176,7 @@ def files_at(path: Path) -> Files:
 
 
 def check_in_place(path: Path, opened: Files) -> None:
-    """Check that the files that were opened are still those at the path: what is written to others, nobody finds.
+    """Check that the files that were opened are still those at the path: what is written to others is lost.
 
     Args:
         path: The store's file.

@@ -13,7 +13,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
 
 FAILED = "failed"
-"""What a filter names all reasons but FINISHED with."""
+"""The name under which a filter has all reasons but FINISHED."""
 
 
 @dataclass(frozen=True)

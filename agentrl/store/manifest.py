@@ -20,7 +20,7 @@ READERS = 4
 
 @dataclass(frozen=True)
 class FileSum:
-    """What a file holds."""
+    """The size and the digest of a file."""
 
     size: int
     sha256: str

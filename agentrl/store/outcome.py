@@ -1,4 +1,4 @@
-"""`Outcome`, the end of an episode: whoever runs it makes it, and the store keeps it, which the trainer reads without what runs episodes."""
+"""The outcome of an attempt at an episode, as its runner gives it to the store."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class GroupRewards:
     rewards: Sequence[float]
     """The rewards of its finished episodes."""
     failed: int
-    """Episodes that failed for good."""
+    """Episodes whose last attempt failed."""
 
 
 @dataclass(frozen=True)

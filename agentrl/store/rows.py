@@ -108,7 +108,7 @@ def choice_of(row: CallRow) -> RecordedChoice | None:
 
 
 class PackedRecord(TokenRecord):
-    """A token record as the store holds it. `turns` are decoded when somebody asks for them.
+    """A token record as the store holds it. `turns` are decoded at their first use.
 
     Args:
         columns: What the turns are to each other and to the workflow.
@@ -205,7 +205,7 @@ def _turns(columns: dict[str, list[Any]], prompt_ids: list[int], calls: Sequence
     start = 0
     for index, (parent, length, call) in enumerate(zip(parents, lengths, calls, strict=True)):
         if not -1 <= parent < index:
-            raise ValueError(f"turn {index} goes on from one that comes later")
+            raise ValueError(f"turn {index} extends one that comes later")
         own = {name: values[index] for name, values in columns.items()}
         own["images"] = [ImageSpan(**image) for image in own.get("images", [])]
         turn = Turn(

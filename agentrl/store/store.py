@@ -285,7 +285,7 @@ class Store:
     def unwanted_checkpoints(self) -> list[Path]:
         """Return the directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed.
 
-        One that is kept is not among them, whatever else names it.
+        One that is kept is never among them.
         """
         begun = "UNION SELECT path FROM begun_checkpoints"
         kept = {path.name for path in self.kept_checkpoints()}

@@ -19,15 +19,12 @@ from agentrl.episode import Episode
 from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.roots import Root
-from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.health import Health
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories
-from agentrl.rollout.worker_channel import LENGTH_BYTES, EpisodeEnded, decode, encode
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.call_log import open_call_log
 from agentrl.store.outcome import Outcome
-from agentrl.store.rows import pack
 from agentrl.store.store import Store
 from agentrl.trainer.sequences import training_sequences
 from tests.policy_by_prompt import PolicyByPrompt
@@ -258,13 +255,6 @@ async def test_an_episode_that_starts_over_chooses_the_same_and_what_is_stored_s
     ]
     await in_thread(store.add, 0, 0, 0, again)
     assert TITLE not in "".join(await in_thread(trained_texts, store, nano_format)), "whatever the settings say now"
-
-
-async def test_the_counts_come_back_from_a_worker() -> None:
-    outcome = Outcome(
-        status="finished", record=pack(TokenRecord(), {}), roots={"main": 2, "side_call": 1}, rerendered_tokens=7
-    )
-    assert decode(encode(EpisodeEnded(1, outcome))[LENGTH_BYTES:]) == EpisodeEnded(1, outcome)
 
 
 def test_a_function_is_named_and_loaded_before_anything_starts(tmp_path: Path) -> None:

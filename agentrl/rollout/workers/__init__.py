@@ -1,0 +1,1 @@
+"""Workflows in processes of their own."""

@@ -1,0 +1,190 @@
+"""The program of a worker process: a proxy, the workflow, and the episodes that the main process sends.
+
+run(episode) ─► proxy ─► FollowingEngine ─HTTP─► servers      main process
+                  │             └── Report, ServerLost ────►  FleetChanged ──► FollowingEngine
+                  └► WorkerCallLog ── CommitCall ──────────►  store ── Committed ──► proxy
+
+The process ends when its connection or its standard input does, and when its event loop is blocked for `rollout.hang_timeout_s`: a timer
+that needs no Python then writes all stacks to the log and exits. All that is printed in it goes to the log.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import anyio
+from anyio.abc import ByteStream, SocketStream, TaskGroup
+
+from agentrl.concurrency.event_loop import end_process, run_loop
+from agentrl.config import RunConfig
+from agentrl.engine.client.following_engine import FollowingEngine, following_engine
+from agentrl.errors import AgentRLError
+from agentrl.machine.garbage import settled
+from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.rollout.local_runner import in_process_runner
+from agentrl.rollout.run_episode import EpisodeRunner
+from agentrl.rollout.workers import protocol
+from agentrl.rollout.workflow import load_workflow
+from agentrl.store.rows import CallRow, choice_of, pack, row_of
+
+REPORT_EVERY_S = 1.0
+STOP_TIMEOUT_S = 8.0
+"""How long episodes may take to end after standard input closed; then the process kills itself and all that it started."""
+
+
+@dataclass(eq=False)
+class EpisodeServer:
+    """The episodes of a worker process, and its end of the connection."""
+
+    connection: protocol.Connection[protocol.ToWorker]
+    engine: FollowingEngine
+    runner: EpisodeRunner
+    tasks: TaskGroup
+    hang_timeout_s: float
+    _running: dict[int, anyio.CancelScope] = field(default_factory=dict)
+    _committing: dict[int, anyio.Event] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def take(self, frame: protocol.ToWorker) -> None:
+        """Do what the main process asks."""
+        match frame:
+            case protocol.Run():
+                self._running[frame.episode] = anyio.CancelScope()
+                self.tasks.start_soon(self._run, frame)
+            case protocol.Cancel() if frame.episode in self._running:
+                self._running[frame.episode].cancel()
+            case protocol.Committed() if frame.number in self._committing:
+                self._committing[frame.number].set()
+            case protocol.FleetChanged():
+                self.engine.take(frame.fleet)
+                self._report()
+                if self.engine.ending:
+                    self.tasks.start_soon(self._report_end)
+
+    async def _run(self, frame: protocol.Run) -> None:
+        recorded = [choice for call in frame.calls if (choice := choice_of(call)) is not None]
+        log = WorkerCallLog(recorded, server=self, episode=frame.episode, sent={call.key for call in frame.calls})
+        runner = replace(self.runner, defaults=frame.defaults)
+        with self._running[frame.episode]:
+            outcome = await runner.run(json.loads(frame.task), frame.seed, frame.group_seed, log)
+            record = pack(outcome.record, log.sent)
+            self.connection.send(protocol.EpisodeResult.of(frame.episode, outcome, record))
+        del self._running[frame.episode]
+
+    async def commit(self, episode: int, call: CallRow) -> None:
+        """Have a reply committed. Returns when it is in the store."""
+        number = next(self._numbers)
+        committed = self._committing[number] = anyio.Event()
+        self.connection.send(protocol.CommitCall(number, episode, call))
+        try:
+            await committed.wait()
+        finally:
+            del self._committing[number]
+
+    def _report(self) -> None:
+        self.connection.send(protocol.Report(self.runner.metrics(), self.engine.report()))
+
+    async def _report_end(self) -> None:
+        await self.engine.until_ended()
+        self._report()
+
+    async def keep_reporting(self) -> None:
+        """Report again and again, and end the process when the event loop does not come back here for too long."""
+        while True:
+            faulthandler.dump_traceback_later(self.hang_timeout_s, exit=True, file=2)
+            self._report()
+            await anyio.sleep(min(REPORT_EVERY_S, self.hang_timeout_s / 4))
+
+
+@dataclass(eq=False, kw_only=True)
+class WorkerCallLog(RecordedCalls):
+    """One episode's calls, which the main process commits. It is `agentrl.proxy.CallLog`."""
+
+    server: EpisodeServer
+    episode: int
+    sent: set[Key]
+    """The replies that the main process has."""
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        """Keep a reply. Returns when it is in the store."""
+        await self.server.commit(self.episode, row_of(choice))
+        self.sent.add(choice.key)
+
+
+async def serve_worker(stream: ByteStream) -> None:
+    """Run the episodes that the main process sends over a stream, until that ends.
+
+    Raises:
+        AgentRLError: It cannot start.
+    """
+    connection = protocol.Connection(stream, protocol.TO_WORKER)
+    frames = connection.frames()
+    start = await anext(frames, None)
+    if not isinstance(start, protocol.Start):
+        return  # the main process is gone
+    sys.path += [path for path in start.import_path if path not in sys.path]
+    config = RunConfig.model_validate(start.config)
+    workflow = load_workflow(Path(config.workflow))
+    async with (
+        following_engine(start.fleet, lambda loss: connection.send(protocol.ServerLost(loss))) as engine,
+        in_process_runner(config, workflow, engine, chat_format=None, training=start.training) as runner,
+        anyio.create_task_group() as tasks,
+    ):
+        with settled():
+            server = EpisodeServer(connection, engine, runner, tasks, config.rollout.hang_timeout_s)
+            tasks.start_soon(connection.send_all)
+            tasks.start_soon(server.keep_reporting)
+            async for frame in frames:
+                server.take(frame)
+            tasks.cancel_scope.cancel()
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _end_with_standard_input(standard_input: int, connection: socket.socket) -> None:
+    """End the connection when standard input ends, as it does with the main process; then the process, should its event loop not do it."""
+    while os.read(standard_input, 4096):
+        pass
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    time.sleep(STOP_TIMEOUT_S)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Serve the connection whose descriptor is the last argument."""
+    parent = os.getppid()
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
+    threading.Thread(target=_end_with_standard_input, args=(os.dup(0), connection), daemon=True).start()
+    # What the workflow, or a program that it starts, reads and prints is not the main process's.
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    faulthandler.enable()
+
+    async def serve() -> None:
+        await serve_worker(await SocketStream.from_socket(connection))
+
+    try:
+        run_loop(serve)
+    except AgentRLError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    sys.stdout.flush()
+    if os.getppid() != parent:  # nobody else is left to end what the workflow started
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    end_process(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The frames between the main process and a worker, over any stream of bytes.
+
+    main ──► worker                                   worker ──► main
+    Start         what to run, and how                Report         it takes episodes, its event loop turns; what it has counted, and
+    FleetChanged  the servers and their weights                      which state of the fleet it has taken over
+    Run, Cancel   an episode, with its calls so far   EpisodeResult  an episode has ended; calls that were committed are only named
+    Committed     a call that is in the store         CommitCall     a reply, which its workflow gets when it is in the store
+                                                      ServerLost     a server that does not answer it
+
+A frame is its length (uint32, network order) and msgpack. Replies and records are the bytes of the store, which the main process writes
+and does not decode. Nothing is pickled, and what is no frame ends the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream
+from msgspec.msgpack import Decoder, Encoder
+
+from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
+from agentrl.proxy import SamplingDefaults
+from agentrl.record.record_figures import RecordFigures
+from agentrl.record.recorded_choice import Key
+from agentrl.record.trajectory import TokenRecord
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow, PackedRecord
+
+MAX_FRAME_BYTES = 2**28
+"""A longer one ends the connection."""
+LENGTH_BYTES = 4
+READ_BYTES = 2**18
+"""At most so much is read at once."""
+GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+"""Errors of a stream whose other end is gone."""
+T = TypeVar("T")
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The base of all frames."""
+
+
+class Start(Frame, frozen=True):
+    """The first frame: what to run."""
+
+    config: dict[str, Any]
+    fleet: FleetState
+    import_path: list[str]
+    """`sys.path` of the main process, so that the workflow finds the same modules."""
+    training: bool
+    """Whether what the episodes record is to be trained on."""
+
+
+class Run(Frame, frozen=True):
+    """Run an episode, with the replies that it had before."""
+
+    episode: int
+    task: str
+    """The task as JSON, which has texts and numbers that msgpack has not."""
+    seed: int
+    group_seed: int | None
+    defaults: SamplingDefaults
+    calls: list[CallRow]
+
+
+class Cancel(Frame, frozen=True):
+    """End an episode, whose outcome is of no use any more."""
+
+    episode: int
+
+
+class CommitCall(Frame, frozen=True):
+    """Commit a reply to the store; answered when it is there."""
+
+    number: int
+    episode: int
+    call: CallRow
+
+
+class Committed(Frame, frozen=True):
+    """The answer to the `CommitCall` of this number."""
+
+    number: int
+
+
+class EpisodeResult(Frame, frozen=True):
+    """The outcome of an episode, whose record comes as the store holds it."""
+
+    episode: int
+    ended: Outcome
+    columns: bytes
+    prompt_ids: bytes
+    calls: list[CallRow]
+    figures: RecordFigures
+
+    @classmethod
+    def of(cls, episode: int, outcome: Outcome, record: PackedRecord) -> EpisodeResult:
+        """Return the result of an episode with this record."""
+        ended = replace(outcome, record=TokenRecord())
+        return cls(episode, ended, record.columns, record.prompt_ids, list(record.calls), record.figures())
+
+    def outcome(self, committed: Mapping[Key, CallRow]) -> Outcome:
+        """Return the outcome with its record. Raises KeyError when a call that it only names is not in `committed`."""
+        record = PackedRecord(self.columns, self.prompt_ids, self.calls, self.figures)
+        record.find(committed)
+        return replace(self.ended, record=record)
+
+
+class FleetChanged(Frame, frozen=True):
+    """All that a worker must know of the fleet, which is not what it was."""
+
+    fleet: FleetState
+
+
+class Report(Frame, frozen=True):
+    """The worker takes episodes, and its event loop turns. `metrics` are sums since it began."""
+
+    metrics: dict[str, float]
+    follower: FollowerReport
+
+
+class ServerLost(Frame, frozen=True):
+    """The worker found a server lost."""
+
+    report: LossReport
+
+
+ToWorker = Start | Run | Cancel | Committed | FleetChanged
+ToMain = CommitCall | EpisodeResult | Report | ServerLost
+
+
+ENCODER = Encoder()
+TO_WORKER: Decoder[ToWorker] = Decoder(ToWorker)
+TO_MAIN: Decoder[ToMain] = Decoder(ToMain)
+
+
+@dataclass(eq=False)
+class Connection(Generic[T]):
+    """One end of a stream of frames. `decoder` reads those of the other end."""
+
+    stream: ByteStream
+    decoder: Decoder[T]
+    _outbox: bytearray = field(default_factory=bytearray)
+    _filled: anyio.Event = field(default_factory=anyio.Event)
+
+    def send(self, frame: Frame) -> None:
+        """Put a frame into the outbox. It is dropped when the other end is gone."""
+        content = ENCODER.encode(frame)
+        self._outbox += len(content).to_bytes(LENGTH_BYTES) + content
+        self._filled.set()
+
+    async def send_all(self) -> None:
+        """Send what comes into the outbox, all that waits in one piece, until cancelled."""
+        while True:
+            await self._filled.wait()
+            content, self._outbox, self._filled = self._outbox, bytearray(), anyio.Event()
+            with suppress(*GONE):
+                await self.stream.send(bytes(content))
+
+    async def frames(self) -> AsyncIterator[T]:
+        """Yield what arrives, until the other end is gone or sends what is no frame."""
+        arrived = bytearray()
+        with suppress(anyio.EndOfStream, *GONE, msgspec.MsgspecError, ValueError, LookupError):
+            while True:
+                start, body = 0, LENGTH_BYTES
+                while len(arrived) >= body and len(arrived) >= (end := body + int.from_bytes(arrived[start:body])):
+                    yield self.decoder.decode(arrived[body:end])
+                    start, body = end, end + LENGTH_BYTES
+                del arrived[:start]
+                if len(arrived) > MAX_FRAME_BYTES:
+                    return
+                arrived += await self.stream.receive(READ_BYTES)

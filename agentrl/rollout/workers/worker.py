@@ -1,0 +1,144 @@
+"""One worker process as the main process sees it: the episodes in it, and how it was lost.
+
+A worker is lost when its process ends, which it also does by itself when its event loop is blocked, or when nothing comes from it any more.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from signal import Signals
+
+import anyio
+from anyio.abc import TaskGroup
+
+from agentrl.concurrency.child_process import end_of_log
+from agentrl.concurrency.host import Child
+from agentrl.concurrency.threads import in_thread
+from agentrl.engine.client.followers import Follower
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.errors import WorkerLostError
+from agentrl.record.recorded_choice import Key
+from agentrl.reporting.code_place import is_library
+from agentrl.rollout.workers import protocol
+from agentrl.store.call_log import EpisodeCallLog
+from agentrl.store.outcome import Outcome
+from agentrl.store.rows import CallRow
+
+END_TIMEOUT_S = 2.0
+"""How long a process may take to end when frames come no more."""
+LOG_TAIL_CHARACTERS = 4096
+
+
+@dataclass(eq=False)
+class RunningEpisode:
+    """An episode in a worker. `calls` are its replies so far, and `call_log` puts new ones into the store."""
+
+    calls: dict[Key, CallRow]
+    call_log: EpisodeCallLog | None
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    outcome: Outcome | None = None
+
+
+@dataclass(eq=False)
+class Worker:
+    """A running worker. `WorkerPool` opens it."""
+
+    name: str
+    connection: protocol.Connection[protocol.ToMain]
+    engine: SGLangEngine
+    tasks: TaskGroup
+    follower: Follower | None = None
+    """The worker as the engine knows it, from when it takes episodes."""
+    started: anyio.Event = field(default_factory=anyio.Event)
+    lost: anyio.Event = field(default_factory=anyio.Event)
+    reason: str = ""
+    """The reason why it was lost."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    episodes: dict[int, RunningEpisode] = field(default_factory=dict)
+    _heard: bool = True
+
+    async def run(self, frame: protocol.Run, episode: RunningEpisode) -> Outcome:
+        """Run an episode.
+
+        Raises:
+            WorkerLostError: The worker is lost before the episode has ended.
+        """
+        self.episodes[frame.episode] = episode
+        try:
+            self.connection.send(frame)
+            await episode.ended.wait()
+        finally:
+            del self.episodes[frame.episode]
+            if not episode.ended.is_set():
+                self.connection.send(protocol.Cancel(frame.episode))
+        if episode.outcome is None:
+            raise WorkerLostError(self.reason)
+        return episode.outcome
+
+    def mark_lost(self, reason: str) -> None:
+        """Note that the worker is lost, and wake what waits for it."""
+        self.reason = self.reason or f"{self.name} {reason}"
+        for event in (self.lost, self.started, *(episode.ended for episode in self.episodes.values())):
+            event.set()
+
+    async def serve(self, child: Child, log: Path, log_start: int, hang_timeout_s: float) -> None:
+        """Do what the worker asks until it is gone, then note why: its log says it, from where it began to write there."""
+        with suppress(KeyError):  # it names calls that it never sent
+            async for frame in self.connection.frames():
+                self._heard = True
+                self._take(frame)
+        how = "closed its connection, or sent what is no frame"
+        with anyio.move_on_after(END_TIMEOUT_S):
+            status = await child.wait()
+            name = next((one.name for one in Signals if one == -status), f"signal {-status}")
+            how = f"was killed by {name}" if status < 0 else f"ended with exit status {status}"
+        tail = (await in_thread(end_of_log, log, log_start))[-LOG_TAIL_CHARACTERS:].strip()
+        if "Timeout (" in tail:  # as faulthandler says it
+            how = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`) by {_blocking_line(tail)}"
+        self.mark_lost(f"{how}\nthe end of its log {log}:\n{tail}")
+
+    def _take(self, frame: protocol.ToMain) -> None:
+        match frame:
+            case protocol.CommitCall(number, number_of_episode, call):
+                committed = partial(self.connection.send, protocol.Committed(number))
+                episode = self.episodes.get(number_of_episode)
+                if episode is not None:
+                    episode.calls[call.key] = call
+                if episode is not None and episode.call_log is not None:
+                    episode.call_log.put(call, committed)
+                else:
+                    committed()  # of an episode that has ended, nothing is kept
+            case protocol.EpisodeResult() if (episode := self.episodes.get(frame.episode)) is not None:
+                episode.outcome = frame.outcome(episode.calls)
+                episode.ended.set()
+            case protocol.Report():
+                self.started.set()
+                self.metrics = frame.metrics
+                if self.follower is not None:
+                    self.engine.take_report(self.follower, frame.follower)
+            case protocol.ServerLost():
+                self.tasks.start_soon(self.engine.fleet.judge, frame.report, self.name)
+
+    async def send_fleet(self) -> None:
+        """Tell the worker about the fleet, now and whenever that changes."""
+        while True:
+            fleet = self.engine.state()
+            self.connection.send(protocol.FleetChanged(fleet))
+            await self.engine.fleet.followers.next_after(fleet.number)
+
+    async def watch(self, silence_s: float) -> None:
+        """Lose the worker when nothing comes from it: its process was stopped, or hangs where it cannot end."""
+        while self._heard:
+            self._heard = False
+            await anyio.sleep(silence_s)
+        self.mark_lost(f"sent nothing for {silence_s:g} s")
+
+
+def _blocking_line(tail: str) -> str:
+    """Return the innermost line of the user's in the main thread, whose stack faulthandler writes last."""
+    frames = re.findall(r'File "(.+)", line (\d+) in (.+)', tail.rpartition("Thread ")[2])
+    return next((f"{file}:{line} in {name}" for file, line, name in frames if not is_library(file)), "a library")
