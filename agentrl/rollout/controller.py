@@ -33,7 +33,7 @@ from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
+from agentrl.rollout.rewards import GroupRewards, RewardsInOrder, rewards_of_ended
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import PendingGroup
@@ -111,7 +111,7 @@ class Controller:
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             counted = self.rewards.counted
-            for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
+            for ended in await in_thread(self.store.read, lambda db: rewards_of_ended(db, counted)):
                 self.rewards.end(ended)
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
@@ -174,12 +174,12 @@ class Controller:
         self._check_failures()
 
     async def _close(self, group: PendingGroup, rejected: str | None) -> None:
-        """Commit a group's end, and count it in the reward figure, which takes groups in the order of their start and so waits for each."""
+        """Commit a group's end, and count it in the mean reward, which takes groups in the order of their start and so waits for each."""
         await self._writer.change(CloseGroup(group.id, rejected))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         if isinstance(self.tasks, DrawnTasks):
             self.tasks.group_ended(group.id, mean_reward(rewards))
-        self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
+        self.rewards.end(GroupRewards(group.id, rewards, self.config.group_size - len(rewards)))
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""

@@ -31,7 +31,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.rewards import reward_figure
+from agentrl.rollout.rewards import mean_of_groups
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
@@ -164,7 +164,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     run.alarm_watch.check()
     record = {
         "step": weights.version,
-        **reward_figure(counted).to_metrics(),
+        **mean_of_groups(counted).to_metrics(),
         "groups_counted": run.controller.rewards.counted,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
