@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.resources import Held, Resources
+from agentrl.concurrency.resources import Lease, Resources
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError
@@ -57,7 +57,7 @@ class Connection:
     server: Server
     resources: Resources
     connect_timeout_s: float
-    _client: Held[Any] | None = None
+    _client: Lease[Any] | None = None
     _connecting: anyio.Lock = field(default_factory=anyio.Lock)
     _stderr: deque[bytes] = field(default_factory=partial(deque, maxlen=SHOWN_LINES))
     """The last lines of the standard error of a server that was started."""
@@ -108,7 +108,7 @@ class Connection:
         """Disconnect."""
         held, self._client = self._client, None
         if held is not None:
-            await held.give_back()
+            await held.release()
 
     async def _connected(self) -> Any:
         async with self._connecting:
@@ -183,7 +183,7 @@ class MCPEnv(ToolEnv):
         self.max_turns = max_turns
         self._offered = tools
         self._tools: list[Tool] = []
-        self._held: Held[Connection] | None = None
+        self._held: Lease[Connection] | None = None
         self.task: dict[str, Any] = {}
 
     @property
@@ -218,7 +218,7 @@ class MCPEnv(ToolEnv):
         """Disconnect, unless the connection is shared."""
         held, self._held = self._held, None
         if held is not None:
-            await held.give_back()
+            await held.release()
 
     async def _connection(self) -> Connection:
         if self.resources is None:

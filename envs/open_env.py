@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.resources import Held
+from agentrl.concurrency.resources import Lease
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError
@@ -52,7 +52,7 @@ class OpenEnv(ToolEnv):
         self.tool_timeout_s = tool_timeout_s
         self.max_turns = max_turns
         self._tools: list[Tool] = []
-        self._held: Held[Any] | None = None
+        self._held: Lease[Any] | None = None
 
     @property
     def toolset(self) -> Sequence[Tool]:
@@ -89,7 +89,7 @@ class OpenEnv(ToolEnv):
         """End the session."""
         held, self._held = self._held, None
         if held is not None:
-            await held.give_back()
+            await held.release()
 
     async def _act(self, **action: Any) -> Result:
         assert self._held is not None

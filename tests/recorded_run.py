@@ -31,7 +31,7 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batch_file import write_batch
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.trainer.command_loop import Commands, TrainerProcess
+from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.model.ranks import Ranks
 
 GROUPS_A_BATCH, GROUP_SIZE = 2, 3
@@ -125,7 +125,7 @@ class ThreadTrainer(ChildProcess):
     """The trainer process as a thread of this one, which saves its start: it takes lines, and answers them one by one."""
 
     def __init__(self, run_dir: Path, config: RunConfig) -> None:
-        self._commands = Commands(config, run_dir / "weights", Ranks())
+        self._process = TrainerProcess(config, run_dir / "weights", Ranks())
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run)
@@ -141,7 +141,7 @@ class ThreadTrainer(ChildProcess):
 
     def _run(self) -> None:
         while (line := self._asked.get()) is not None:
-            self._answers.put(self._commands.answer(line))
+            self._answers.put(self._process.answer(line))
 
     def end(self) -> None:
         self._asked.put(None)

@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,34 +72,61 @@ class TrainerProcess:
     """The commands of the trainer process, one method each. Every rank carries out every command."""
 
     def __init__(self, config: RunConfig, weights_dir: Path, ranks: Ranks | None = None) -> None:
-        """Make the policy.
+        """Keep what the policies are made of.
 
         Args:
             config: The run's configuration.
             weights_dir: Where weights are published.
             ranks: The trainer's ranks; one by default.
-
-        Raises:
-            ConfigError: The model cannot be trained.
         """
         self._config = config
         self._weights_dir = weights_dir
         self._published: dict[int, Path] = {}
         self._weight_group: WeightGroup | None = None
         self._buckets: list[Bucket] = []
-        torch.set_num_threads(self._config.trainer.threads)
-        torch.manual_seed(self._config.seed)
         self._ranks = ranks or Ranks()
-        self._policies = Policies(Path(self._config.model.path), self._config.trainer, self._ranks)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._broken: str | None = None
         """What happened in the middle of a step, or of loading."""
 
-    @property
-    def consistent(self) -> bool:
-        """Whether no step has failed in its middle."""
-        return self._broken is None
+    @cached_property
+    def _policies(self) -> Policies:
+        """The policies, made in the first command, so that what goes wrong in that is answered too.
+
+        Raises:
+            ConfigError: The model cannot be trained.
+        """
+        torch.set_num_threads(self._config.trainer.threads)
+        torch.manual_seed(self._config.seed)
+        return Policies(Path(self._config.model.path), self._config.trainer, self._ranks)
+
+    def answer(self, line: str) -> str:
+        """Carry out one command.
+
+        Args:
+            line: The command, as JSON.
+
+        Returns:
+            The answer, as JSON.
+        """
+        command = json.loads(line)
+        operation = command.pop("op")
+        try:
+            reply = getattr(self, operation)(**command)
+        except Exception as error:
+            traceback.print_exc()
+            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and whoever started it ends the others.
+            if self._ranks.rank and not isinstance(error, FloatingPointError | RankZeroError):
+                sys.exit(1)
+            # Where rank 0 fails alone, the others are elsewhere in the command than it is.
+            broken = self._ranks.size > 1 or self._broken is not None
+            # An error that would come again is not worth a new process.
+            for_good = isinstance(error, FloatingPointError | AgentRLError)
+            lost = isinstance(error, TrainerStateError) or (broken and not for_good)
+            disk = isinstance(error, OSError | SafetensorError)
+            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost, "disk": disk}
+        return json.dumps(reply)
 
     @contextmanager
     def _changing_policy(self) -> Iterator[None]:
@@ -134,9 +161,10 @@ class TrainerProcess:
             TrainerStateError: A step or a load has failed in its middle before.
         """
         self._check()
+        policies = self._policies
         with self._changing_policy():
             if checkpoint is not None:
-                self._policies.load(Path(checkpoint))
+                policies.load(Path(checkpoint))
             self._adopt_published()
             return self._publish()
 
@@ -300,53 +328,6 @@ def configuration(path: Path) -> RunConfig:
         raise ConfigError(f"{path} holds no configuration of a run: {one_line(error)}") from error
 
 
-class Commands:
-    """The trainer process as lines of JSON.
-
-    The trainer is made with the first command, so that what goes wrong in that is answered too.
-    """
-
-    def __init__(self, config: RunConfig, weights_dir: Path, ranks: Ranks) -> None:
-        """Keep what the trainer is made of.
-
-        Args:
-            config: The run's configuration.
-            weights_dir: Where weights are published.
-            ranks: The trainer's ranks.
-        """
-        self._make = lambda: TrainerProcess(config, weights_dir, ranks)
-        self._process: TrainerProcess | None = None
-        self.ranks = ranks
-
-    def answer(self, line: str) -> str:
-        """Carry out one command.
-
-        Args:
-            line: The command, as JSON.
-
-        Returns:
-            The answer, as JSON.
-        """
-        command = json.loads(line)
-        operation = command.pop("op")
-        try:
-            self._process = self._process or self._make()
-            reply = getattr(self._process, operation)(**command)
-        except Exception as error:
-            traceback.print_exc()
-            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and whoever started it ends the others.
-            if self.ranks.rank and not isinstance(error, FloatingPointError | RankZeroError):
-                sys.exit(1)
-            # Where rank 0 fails alone, the others are elsewhere in the command than it is.
-            broken = self.ranks.size > 1 or (self._process is not None and not self._process.consistent)
-            # An error that would come again is not worth a new process.
-            for_good = isinstance(error, FloatingPointError | AgentRLError)
-            lost = isinstance(error, TrainerStateError) or (broken and not for_good)
-            disk = isinstance(error, OSError | SafetensorError)
-            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost, "disk": disk}
-        return json.dumps(reply)
-
-
 def main() -> None:
     """Answer commands until standard input closes."""
     if len(sys.argv) != 3:
@@ -359,10 +340,10 @@ def main() -> None:
         ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     except AgentRLError as error:
         sys.exit(f"agentrl: {error}")
-    commands = Commands(config, Path(sys.argv[2]), ranks)
+    process = TrainerProcess(config, Path(sys.argv[2]), ranks)
     # Every rank is told every command: waiting for the next one is then no collective, which would have a time limit.
     while line := sys.stdin.readline():
-        reply = commands.answer(line)
+        reply = process.answer(line)
         if ranks.rank == 0:
             answers.write(reply + "\n")
             answers.flush()

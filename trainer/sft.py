@@ -34,8 +34,8 @@ from agentrl.rollout.tasks import GroupTask, Tasks
 from agentrl.run.run_directory import (
     appending,
     checkpoint_directory,
+    quarantine,
     read_config,
-    set_aside,
     whole_checkpoints,
     write_config,
 )
@@ -193,7 +193,7 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
         try:
             check_files(path)
         except CheckpointError as damaged:
-            kept_at = set_aside(run_dir, path)
+            kept_at = quarantine(run_dir, path)
             print(f"a checkpoint is damaged: {damaged}; what is left of it is in {kept_at}", flush=True)
         else:
             return path

@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 @dataclass
-class Held(Generic[T]):
-    """An open thing. `give_back` closes it, unless it is shared."""
+class Lease(Generic[T]):
+    """An open thing. `release` closes it, unless it is shared."""
 
     value: T
     _closing: anyio.Event
     _closed: anyio.Event
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Close it, and wait until it is."""
         self._closing.set()
         await self._closed.wait()
@@ -41,10 +41,10 @@ class Resources:
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _opening: anyio.Lock = field(default_factory=anyio.Lock)
 
-    async def hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Held[T]:
+    async def hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Lease[T]:
         """Open something for one user. Raises what opening it raises."""
         failure: list[Exception] = []
-        held: Held[T] | None = await self._tasks.start(_keep_open, open_it, failure)
+        held: Lease[T] | None = await self._tasks.start(_keep_open, open_it, failure)
         if held is None:
             raise failure[0]
         return held
@@ -62,14 +62,14 @@ async def _keep_open(
     open_it: Callable[[], AbstractAsyncContextManager[T]],
     failure: list[Exception],
     *,
-    task_status: TaskStatus[Held[T] | None],
+    task_status: TaskStatus[Lease[T] | None],
 ) -> None:
     closing, closed = anyio.Event(), anyio.Event()
     started = False
     try:
         async with open_it() as value:
             started = True
-            task_status.started(Held(value, closing, closed))
+            task_status.started(Lease(value, closing, closed))
             await closing.wait()
     except Exception as error:
         # After the start the users see for themselves that the thing is broken; this task must not take the run down.

@@ -32,7 +32,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def whole_directory(directory: Path) -> Iterator[Path]:
+def atomic_dir(directory: Path) -> Iterator[Path]:
     """Yield a new directory, which gets its name at the end of the context, in place of what has that name.
 
     Where the context fails, nothing is left of it. Who needs it to survive a power cut syncs what is in it, and then the directory

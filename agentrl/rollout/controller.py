@@ -37,7 +37,7 @@ from agentrl.store.call_log import CallLogWriter, open_call_log
 from agentrl.store.changes import CloseGroup, OpenGroup
 from agentrl.store.episodes import PendingGroup
 from agentrl.store.outcome import Outcome
-from agentrl.store.rewards import GroupRewards, RewardsInOrder, group_rewards
+from agentrl.store.rewards import GroupRewards, RewardsInOrder, rewards_of_ended
 from agentrl.store.store import Store
 
 log = logger(__name__)
@@ -111,7 +111,7 @@ class Controller:
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             counted = self.rewards.counted
-            for ended in await in_thread(self.store.read, lambda db: group_rewards(db, counted)):
+            for ended in await in_thread(self.store.read, lambda db: rewards_of_ended(db, counted)):
                 self.rewards.end(ended)
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
@@ -174,7 +174,7 @@ class Controller:
         self._check_failures()
 
     async def _close(self, group: PendingGroup, rejected: str | None) -> None:
-        """Commit a group's end, and count it in the reward figure, which takes groups in the order of their start and so waits for each."""
+        """Commit a group's end, and count it in the mean reward, which takes groups in the order of their start and so waits for each."""
         await self._writer.change(CloseGroup(group.id, rejected))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         if isinstance(self.tasks, DrawnTasks):

@@ -19,7 +19,7 @@ from agentrl.reporting.failure_text import failure_line
 from agentrl.store.outcome import Outcome
 
 RECENT_EPISODES = 64
-"""Attempts that figures are taken of."""
+"""Attempts that metrics are taken of."""
 
 
 @dataclass
@@ -69,13 +69,13 @@ class Health:
         """Count one attempt at an episode, finished or failed. `number`: what the store calls it."""
         self.last_end = time.monotonic()
         self.episode = number
-        figures = outcome.record.figures()
-        if figures.replies:
-            own = {name: value for name, value in vars(figures).items() if type(value) is int}
-            more = {"rerendered_tokens": outcome.rerendered_tokens, "altered": len(figures.altered_by)}
+        counts = outcome.record.figures()
+        if counts.replies:
+            own = {name: value for name, value in vars(counts).items() if type(value) is int}
+            more = {"rerendered_tokens": outcome.rerendered_tokens, "altered": len(counts.altered_by)}
             self.recent.append(Counter({**own, **outcome.roots, **more}))
-        self.altered_by = figures.altered_by or self.altered_by
-        self.example = figures.example or self.example
+        self.altered_by = counts.altered_by or self.altered_by
+        self.example = counts.example or self.example
         if outcome.finished:
             self.failures = 0
             self.highest_reward = max(self.highest_reward, outcome.reward)

@@ -1,1 +1,1 @@
-"""One training run: its directory, its trainer, its figures, and what is proved of it afterwards."""
+"""One training run: its directory, its trainer, its metrics, and what is proved of it afterwards."""

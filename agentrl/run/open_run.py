@@ -95,7 +95,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The figures of the whole run; None before its end.
+        """The metrics of the whole run; None before its end.
 
         Raises:
             StoreError: They cannot be read.

@@ -189,7 +189,7 @@ def checkpoint_directory(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
-def set_aside(run_dir: Path, checkpoint: Path) -> Path | None:
+def quarantine(run_dir: Path, checkpoint: Path) -> Path | None:
     """Move what is left of a damaged checkpoint out of the way, into `damaged/`.
 
     Returns:

@@ -1,14 +1,14 @@
-"""The figures of a whole run, over all its starts."""
+"""The metrics of a whole run, over all its starts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from agentrl.run.run_directory import read_mean_reward, read_metrics
-from agentrl.run.step_figures import figures, pooled_figure
-from agentrl.store.rewards import best_checkpoint
+from agentrl.store.rewards import MeanReward, best_checkpoint
 from agentrl.store.store import Store
 
 SUMMED_UP_STEPS = 5
@@ -25,7 +25,7 @@ def run_summary(
     alarms: Mapping[str, int],
     staleness_bound: int | None,
 ) -> dict[str, Any]:
-    """Return the figures of a run, from its store and its metrics; `summary.json` holds them.
+    """Return the metrics of a run, from its store and its steps; `summary.json` holds them.
 
     Args:
         run_dir: The run directory.
@@ -38,17 +38,17 @@ def run_summary(
     """
     steps = read_metrics(run_dir)
     totals = store.totals()
-    aged = figures(steps, "staleness_mean", "staleness_max", "trained_tokens")
+    aged = metric_values(steps, "staleness_mean", "staleness_max", "trained_tokens")
     tokens = sum(trained for _, _, trained in aged) or 1
-    compared = figures(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
+    compared = metric_values(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
     compared_tokens = sum(count for _, _, count in compared)
     return {
         "eval_before": read_mean_reward(run_dir / "eval_before.json"),
         "eval_after": eval_after,
         "steps": step,
         "wall_s": wall_s,
-        "reward_first_steps": pooled_figure(steps[:SUMMED_UP_STEPS]).to_metrics(),
-        "reward_last_steps": pooled_figure(steps[-SUMMED_UP_STEPS:]).to_metrics(),
+        "reward_first_steps": pooled_reward(steps[:SUMMED_UP_STEPS]).to_metrics(),
+        "reward_last_steps": pooled_reward(steps[-SUMMED_UP_STEPS:]).to_metrics(),
         "best_checkpoint": store.read(best_checkpoint),
         "alarms": dict(alarms),
         "staleness_mean": sum(mean * trained for mean, _, trained in aged) / tokens,
@@ -61,8 +61,26 @@ def run_summary(
             sum(mean * count for mean, _, count in compared) / compared_tokens if compared_tokens else None
         ),
         "logprob_mismatch_max": max((most for _, most, _ in compared), default=None),
-        "pause_s_total": sum(pause_s for (pause_s,) in figures(steps, "pause_s")),
+        "pause_s_total": sum(pause_s for (pause_s,) in metric_values(steps, "pause_s")),
         "ends": store.read(lambda db: dict(db.execute("SELECT status, COUNT(*) FROM episodes GROUP BY status"))),
         "episodes_finished": totals.finished,
         "episodes_failed": totals.failed,
     }
+
+
+def metric_values(rows: Iterable[Mapping[str, Any]], *names: str) -> list[tuple[float, ...]]:
+    """Return the named metrics of the steps that have all of them, without those that are no finite numbers, which the audit reports."""
+    found: Iterator[tuple[Any, ...]] = (tuple(row.get(name) for name in names) for row in rows)
+    return [
+        values for values in found if all(type(value) in (int, float) and abs(value) < math.inf for value in values)
+    ]
+
+
+def pooled_reward(rows: Iterable[Mapping[str, Any]]) -> MeanReward:
+    """Return the mean reward of several steps together, from their metrics: every group weighs the same, whatever its step."""
+    rows = list(rows)
+    counts = metric_values(rows, "reward_groups", "reward_episodes", "reward_failed")
+    means = metric_values(rows, "reward_mean", "reward_groups")
+    groups = sum(n for _, n in means)
+    mean = sum(mean * n for mean, n in means) / groups if groups else None
+    return MeanReward(mean, *(int(sum(row[column] for row in counts)) for column in range(3)))

@@ -59,8 +59,7 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.run.run_store import begin_store, known_tasks
-from agentrl.run.step_figures import figures
-from agentrl.run.summary import run_summary
+from agentrl.run.summary import metric_values, run_summary
 from agentrl.run.trainer_client import TrainerClient, open_trainer
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
@@ -299,7 +298,7 @@ def _controller(start: _Start, store: Store, runner: Runner, version: int, steps
         version=version,
     )
     trained = (step for step in steps if step["step"] <= version)
-    counted = max((int(count) for (count,) in figures(trained, "groups_counted")), default=0)
+    counted = max((int(count) for (count,) in metric_values(trained, "groups_counted")), default=0)
     rewards = RewardsInOrder(counted)
     return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, rewards=rewards)
 
@@ -325,7 +324,7 @@ def _broadcast(config: RunConfig, engine: SGLangEngine, client: TrainerClient) -
 def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, float]:
     """Return `COUNTERS` of the step `version`, as far as it has them."""
     last = [row for row in steps if row["step"] == version]
-    return {name: count for name in COUNTERS for (count,) in figures(last, name)}
+    return {name: count for name in COUNTERS for (count,) in metric_values(last, name)}
 
 
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:

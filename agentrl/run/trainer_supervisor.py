@@ -31,7 +31,7 @@ from agentrl.errors import (
 )
 from agentrl.machine.disk import sync
 from agentrl.run.checkpoint_url import CheckpointUrl
-from agentrl.run.run_directory import checkpoint_directory, remove_unfinished, set_aside
+from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
 from agentrl.run.run_store import changed_settings
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.store.batches import TrainedStep
@@ -266,7 +266,7 @@ class TrainerSupervisor:
         self.weights, self._consumed = weights, consumed
 
     async def _newest_whole(self) -> tuple[int, Path | None]:
-        """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are set aside."""
+        """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are quarantined."""
         while (newest := await in_thread(self.store.last_checkpoint)) is not None:
             step, directory = newest
             try:
@@ -274,7 +274,7 @@ class TrainerSupervisor:
             except CheckpointError as damaged:
                 if self.url is not None and await self._got(self.url, directory, damaged):
                     return step, directory
-                kept_at = await in_thread(set_aside, self.run_dir, directory)
+                kept_at = await in_thread(quarantine, self.run_dir, directory)
                 await in_thread(self.store.mark_damaged, step, str(damaged))
                 left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
                 self.say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")

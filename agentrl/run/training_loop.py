@@ -34,7 +34,7 @@ from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
-from agentrl.store.rewards import reward_figure
+from agentrl.store.rewards import mean_of_groups
 from agentrl.store.store import Store
 
 COUNTERS = (
@@ -164,7 +164,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     run.alarm_watch.check()
     record = {
         "step": weights.version,
-        **reward_figure(counted).to_metrics(),
+        **mean_of_groups(counted).to_metrics(),
         "groups_counted": run.controller.rewards.counted,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),

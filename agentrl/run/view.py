@@ -79,7 +79,7 @@ def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
 
 
 def reward_text(metrics: Mapping[str, Any]) -> str:
-    """Return the reward figure of a step, with how much it rests on."""
+    """Return the mean reward of a step, with how much it rests on."""
     episodes, failed = metrics["reward_episodes"], metrics["reward_failed"]
     mean = "–" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
     shown = f"{mean} (n = {metrics['reward_groups']} groups, {episodes} episodes"

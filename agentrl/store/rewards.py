@@ -1,11 +1,11 @@
-"""The reward figure of a run: over groups, in the order in which they started.
+"""The mean reward of a run: over groups, in the order in which they started.
 
     group      0     1     2     3     4     5
     state    ended ended runs  ended ended runs
              └── counted ──┘ waits for group 2
 
 A group counts when it and all groups started before it have ended. How long an episode runs then decides when it counts, and
-never whether it counts: docs/training.md derives that the figure has no bias towards short episodes.
+never whether it counts: docs/training.md derives that this mean has no bias towards short episodes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GroupRewards:
 
 
 @dataclass(frozen=True)
-class RewardFigure:
+class MeanReward:
     """The mean reward of some groups, with how much it rests on."""
 
     mean: float | None
@@ -41,7 +41,7 @@ class RewardFigure:
     """Failed episodes, those of groups without a finished one included."""
 
     def to_metrics(self) -> dict[str, Any]:
-        """Return the figure as the metrics of a step keep it."""
+        """Return it as the metrics of a step keep it."""
         return {
             "reward_mean": self.mean,
             "reward_groups": self.groups,
@@ -50,11 +50,11 @@ class RewardFigure:
         }
 
 
-def reward_figure(groups: Iterable[GroupRewards]) -> RewardFigure:
-    """Return the figure of `groups`: (1/n) Σ_i (1/m_i) Σ_j r_ij, over the n groups that have m_i ≥ 1 finished episodes."""
+def mean_of_groups(groups: Iterable[GroupRewards]) -> MeanReward:
+    """Return the mean reward of `groups`: (1/n) Σ_i (1/m_i) Σ_j r_ij, over the n groups that have m_i ≥ 1 finished episodes."""
     groups = list(groups)
     means = [sum(group.rewards) / len(group.rewards) for group in groups if group.rewards]
-    return RewardFigure(
+    return MeanReward(
         mean=sum(means) / len(means) if means else None,
         groups=len(means),
         episodes=sum(len(group.rewards) for group in groups),
@@ -63,7 +63,7 @@ def reward_figure(groups: Iterable[GroupRewards]) -> RewardFigure:
 
 
 class RewardsInOrder:
-    """Ended groups on their way into the figure. Group ids count up from 0 in the order of starting.
+    """Ended groups on their way into the mean reward. Group ids count up from 0 in the order of starting.
 
     `counted`: groups that earlier steps have counted already. Every group is handed out exactly once.
     """
@@ -87,7 +87,7 @@ class RewardsInOrder:
         return taken
 
 
-def group_rewards(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
+def rewards_of_ended(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
     """Return the groups of a store from the id `first` on that have ended, dropped ones and those in batches included."""
     rows = db.execute(
         "SELECT g.id, e.episode_index, MAX(CASE WHEN e.status = 'finished' THEN e.reward END) FROM groups g"
@@ -126,8 +126,8 @@ def update_checkpoint_rewards(db: sqlite3.Connection) -> None:
         " WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)"
     ).fetchall()
     for step, before in kept:
-        figure = db.execute(_REWARD_OF_VERSIONS, {"before": before, "step": step}).fetchone()
-        db.execute("UPDATE checkpoints SET reward_mean = ?, reward_groups = ? WHERE step = ?", (*figure, step))
+        mean = db.execute(_REWARD_OF_VERSIONS, {"before": before, "step": step}).fetchone()
+        db.execute("UPDATE checkpoints SET reward_mean = ?, reward_groups = ? WHERE step = ?", (*mean, step))
 
 
 def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.machine.whole import partial_path, whole_directory, write_whole
+from agentrl.machine.whole import atomic_dir, partial_path, write_whole
 
 
 def test_a_directory_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
     directory = tmp_path / "weights"
     for text in ("old", "new"):
-        with whole_directory(directory) as partial:
+        with atomic_dir(directory) as partial:
             (partial / "a").write_text(text)
             assert not directory.exists() or (directory / "a").read_text() == "old"
         assert (directory / "a").read_text() == text
@@ -21,11 +21,11 @@ def test_a_directory_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_what_fails_half_way_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     directory = tmp_path / "weights"
-    with whole_directory(directory) as partial:
+    with atomic_dir(directory) as partial:
         (partial / "a").write_text("old")
 
     def fails_half_way() -> None:
-        with whole_directory(directory) as partial:
+        with atomic_dir(directory) as partial:
             (partial / "a").write_text("new")
             raise OSError("no room")
 
@@ -39,7 +39,7 @@ def test_what_a_crash_left_of_a_directory_is_not_in_the_next(tmp_path: Path) -> 
     left = partial_path(tmp_path / "weights")
     left.mkdir()
     (left / "torn").touch()
-    with whole_directory(tmp_path / "weights") as partial:
+    with atomic_dir(tmp_path / "weights") as partial:
         (partial / "a").touch()
     assert [path.name for path in (tmp_path / "weights").iterdir()] == ["a"]
 

@@ -28,6 +28,8 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir, lock_run
 from agentrl.run.step_figures import figures
+from agentrl.run.run_lock import check_run_dir, hold_run_dir, in_use, lock_run
+from agentrl.run.summary import metric_values
 from agentrl.store.store import Store
 
 HOLD = """
@@ -136,7 +138,7 @@ def test_a_run_that_was_copied_or_moved_is_the_one_in_the_directory_that_was_nam
 
 def test_figures_are_finite_numbers() -> None:
     rows = [{"a": value} for value in (1, 2.5, float("nan"), float("inf"), True, None, "3")]
-    assert figures(rows, "a") == [(1,), (2.5,)]
+    assert metric_values(rows, "a") == [(1,), (2.5,)]
 
 
 def test_a_run_that_came_and_went_meanwhile_is_seen_once_the_directory_is_held(tmp_path: Path) -> None:

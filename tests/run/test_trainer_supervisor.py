@@ -23,7 +23,7 @@ from agentrl.run.audit import audit
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import read_manifest
 from agentrl.store.store import Store
-from agentrl.trainer.command_loop import Commands
+from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.policies import Policies
 from agentrl.trainer.step_metrics import importance_weight_quantiles
 from tests.recorded_run import TrainerOfRun, batch, record_run, running, weights_digest
@@ -92,7 +92,7 @@ def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
         BOUNDARIES[boundary](patch, weights)
         with pytest.raises((torch.OutOfMemoryError, OSError)):
             process.step_on(batch(2))
-    assert not process.consistent
+    assert process._broken
     for command in (
         lambda: process.save(str(tmp_path / "saved"), 1),
         lambda: process.save(str(tmp_path / "saved"), 2),
@@ -164,10 +164,10 @@ async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
     await in_thread(record_run, run_dir)
     async with running(run_dir, said.append) as trainer:
         await trainer.step(batch(1))
-        answer, optimize = Commands.answer, torch.optim.AdamW.step
+        answer, optimize = TrainerProcess.answer, torch.optim.AdamW.step
         leave, left = threading.Event(), threading.Event()
 
-        def answered(self: Commands, line: str) -> str:
+        def answered(self: TrainerProcess, line: str) -> str:
             leave.set()
             assert left.wait(60)
             return answer(self, line)
@@ -180,7 +180,7 @@ async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
             if left_when == "it is taken":
                 patch.setattr(torch.optim.AdamW, "step", optimized)
             else:
-                patch.setattr(Commands, "answer", answered)
+                patch.setattr(TrainerProcess, "answer", answered)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(trainer.step, batch(2))
                 assert await in_thread(leave.wait, 60)

@@ -17,14 +17,14 @@ from agentrl import Episode
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.tasks import group_seed
-from agentrl.run.step_figures import pooled_figure
+from agentrl.run.summary import pooled_reward
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import (
     GroupRewards,
     RewardsInOrder,
     best_checkpoint,
-    group_rewards,
-    reward_figure,
+    mean_of_groups,
+    rewards_of_ended,
 )
 from agentrl.store.store import Store
 from tests.checkpoints import commit
@@ -46,12 +46,12 @@ def test_every_group_counts_once_and_in_order_whenever_it_ends(
         if position % take_every == 0 or position == len(groups):
             taken = in_order.take()
             counted += [group.id for group in taken]
-            rows.append(reward_figure(taken).to_metrics())
+            rows.append(mean_of_groups(taken).to_metrics())
             waits = min(set(range(len(groups))) - set(order[:position]), default=len(groups))
             assert counted == list(range(waits)), "a group counts when it and all before it have ended"
     assert counted == list(range(len(groups)))
     means = [statistics.fmean(group) for group in groups if group]
-    pooled = pooled_figure(rows)
+    pooled = pooled_reward(rows)
     assert (pooled.groups, pooled.episodes) == (len(means), sum(map(len, groups)))
     assert pooled.failed == sum(3 - len(group) for group in groups)
     assert pooled.mean == (pytest.approx(statistics.fmean(means)) if means else None)
@@ -61,14 +61,14 @@ def test_every_group_counts_once_and_in_order_whenever_it_ends(
 @pytest.mark.parametrize("value", [None, "0.5", [], True])
 def test_a_step_without_its_figures_counts_for_nothing(name: str, value: Any) -> None:
     """Something else may have written to metrics.jsonl; the run's last lines are shown nevertheless."""
-    step = reward_figure([GroupRewards(0, [1.0, 0.0], 0)]).to_metrics()
-    assert pooled_figure([step, {**step, name: value}, {"step": 3}]).mean == 0.5
+    step = mean_of_groups([GroupRewards(0, [1.0, 0.0], 0)]).to_metrics()
+    assert pooled_reward([step, {**step, name: value}, {"step": 3}]).mean == 0.5
 
 
 def test_a_figure_names_what_it_rests_on_and_nothing_where_there_is_nothing() -> None:
-    figure = reward_figure([GroupRewards(0, [1.0, 0.0], 0), GroupRewards(1, [1.0], 1), GroupRewards(2, [], 2)])
+    figure = mean_of_groups([GroupRewards(0, [1.0, 0.0], 0), GroupRewards(1, [1.0], 1), GroupRewards(2, [], 2)])
     assert figure.to_metrics() == {"reward_mean": 0.75, "reward_groups": 2, "reward_episodes": 3, "reward_failed": 3}
-    assert reward_figure([]).to_metrics()["reward_mean"] is None
+    assert mean_of_groups([]).to_metrics()["reward_mean"] is None
 
 
 def simulated_steps(seed: int) -> Iterator[tuple[list[GroupRewards], list[float]]]:
@@ -123,7 +123,7 @@ def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path
         fill(store, 2, 1, [0.0, 0.0])
         fill(store, 3, 1, [1.0], ended=False)
         fill(store, 4, 1, [None, None])
-        ended = store.read(lambda db: group_rewards(db, 1))
+        ended = store.read(lambda db: rewards_of_ended(db, 1))
     assert ended == [GroupRewards(1, [0.5], 2), GroupRewards(2, [0.0, 0.0], 0), GroupRewards(4, [], 2)]
     in_order = RewardsInOrder(counted=1)
     for group in [GroupRewards(0, [9.0], 0), *ended]:
@@ -166,7 +166,7 @@ async def test_dropped_groups_count_and_are_not_run_again_by_a_resumed_run(
     async def until_two_batches() -> tuple[RewardsInOrder, list[GroupRewards], set[int]]:
         _, controller, _ = await collect(run, server_url, nano_format, tmp_path, batches=2, drop_uniform_groups=True)
         with await in_thread(Store, tmp_path / "store.sqlite") as store:
-            ended = await in_thread(store.read, lambda db: group_rewards(db, 0))
+            ended = await in_thread(store.read, lambda db: rewards_of_ended(db, 0))
             dropped = store._db.execute("SELECT id FROM groups WHERE state = 'rejected'").fetchall()
         return controller.rewards, ended, {group_seed(0, group) for (group,) in dropped}
 

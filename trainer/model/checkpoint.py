@@ -28,7 +28,7 @@ from agentrl.engine.adapter_folders import ROLES, role_folders
 from agentrl.engine.protocol import ADAPTER_WEIGHTS
 from agentrl.errors import ConfigError
 from agentrl.machine.disk import sync, sync_tree
-from agentrl.machine.whole import whole_directory
+from agentrl.machine.whole import atomic_dir
 from agentrl.store.manifest import Manifest, check_files, write_manifest
 from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.lora import base_weights, check_alpha, is_adapted, merged_weights, write_adapter
@@ -70,7 +70,7 @@ def write_weights(models: Mapping[str, Any], directory: Path, ranks: Ranks) -> N
         for role, model in models.items()
     }
     if ranks.rank == 0:
-        with whole_directory(directory) as partial:
+        with atomic_dir(directory) as partial:
             for role, model in models.items():
                 if is_adapted(model):
                     write_adapter(model, weights[role], _made(_folder(partial, role)))
@@ -153,7 +153,7 @@ def snapshot_checkpoint(
     def write() -> None:
         if ranks.rank:
             return
-        with whole_directory(directory) as partial:
+        with atomic_dir(directory) as partial:
             for role, tensors_by_file in beside.items():
                 for name, tensors in tensors_by_file.items():
                     _made((_folder(partial, role) / name).parent)
