@@ -38,12 +38,13 @@ TOKEN_BYTES = 32
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True, eq=False)
 class ActorPlace:
     """Where an actor is, and how the main process connects with the process that it starts."""
 
     node: str
     """The node's id."""
+    name: str
     address: str
     port: int
     token: bytes
@@ -51,7 +52,7 @@ class ActorPlace:
     python: str
     package: Path
     """Where agentrl is there."""
-    work: Path
+    work: Path | None
     """The working directory, with the workflow's file."""
 
 
@@ -67,8 +68,17 @@ class NodeProcess:
     async def place(self) -> ActorPlace:
         """Return where this actor is."""
         address, port = self._listener.getsockname()[:2]
-        node, package = ray.get_runtime_context().get_node_id(), Path(agentrl.__file__).parent
-        return ActorPlace(node, address, port, self._token, sys.executable, package, Path.cwd())
+        node = ray.get_runtime_context().get_node_id()
+        return ActorPlace(
+            node=node,
+            name=f"node {address} ({node[:8]})",
+            address=address,
+            port=port,
+            token=self._token,
+            python=sys.executable,
+            package=Path(agentrl.__file__).parent,
+            work=Path.cwd(),
+        )
 
     async def free_port(self) -> int:
         """Return a port of this machine that nobody listens on."""

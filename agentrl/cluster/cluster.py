@@ -23,7 +23,12 @@ PLACE_TIMEOUT_S = 300.0
 """Bound of finding room for a process, and of starting its actor."""
 PLACE_TRIES = 5
 """So many nodes may die, one after the other, with a process that was to start there."""
-ROLES = {"RolloutWorker": RolloutWorker, "EngineServer": EngineServer, "TrainerRank": TrainerRank}
+ROLES = {
+    "RolloutWorker": (RolloutWorker, "worker"),
+    "EngineServer": (EngineServer, "server"),
+    "TrainerRank": (TrainerRank, "rank"),
+}
+"""The actor of each role, and what the keys of `[cluster]` call it."""
 NOT_SENT = ["runs/", ".git/", ".venv/", "__pycache__/", "*.safetensors", "*.sqlite*", "*.log"]
 """What lies beside a workflow's file and does not travel with it."""
 
@@ -105,22 +110,9 @@ def check_room(config: RunConfig) -> None:
 
 def _resources(cluster: ClusterConfig, role: str) -> dict[str, float]:
     """Return what one process of a role takes, by the names of resources."""
-    match role:
-        case "TrainerRank":
-            return {"CPU": cluster.cpus_per_rank, "GPU": cluster.gpus_per_rank, **cluster.rank_resources}
-        case "EngineServer":
-            return {"CPU": cluster.cpus_per_server, "GPU": cluster.gpus_per_server, **cluster.server_resources}
-    return {"CPU": cluster.cpus_per_worker, **cluster.worker_resources}
-
-
-def _labels(cluster: ClusterConfig, role: str) -> dict[str, str]:
-    """Return the labels of the nodes that processes of a role may be on."""
-    own = {
-        "TrainerRank": cluster.rank_labels,
-        "EngineServer": cluster.server_labels,
-        "RolloutWorker": cluster.worker_labels,
-    }
-    return own[role]
+    kind = ROLES[role][1]
+    own = {"CPU": getattr(cluster, f"cpus_per_{kind}"), "GPU": getattr(cluster, f"gpus_per_{kind}", 0)}
+    return own | getattr(cluster, f"{kind}_resources")
 
 
 def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
@@ -131,7 +123,8 @@ def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
             actor = await in_thread(_start_actor, cluster, role)
             try:
                 found = await call_actor(actor.place.remote(), f"no node has room for the {name}", PLACE_TIMEOUT_S)
-                return RayHost(actor, found, await files.new_directory(found.node), files, servers)
+                scratch = await files.new_directory(found.node)
+                return RayHost(**vars(found), actor=actor, scratch=scratch, files=files, servers=servers)
             except BaseException as error:
                 with anyio.CancelScope(shield=True):
                     await in_thread(ray.kill, actor)
@@ -148,8 +141,7 @@ def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
         try:
             yield host
         finally:
-            if role == "EngineServer":
-                servers.remove(host)
+            servers[:] = [server for server in servers if server is not host]
             with anyio.CancelScope(shield=True):
                 assert host.scratch is not None
                 with suppress(ClusterError):
@@ -160,14 +152,14 @@ def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
 
 
 def _start_actor(cluster: ClusterConfig, role: str) -> Any:
-    needs = _resources(cluster, role)
+    needs, (actor, kind) = _resources(cluster, role), ROLES[role]
     return (
-        ray.remote(ROLES[role])
+        ray.remote(actor)
         .options(
             num_cpus=needs.pop("CPU"),
             num_gpus=needs.pop("GPU", 0),
             resources={name: amount for name, amount in needs.items() if amount},
-            label_selector=_labels(cluster, role) or None,
+            label_selector=getattr(cluster, f"{kind}_labels") or None,
             scheduling_strategy="SPREAD",
             max_concurrency=1000,
         )

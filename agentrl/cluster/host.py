@@ -30,22 +30,15 @@ LOG_TIMEOUT_S = 2.0
 """How long what a process started may keep its standard error open after its end."""
 
 
-@dataclass(eq=False)
-class RayHost:
+@dataclass(kw_only=True, eq=False)
+class RayHost(ActorPlace):
     """The node of an actor. It is `agentrl.concurrency.host.Host`."""
 
     actor: Any
-    place: ActorPlace
     scratch: Path | None
     files: ClusterFiles
     servers: Sequence[RayHost]
     """The hosts of the engine's servers, which change while the run goes on."""
-
-    def __post_init__(self) -> None:
-        self.name = f"node {self.place.address} ({self.place.node[:8]})"
-        self.address, self.python = self.place.address, self.place.python
-        self.package = self.place.package
-        self.work: Path | None = self.place.work
 
     @asynccontextmanager
     async def child_process(
@@ -65,7 +58,7 @@ class RayHost:
             try:
                 starting = self.actor.start.remote(list(command), own, connections)
                 streams = []
-                for made in await in_thread(connect, self.place, connections):
+                for made in await in_thread(connect, self, connections):
                     streams.append(await SocketStream.from_socket(made))
                     stack.push_async_callback(streams[-1].aclose)
                 await call_actor(starting, f"the {name} cannot be started on {self.name}")
@@ -95,16 +88,16 @@ class RayHost:
 
     async def bring(self, directory: Path, *, weights: bool = True) -> Path:
         """Have a directory of this machine there, once for all processes of the node. Without `weights`, without those of a model."""
-        return await self.files.bring(self.place.node, directory, weights=weights)
+        return await self.files.bring(self.node, directory, weights=weights)
 
     async def fetch(self, directory: Path, to: Path, *, for_servers: bool = False) -> None:
         """Copy a directory from there into a new one here and, with `for_servers`, at the same time to the nodes of the engine's servers."""
-        readers = {server.place.node for server in self.servers} if for_servers else ()
-        await self.files.fetch(self.place.node, directory, to, readers=readers)
+        readers = {server.node for server in self.servers} if for_servers else ()
+        await self.files.fetch(self.node, directory, to, readers=readers)
 
     async def remove(self, directory: Path) -> None:
         """Delete what was brought, once nobody else on the node has use for it, or what was written there."""
-        await self.files.release(self.place.node, directory)
+        await self.files.release(self.node, directory)
 
 
 @dataclass(eq=False)

@@ -139,13 +139,7 @@ class LocalServer:
             scratch = str(host.scratch or "") or await self._process.enter_async_context(_scratch_folder())
             command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
-            host.child_process(
-                name,
-                command,
-                log=self._log,
-                error=EngineError,
-                env=environment,
-            )
+            host.child_process(name, command, log=self._log, error=EngineError, env=environment)
         )
         with anyio.move_on_after(config.start_timeout_s):
             while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):

@@ -33,6 +33,7 @@ from agentrl.errors import (
 from agentrl.machine.disk import make_directory, sync, sync_tree
 from agentrl.machine.whole import partial_path, write_whole
 from agentrl.run.fetched_weights import FetchedWeights
+from agentrl.rollout.batch_file import BATCH_FILE, write_batch
 from agentrl.run.run_directory import config_text
 from agentrl.run.trainer_ranks import RankStart, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch
@@ -41,6 +42,8 @@ from agentrl.store.manifest import check_files
 
 Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
 """Opens the machines of the ranks, each as often as it has some, for the length of a context."""
+VERSIONS_KEPT = 8
+"""Versions of the weights of a trainer on another machine. A server that is started again loads the newest."""
 FETCH_TRIES = 3
 """How often a checkpoint is fetched that arrives damaged."""
 
@@ -77,7 +80,9 @@ class TrainerClient:
         self._timeout_s = timeout_s
         self._store = store
         self._work_dir = work_dir
-        self._fetched = FetchedWeights(weights_dir)
+        self._weights_dir = weights_dir
+        self._fetched: list[Path] = []
+        """Versions of the weights that were fetched, and are kept."""
         self._running = AsyncExitStack()
         self._unread = 0
         """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
@@ -157,11 +162,11 @@ class TrainerClient:
         """
         await self._ask(op="saved")
         if self._written is not None:
-            await self._fetch(*self._written)
+            await self._fetch_checkpoint(*self._written)
             self._written = None
         self.saving = False
 
-    async def _fetch(self, there: Path, directory: Path) -> None:
+    async def _fetch_checkpoint(self, there: Path, directory: Path) -> None:
         """Bring a checkpoint from rank 0's machine to where it belongs: it is there when all of its files are what was written.
 
         What arrives damaged is fetched again.
@@ -170,21 +175,33 @@ class TrainerClient:
             TrainerError: It is damaged every time.
             TrainerLostError: The machine is gone.
         """
-        host, partial = self._started.hosts[0], partial_path(directory)
-        await in_thread(make_directory, partial.parent)
+        host = self._started.hosts[0]
+        await in_thread(make_directory, directory.parent)
         for tries_left in reversed(range(FETCH_TRIES)):
-            await in_thread(lambda: shutil.rmtree(partial, ignore_errors=True))
-            with _of_host(host):
-                await host.fetch(there, partial)
+            partial = await self._fetch(there, directory)
             try:
                 await in_thread(check_files, partial)
                 break
             except CheckpointError as damaged:
                 if not tries_left:
                     raise TrainerError(f"what was fetched from {host.name} is damaged: {damaged}") from damaged
+        await in_thread(sync_tree, partial)
         await in_thread(_put_in_place, partial, directory)
+        await in_thread(sync, directory.parent)
         with _of_host(host):
             await host.remove(there)
+
+    async def _fetch(self, there: Path, directory: Path, *, for_servers: bool = False) -> Path:
+        """Copy a directory from rank 0's machine; return where it is until `_put_in_place` gives it its name.
+
+        Raises:
+            TrainerLostError: The machine is gone.
+        """
+        host, partial = self._started.hosts[0], partial_path(directory)
+        await in_thread(lambda: shutil.rmtree(partial, ignore_errors=True))
+        with _of_host(host):
+            await host.fetch(there, partial, for_servers=for_servers)
+        return partial
 
     @asynccontextmanager
     async def _brought(self, directory: Path, hosts: Sequence[Host]) -> AsyncIterator[list[Path]]:
@@ -275,10 +292,15 @@ class TrainerClient:
         Raises:
             TrainerLostError: Rank 0's machine is gone.
         """
-        host = self._started.hosts[0]
-        with _of_host(host):
-            path = await self._fetched.fetch(host, Path(reply["weights"]))
-        return Weights(reply["version"], path)
+        version, there = reply["version"], Path(reply["weights"])
+        if self._started.hosts[0].scratch is None:
+            return Weights(version, there)
+        here = self._weights_dir / there.name
+        await in_thread(_put_in_place, await self._fetch(there, here, for_servers=True), here)
+        self._fetched = [*(path for path in self._fetched if path != here), here]
+        while len(self._fetched) > VERSIONS_KEPT:
+            await in_thread(lambda: shutil.rmtree(self._fetched.pop(0), ignore_errors=True))
+        return Weights(version, here)
 
     async def _read(self) -> str:
         line = await self._started.read_line(self._timeout_s)
@@ -300,11 +322,9 @@ def _of_host(host: Host) -> Iterator[None]:
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:
-    """Give a checkpoint its name, once it is on the disk."""
-    sync_tree(partial)
+    """Give a directory that is whole its name, in place of one of before: of weights, when a step was taken again."""
     shutil.rmtree(directory, ignore_errors=True)
     partial.rename(directory)
-    sync(directory.parent)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ to be, so that none is obeyed by one that has taken a step which the run did not
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -208,14 +209,15 @@ class TrainerSupervisor:
                 await anyio.sleep(waits_s.pop(0))
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], max_failures: int = MAX_FAILURES) -> T:
-        failures = 0
+        failures, lost_at = 0, 0.0
         while True:
             try:
                 if failures:
                     await self._restart()
+                    self._say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
                 return await ask()
             except TrainerLostError as lost:
-                failures += 1
+                failures, lost_at = failures + 1, time.monotonic()
                 if failures > max_failures:
                     raise
                 self.say(

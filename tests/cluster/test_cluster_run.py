@@ -18,14 +18,9 @@ from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_metrics
+from tests.cluster.nodes import RAY_WARNINGS, of_a_node, open_nodes
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings(
-        "ignore::DeprecationWarning:ray.*", "ignore::FutureWarning:ray.*", "ignore::ResourceWarning"
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), *RAY_WARNINGS]
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = """
@@ -43,25 +38,6 @@ async def run(episode):
     return await play(episode)
 """
 """Episodes that begin while there is a file wait until it is gone."""
-
-
-def of_a_node(room: int = 4, name: str = "room") -> dict[str, Any]:
-    """What a node has. Ray starts a process for each of its CPUs."""
-    resources = {name: room} if room else {}
-    return {"num_cpus": room, "resources": resources, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-
-
-@contextmanager
-def open_nodes(*rooms: int) -> Iterator[Any]:
-    """A cluster of several nodes, each with room for so many workers and servers."""
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
-    opened = cluster_utils.Cluster()
-    try:
-        for room in rooms:
-            opened.add_node(**of_a_node(room))
-        yield opened
-    finally:
-        opened.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -187,7 +187,7 @@ async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
                 tasks.cancel_scope.cancel()
             left.set()
             await trainer.save_remaining()
-    assert ["and the run at step" in text for text in said] == ([True] if left_when == "it is taken" else [])
+    assert ["and the run at step" in text for text in said[:1]] == ([True] if left_when == "it is taken" else [])
     assert await in_thread(trained_in, run_dir) == [straight[0].trained]
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 2, 1)

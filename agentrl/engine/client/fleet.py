@@ -195,7 +195,7 @@ class Fleet:
         """Send a server nothing more until it is back."""
         if server.serving:
             log.warning("taking %s out of service: %s", server.url, reason)
-            server.serving = False
+            server.serving, server.down_at = False, time.monotonic()
             self.last_failure = reason
             self.failures += 1
             server.drop_requests()
@@ -277,4 +277,4 @@ class Fleet:
             self.last_failure = str(error)
             await anyio.sleep(min(1.0, self._limits.health_interval_s))
             return
-        log.warning("%s is back in service", server.url)
+        log.warning("%s is back in service after %.1f s", server.url, time.monotonic() - server.down_at)

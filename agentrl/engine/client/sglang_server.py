@@ -6,6 +6,7 @@ What can go wrong is told apart by whose fault it is: `agentrl.engine.client.ser
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -83,6 +84,8 @@ class SGLangServer:
         self._model = model or ServedModel()
         self.in_flight = 0
         self.serving = False
+        self.down_at = time.monotonic()
+        """When it was last in service."""
         self.bad_in_a_row = 0
         """Bad replies since the last good one."""
         self.abilities = ServerAbilities()
