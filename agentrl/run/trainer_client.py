@@ -32,8 +32,6 @@ from agentrl.errors import (
 )
 from agentrl.machine.disk import make_directory, sync, sync_tree
 from agentrl.machine.whole import partial_path, write_whole
-from agentrl.run.fetched_weights import FetchedWeights
-from agentrl.rollout.batch_file import BATCH_FILE, write_batch
 from agentrl.run.run_directory import config_text
 from agentrl.run.trainer_ranks import RankStart, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch

@@ -214,7 +214,7 @@ class TrainerSupervisor:
             try:
                 if failures:
                     await self._restart()
-                    self._say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
+                    self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
                 return await ask()
             except TrainerLostError as lost:
                 failures, lost_at = failures + 1, time.monotonic()

@@ -27,8 +27,6 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir, lock_run
-from agentrl.run.step_figures import figures
-from agentrl.run.run_lock import check_run_dir, hold_run_dir, in_use, lock_run
 from agentrl.run.summary import metric_values
 from agentrl.store.store import Store
 
