@@ -48,7 +48,6 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workers.pool import WorkerPool, WorkerRunner
 from agentrl.rollout.workers.process import EpisodeServer
@@ -56,6 +55,7 @@ from agentrl.rollout.workers.worker import Worker
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import pack, row_of
 from agentrl.store.store import Store
+from agentrl.tasks.tasks import TaskList
 
 WAITING = "<method 'acquire' of '_thread.lock' objects>"
 """What threads do that have nothing to do, which no thread's clock measures when another ends its profile."""

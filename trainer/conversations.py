@@ -15,7 +15,7 @@ from agentrl.episode import Task
 from agentrl.errors import TaskFileError
 from agentrl.proxy import ChatFormat
 from agentrl.proxy.chat_format import Message
-from agentrl.rollout.conversation_rows import read_conversation
+from agentrl.tasks.conversation_rows import read_conversation
 from agentrl.trainer.packing import TrainingSequence
 
 

@@ -27,10 +27,7 @@ from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileE
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
-from agentrl.rollout.conversation_rows import CONVERSATION
 from agentrl.rollout.local_runner import chat_format_of
-from agentrl.rollout.run_tasks import open_run_tasks
-from agentrl.rollout.tasks import GroupTask, Tasks
 from agentrl.run.run_directory import (
     appending,
     checkpoint_directory,
@@ -41,6 +38,9 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.store.manifest import check_files
+from agentrl.tasks.conversation_rows import CONVERSATION
+from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.tasks import GroupTask, Tasks
 from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack_sequences

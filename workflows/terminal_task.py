@@ -29,13 +29,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
 from agentrl.errors import EpisodeError, TaskFileError, one_line
-from agentrl.rollout.folder_digest import folder_digest
-from agentrl.rollout.task_folders import TaskFolder, read_task_folder, read_unchanged, variables
-from agentrl.rollout.task_settings import Environment
 from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.seams import ExecResult
+from agentrl.tasks.folder_digest import folder_digest
+from agentrl.tasks.harbor import TaskFolder, read_task_folder, read_unchanged, variables
+from agentrl.tasks.harbor_settings import Environment
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play
 from agentrl.workflows.repository import pack_folder
 

@@ -2,7 +2,7 @@
 
 A task is {"environment": ID, "row": i} and, as needed, "split" ("train" or "eval"), "args" of its `load_environment` and "sampling" (sampling
 arguments, over those of the environment). The reward and the metrics are the environment's own. The source `verifiers:ENV` makes the tasks of
-a whole environment (`agentrl.rollout.verifiers_tasks`).
+a whole environment (`agentrl.tasks.verifiers_tasks`).
 
 Needs `pip install -e '/path/to/agentrl[verifiers]'`.
 """
@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
 from agentrl.errors import EpisodeError, TaskFileError
-from agentrl.rollout.verifiers_tasks import dataset_of, load_environment
+from agentrl.tasks.verifiers_tasks import dataset_of, load_environment
 
 
 class VerifiersTask(BaseModel):

@@ -27,18 +27,17 @@ from agentrl.errors import TooManyFailuresError
 from agentrl.record.end_reason import EndReason
 from agentrl.reporting.failure_text import failure_line
 from agentrl.reporting.logger import logger
-from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
 from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.task_history import mean_reward
-from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 from agentrl.store.call_log import CallLogWriter, open_call_log
 from agentrl.store.changes import CloseGroup, OpenGroup
 from agentrl.store.episodes import PendingGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import GroupRewards, RewardsInOrder, rewards_of_ended
 from agentrl.store.store import Store
+from agentrl.tasks.curriculum import DrawnTasks, mean_reward
+from agentrl.tasks.tasks import Tasks, episode_seed, group_seed
 
 log = logger(__name__)
 

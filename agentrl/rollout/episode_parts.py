@@ -19,7 +19,7 @@ from agentrl.concurrency.resources import open_resources
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import EnvFactory, EpisodeSandboxes
-from agentrl.rollout.workflow import load_object
+from agentrl.machine.python_file import load_object
 
 
 @asynccontextmanager

@@ -27,10 +27,10 @@ from agentrl.reporting.failure_text import describe
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.isolated_call import CallResult, run_isolated
-from agentrl.rollout.task_type import task_of_episode
 from agentrl.rollout.trained_roots import RootChoices, Trajectories, choose_roots
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.outcome import Outcome
+from agentrl.tasks.task_type import task_of_episode
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from agentrl.config import RunConfig, check_set
 from agentrl.errors import ConfigError
-from agentrl.rollout.tasks import AnyTasks, PythonTasks
 from agentrl.rollout.workflow import Workflow, check_workflow, load_workflow
+from agentrl.tasks.tasks import AnyTasks, PythonTasks
 
 GivenWorkflow = Workflow | str | Path
 """`async def run(episode)`, or the file that defines one."""

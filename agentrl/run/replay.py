@@ -16,18 +16,17 @@ from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan
-from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.local_runner import chat_format_of, in_process_runner
-from agentrl.rollout.run_tasks import open_run_tasks
-from agentrl.rollout.task_history import task_history
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import episode_seed, group_seed
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.run_directory import read_config
 from agentrl.store.database import reading
 from agentrl.store.episodes import RecordedEpisode
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
+from agentrl.tasks.curriculum import DrawnTasks, task_history
+from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.tasks import episode_seed, group_seed
 
 
 @dataclass(frozen=True)

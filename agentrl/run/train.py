@@ -32,19 +32,13 @@ from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
 from agentrl.rollout.check_start import check_start
-from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
-from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import RECENT_EPISODES
 from agentrl.rollout.open_engine import open_engine, open_hosts
 from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
-from agentrl.rollout.task_history import task_history
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import Tasks, check_same_tasks
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
@@ -67,6 +61,11 @@ from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.read_episode import sample_replies
 from agentrl.store.rewards import RewardsInOrder
 from agentrl.store.store import Store
+from agentrl.tasks.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
+from agentrl.tasks.curriculum import DrawnTasks, task_history
+from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.tasks import Tasks, check_same_tasks
 
 
 async def train(

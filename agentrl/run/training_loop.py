@@ -30,12 +30,12 @@ from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
-from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
 from agentrl.store.rewards import mean_of_groups
 from agentrl.store.store import Store
+from agentrl.tasks.curriculum import DrawnTasks
 
 COUNTERS = (
     "wall_s",

@@ -22,10 +22,10 @@ from agentrl.reward import Reward
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.rollout.workflow import check_workflow as check_is_workflow
 from agentrl.store.outcome import Outcome
+from agentrl.tasks.task_type import as_task, task_type_of
 from agentrl.testing.check_env import BLOCKED_AFTER_S
 from agentrl.testing.exercise import exercise
 from agentrl.testing.problems import Problems

@@ -20,9 +20,9 @@ from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import local_runner
-from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.store import Store
+from agentrl.tasks.tasks import TaskList
 from tests.scripted_engine import ScriptedEngine
 
 GROUP_SIZE = 3

@@ -23,11 +23,11 @@ from agentrl.rollout.alarms import ALARMS, Alarm, AlarmWatch, Seen, alarms, alar
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
-from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.training_loop import _step, waiting_for
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
+from agentrl.tasks.tasks import TaskList
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agentrl.models import NANO
-from agentrl.rollout.task_history import task_history
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_metrics
 from agentrl.store.store import Store
+from agentrl.tasks.curriculum import task_history
 from tests import run_program
 from tests.run_program import ends_well, kill_at_step
 

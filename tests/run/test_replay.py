@@ -15,9 +15,9 @@ from agentrl.errors import StoreError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.run_episode import local_runner
-from agentrl.rollout.tasks import GroupTask, episode_seed, group_seed
 from agentrl.run.replay import replay
 from agentrl.store.store import Store
+from agentrl.tasks.tasks import GroupTask, episode_seed, group_seed
 
 pytestmark = pytest.mark.anyio
 TASKS = [{"n": 3}]

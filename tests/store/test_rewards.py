@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from agentrl import Episode
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
-from agentrl.rollout.tasks import group_seed
 from agentrl.run.summary import pooled_reward
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import (
@@ -27,6 +26,7 @@ from agentrl.store.rewards import (
     rewards_of_ended,
 )
 from agentrl.store.store import Store
+from agentrl.tasks.tasks import group_seed
 from tests.checkpoints import commit
 from tests.rollout.test_controller import call, collect
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import list_tasks
+from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.tasks import list_tasks
 from agentrl.workflows import answers, chat, formulas, python_tool
 from agentrl.workflows.answers import contains, final_answer, is_right, last_number
 

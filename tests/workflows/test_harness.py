@@ -19,10 +19,10 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, SandboxError, TaskFileError
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.sandboxes.container import ContainerSpec, open_container
 from agentrl.sandboxes.run_with_model import run_with_model
 from agentrl.store.outcome import Outcome
+from agentrl.tasks.task_type import as_task, task_type_of
 from agentrl.testing import Refusal, ScriptedModel
 from agentrl.workflows import harness
 from agentrl.workflows.repository import Repository, outcomes_of, paths_of

@@ -21,11 +21,11 @@ from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
 from agentrl.reporting.failure_text import users_part
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import local_runner, remote_runner
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import open_tasks
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.store.outcome import Outcome
+from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.tasks import open_tasks
 from agentrl.testing import Refusal, ScriptedModel, ToolCall
 from agentrl.workflows import black_box, chat, tool_loop
 from tests.components import wait_until

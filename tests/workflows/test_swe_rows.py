@@ -14,14 +14,14 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.cli.main import main
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
-from agentrl.rollout import swe_rows
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.folder_digest import folder_digest
 from agentrl.rollout.run_episode import remote_runner
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import list_tasks
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
 from agentrl.store.outcome import Outcome
+from agentrl.tasks import swe_rows
+from agentrl.tasks.folder_digest import folder_digest
+from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import harness
 from agentrl.workflows.vet_agent_tasks import vet_agent_tasks

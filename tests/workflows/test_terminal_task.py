@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from agentrl.config import RunConfig
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.tasks import list_tasks
+from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
 from agentrl.workflows.terminal_task import REWARD_FILES

@@ -15,9 +15,9 @@ from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TaskFileError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.run_episode import local_runner, remote_runner
-from agentrl.rollout.tasks import list_tasks
-from agentrl.rollout.verifiers_tasks import load_environment
 from agentrl.store.outcome import Outcome
+from agentrl.tasks.tasks import list_tasks
+from agentrl.tasks.verifiers_tasks import load_environment
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import verifiers_env
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw

@@ -28,12 +28,12 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_rollout
-from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workers.pool import WorkerRunner, config_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
+from agentrl.tasks.tasks import TaskList
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
 from tests.record_invariant import assert_record_is_what_the_engine_saw

@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.rollout.task_file import load_tasks
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, load_code_task, open_pool
+from agentrl.tasks.json_lines import load_tasks
 from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task, unittest_exercises
 
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from agentrl.config import DifficultyOrder, RunConfig, TaskSource
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
-from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.sampling_order import MixedOrder, SamplingOrder
-from agentrl.rollout.task_columns import with_columns
-from agentrl.rollout.task_pools import PooledOrder
-from agentrl.rollout.task_type import TaskType
-from agentrl.rollout.tasks import (
+from agentrl.tasks.columns import with_columns
+from agentrl.tasks.curriculum import DrawnTasks, MixedOrder, PooledOrder, SamplingOrder
+from agentrl.tasks.task_type import TaskType
+from agentrl.tasks.tasks import (
     PythonTasks,
     TaskList,
     Tasks,

@@ -20,10 +20,10 @@ from agentrl.concurrency.threads import in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.task_type import TaskType
-from agentrl.rollout.tasks import TaskList, Tasks
 from agentrl.rollout.workflow import Workflow
+from agentrl.tasks.curriculum import DrawnTasks
+from agentrl.tasks.task_type import TaskType
+from agentrl.tasks.tasks import TaskList, Tasks
 
 SHOWN = 5
 """Missing things that the error names."""

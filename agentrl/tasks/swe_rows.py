@@ -21,10 +21,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.rollout.task_faults import check_all_usable, unusable_task
-from agentrl.rollout.task_folders import DEFAULT_AGENT
-from agentrl.rollout.task_settings import ImageName
-from agentrl.rollout.task_type import first_problem
+from agentrl.tasks.faults import check_all_usable, unusable_task
+from agentrl.tasks.harbor import DEFAULT_AGENT
+from agentrl.tasks.harbor_settings import ImageName
+from agentrl.tasks.task_type import first_problem
 
 CONDA = "if [ -f /opt/miniconda3/etc/profile.d/conda.sh ]; then . /opt/miniconda3/etc/profile.d/conda.sh; conda activate testbed; fi"
 """Goes before agent and tests in the image of a row: SWE-bench's images have their packages in this environment."""

@@ -13,15 +13,15 @@ from typing import Any
 from agentrl.config import DataConfig
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError
-from agentrl.rollout.task_type import as_task
-from agentrl.rollout.tasks import AnyTasks, open_tasks, tasks_from_python
+from agentrl.tasks.task_type import as_task
+from agentrl.tasks.tasks import AnyTasks, open_tasks, tasks_from_python
 
 
 def with_columns(source: AnyTasks, data: DataConfig) -> AnyTasks:
     """Return a source of tasks whose rows have the names that the configuration gives them.
 
     Args:
-        source: As for `agentrl.rollout.tasks.list_tasks`.
+        source: As for `agentrl.tasks.tasks.list_tasks`.
         data: What says so; where it does not, the source is returned.
 
     Raises:

@@ -17,7 +17,7 @@ from agentrl.errors import TaskFileError, one_line
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import Message, Tool
 from agentrl.proxy.dialects.chat_request import parse_request
-from agentrl.rollout.task_type import TaskType
+from agentrl.tasks.task_type import TaskType
 
 _ROLES = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 """ShareGPT's names of roles."""

@@ -9,7 +9,7 @@
     verifiers:gsm8k@eval?{"a": 1}   a verifiers environment or its folder, then, as needed, train or eval, and arguments
 
 Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was. Orders that go by more than that
-are in `agentrl.rollout.drawn_tasks`.
+are in `agentrl.tasks.curriculum`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import Any, Protocol
 
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TaskFileError, one_line
-from agentrl.rollout.swe_rows import split_agent, tasks_of_rows
-from agentrl.rollout.task_file import load_tasks
-from agentrl.rollout.task_folders import tasks_of_folder
-from agentrl.rollout.task_type import TaskType, as_task
-from agentrl.rollout.verifiers_tasks import tasks_of_environment
-from agentrl.rollout.workflow import load_object
+from agentrl.machine.python_file import load_object
+from agentrl.tasks.harbor import tasks_of_folder
+from agentrl.tasks.json_lines import load_tasks
+from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
+from agentrl.tasks.task_type import TaskType, as_task
+from agentrl.tasks.verifiers_tasks import tasks_of_environment
 
 PythonTasks = Iterable[Any] | Callable[[], Iterable[Any]]
 """Tasks from Python: a sequence, or a function that returns an iterable, the same one every time."""
@@ -175,7 +175,7 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
 
     Args:
         source: A path, `hf:...`, `python:...`, `harbor:...`, `swe:...` or `verifiers:...`.
-        task_type: What every task must be (`agentrl.rollout.task_type.task_type_of` a workflow); None: any dict.
+        task_type: What every task must be (`agentrl.tasks.task_type.task_type_of` a workflow); None: any dict.
 
     Raises:
         TaskFileError: They cannot be read, or one of a list is no task. One of a stream counts as a task, with its fault.

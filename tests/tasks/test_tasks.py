@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.rollout.run_tasks import open_run_tasks
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import (
+from agentrl.tasks.run_tasks import open_run_tasks
+from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.tasks import (
     GroupTask,
     TaskList,
     TaskStream,

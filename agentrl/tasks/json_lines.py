@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.rollout.task_type import TaskType, as_task
+from agentrl.tasks.task_type import TaskType, as_task
 
 
 def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.rollout.conversation_rows import CONVERSATION, read_conversation
-from agentrl.rollout.tasks import open_tasks
+from agentrl.tasks.conversation_rows import CONVERSATION, read_conversation
+from agentrl.tasks.tasks import open_tasks
 
 USER = {"role": "user", "content": "2 + 3?"}
 REPLY = {"role": "assistant", "content": "5"}

@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.rollout.folder_digest import folder_digest
-from agentrl.rollout.task_faults import check_all_usable, unusable_task
-from agentrl.rollout.task_settings import TaskSettings
-from agentrl.rollout.task_type import first_problem
+from agentrl.tasks.faults import check_all_usable, unusable_task
+from agentrl.tasks.folder_digest import folder_digest
+from agentrl.tasks.harbor_settings import TaskSettings
+from agentrl.tasks.task_type import first_problem
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""

@@ -17,12 +17,10 @@ from agentrl.errors import ConfigError
 from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.run_tasks import open_run_tasks
-from agentrl.rollout.sampling_order import choose
-from agentrl.rollout.task_history import GivenTask, task_history
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
+from agentrl.tasks.curriculum import DrawnTasks, GivenTask, choose, task_history
+from agentrl.tasks.run_tasks import open_run_tasks
 
 ORDERS: list[dict[str, Any]] = [
     {"kind": "shuffled"},

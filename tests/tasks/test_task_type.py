@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl import Episode
 from agentrl.errors import TaskFileError, WorkflowError
-from agentrl.rollout.task_type import task_of_episode, task_type_of
-from agentrl.rollout.tasks import TaskStream, open_tasks, tasks_from_python
+from agentrl.tasks.task_type import task_of_episode, task_type_of
+from agentrl.tasks.tasks import TaskStream, open_tasks, tasks_from_python
 
 
 @dataclass

@@ -1,0 +1,256 @@
+"""The order in which tasks are drawn, from several sources, or by what came of the groups before.
+
+                draw                           open_group
+    order ──────────────────► task of a group ────────────► store: groups ──► restore: the groups keep their tasks, the order goes on
+      ▲                                                          ▲
+      └──── ended: mean reward of the group ◄── close_group ─────┘
+
+A task is drawn when its group starts, by the seed, the group's number and what had ended until then.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from typing import Protocol
+
+from agentrl.config import DifficultyOrder
+from agentrl.episode import Task
+from agentrl.tasks.tasks import GroupTask, fingerprint
+
+Metrics = dict[str, float | None]
+
+
+class SamplingOrder(Protocol):
+    """An order whose state is a fold over `drawn` and `ended`. Tasks go by their index over all sources."""
+
+    def draw(self, rng: random.Random) -> int:
+        """Return the task of the next group, by the state and numbers of `rng`. Nothing changes by it."""
+        ...
+
+    def drawn(self, index: int) -> None:
+        """Note that a group got this task."""
+        ...
+
+    def ended(self, index: int, mean: float | None) -> None:
+        """Note the mean reward of a group of this task that has ended; None: no episode of it finished."""
+        ...
+
+    def to_metrics(self) -> Metrics:
+        """Return the metrics of the state."""
+        ...
+
+
+class MixedOrder:
+    """Sources mixed by their weights; each goes through its tasks in epochs of its own."""
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], *, seed: int, shuffle: bool) -> None:
+        self._sizes, self._weights = sizes, weights
+        self._first = first_indices(sizes)
+        self._seed, self._shuffle = seed, shuffle
+        self._counts = [0] * len(sizes)
+        """Groups that each source gave a task."""
+        self._orders: dict[int, tuple[int, list[int]]] = {}
+        """Of each source: its epoch, and the order of that."""
+
+    def draw(self, rng: random.Random) -> int:
+        """Return the next task of a source that is drawn by its weight."""
+        source = choose(rng, self._weights)
+        epoch, position = divmod(self._counts[source], self._sizes[source])
+        return self._first[source] + self._order(source, epoch)[position]
+
+    def drawn(self, index: int) -> None:
+        """Go on to the next task of its source."""
+        self._counts[source_of(self._first, index)] += 1
+
+    def ended(self, index: int, mean: float | None) -> None:
+        """Do nothing: this order does not go by rewards."""
+
+    def to_metrics(self) -> Metrics:
+        """Return nothing: the shares of the sources say it all."""
+        return {}
+
+    def _order(self, source: int, epoch: int) -> list[int]:
+        known = self._orders.get(source)
+        if known is None or known[0] != epoch:
+            order = list(range(self._sizes[source]))
+            if self._shuffle:
+                random.Random(f"{self._seed}/source {source}/{epoch}").shuffle(order)  # noqa: S311
+            known = self._orders[source] = (epoch, order)
+        return known[1]
+
+
+class PooledOrder:
+    """Tasks in pools by the mean reward of their last group.
+
+        mean of a task's last group    none yet │ … < bounds[0] ≤ … < bounds[1] ≤ …
+        pool                            unseen  │     0               1         2
+
+    With the share `floor` a task is drawn from all alike; else a source by its weight, and in it a task by the weight of its pool.
+    A pool's share is then (tasks in it · its weight) / Σ over pools.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], config: DifficultyOrder) -> None:
+        self._first, self._count = first_indices(sizes), sum(sizes)
+        self._sources, self._weights = weights, [*config.weights, config.unseen]
+        self._bounds, self._floor = config.bounds, config.floor
+        self._unseen = len(config.bounds) + 1
+        self._pool = [self._unseen] * self._count
+        self._members: list[list[list[int]]] = [[[] for _ in self._weights] for _ in sizes]
+        """The tasks of each pool of each source."""
+        for index in range(self._count):
+            self._tasks_beside(index).append(index)
+
+    def draw(self, rng: random.Random) -> int:
+        """Return a task by the floor, or by its source and pool."""
+        if rng.random() < self._floor:
+            return int(rng.random() * self._count)
+        by_pool = [
+            [len(tasks) * weight for tasks, weight in zip(pools, self._weights, strict=True)] for pools in self._members
+        ]
+        by_source = [weight * (sum(weights) > 0) for weight, weights in zip(self._sources, by_pool, strict=True)]
+        if not any(by_source):
+            return int(rng.random() * self._count)  # no task is in a pool that has a weight
+        source = choose(rng, by_source)
+        tasks = self._members[source][choose(rng, by_pool[source])]
+        return tasks[int(rng.random() * len(tasks))]
+
+    def drawn(self, index: int) -> None:
+        """Do nothing: a task is in the pool of its last group until the next one ends."""
+
+    def ended(self, index: int, mean: float | None) -> None:
+        """Put a task into the pool of its group's mean reward."""
+        if mean is not None:
+            self._tasks_beside(index).remove(index)
+            self._pool[index] = bisect_right(self._bounds, mean)
+            self._tasks_beside(index).append(index)
+
+    def to_metrics(self) -> Metrics:
+        """Return the share of tasks in each pool."""
+        names = [*(f"tasks_pool_{pool}" for pool in range(self._unseen)), "tasks_unseen"]
+        return {name: self._pool.count(pool) / self._count for pool, name in enumerate(names)}
+
+    def _tasks_beside(self, index: int) -> list[int]:
+        return self._members[source_of(self._first, index)][self._pool[index]]
+
+
+@dataclass(frozen=True)
+class GivenTask:
+    """The task of one group, as the store has it."""
+
+    index: int
+    ended: bool
+    """Whether the group was closed."""
+    mean: float | None
+    """Mean reward of its finished episodes; None: there is none."""
+
+
+def mean_reward(rewards: Sequence[float]) -> float | None:
+    """Return the mean of a group's rewards; summed in the order of its episodes, so that it is the same to the bit."""
+    return sum(rewards) / len(rewards) if rewards else None
+
+
+def task_history(db: sqlite3.Connection) -> list[GivenTask]:
+    """Return the tasks of the groups 0, 1, ... of a run. Raises `sqlite3.Error` where the store cannot be read."""
+    rows = db.execute(
+        "SELECT g.id, g.task, g.state != 'open', e.reward FROM groups g"
+        " LEFT JOIN episodes e ON e.group_id = g.id AND e.status = 'finished' ORDER BY g.id, e.episode_index"
+    )
+    return [
+        GivenTask(index, bool(ended), mean_reward([reward for *_, reward in episodes if reward is not None]))
+        for (_, index, ended), episodes in groupby(rows, key=lambda row: row[:3])
+    ]
+
+
+@dataclass
+class DrawnTasks:
+    """Tasks of one source or several, in an order that is drawn."""
+
+    tasks: Sequence[Task]
+    """Those of all sources, one behind another."""
+    sizes: Sequence[int]
+    """Tasks of each source."""
+    order: SamplingOrder
+    described: str
+    """The order and its settings: another text is another order."""
+    seed: int = 0
+    _drawn: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, index) of each group."""
+    _visits: dict[int, int] = field(default_factory=dict)
+    _last: dict[int, float] = field(default_factory=dict)
+    """Mean reward of the last group of each task."""
+    _recent: list[int] = field(default_factory=list)
+    """Tasks that were drawn since the metrics were taken last."""
+    _recent_means: list[float] = field(default_factory=list)
+
+    @property
+    def identity(self) -> str:
+        """Their number and content, and how they are drawn."""
+        return f"drawn from {len(self.tasks)} tasks {fingerprint(self.tasks)}, {self.described}, seed {self.seed}"
+
+    def task_of_group(self, group_id: int) -> GroupTask | None:
+        """Return the task that a group was given, or draw that of the next group."""
+        while len(self._drawn) <= group_id:
+            self._note(self.order.draw(random.Random(f"{self.seed}/task/{len(self._drawn)}")))  # noqa: S311
+        epoch, index = self._drawn[group_id]
+        return GroupTask(epoch, index, self.tasks[index])
+
+    def group_ended(self, group_id: int, mean: float | None) -> None:
+        """Note the mean reward of a group; None: none of its episodes finished."""
+        self._ended(self._drawn[group_id][1], mean)
+
+    def restore(self, groups: Iterable[GivenTask]) -> None:
+        """Go on after the groups that a run has, which keep the tasks that they were given."""
+        for group in groups:
+            self._note(group.index)
+            if group.ended:
+                self._ended(group.index, group.mean)
+        self._recent, self._recent_means = [], []
+
+    def take_metrics(self) -> Metrics:
+        """Return the metrics of the state, and of the tasks that were drawn since they were taken last."""
+        known, first = self._recent_means, first_indices(self.sizes)
+        metrics = self.order.to_metrics() | {
+            "drawn_groups": float(len(self._recent)),
+            "drawn_last_reward_mean": sum(known) / len(known) if known else None,
+        }
+        if len(self.sizes) > 1 and self._recent:
+            sources = [source_of(first, index) for index in self._recent]
+            metrics |= {f"drawn_source_{i}": sources.count(i) / len(sources) for i in range(len(self.sizes))}
+        self._recent, self._recent_means = [], []
+        return metrics
+
+    def _note(self, index: int) -> None:
+        self._drawn.append((self._visits.get(index, 0), index))
+        self._visits[index] = self._visits.get(index, 0) + 1
+        self._recent.append(index)
+        if index in self._last:
+            self._recent_means.append(self._last[index])
+        self.order.drawn(index)
+
+    def _ended(self, index: int, mean: float | None) -> None:
+        if mean is not None:
+            self._last[index] = mean
+        self.order.ended(index, mean)
+
+
+def choose(rng: random.Random, weights: Sequence[float]) -> int:
+    """Return an index, drawn by `weights`, of which at least one is above 0."""
+    sums = list(accumulate(weights))
+    drawn = rng.random() * sums[-1]
+    last = max(i for i, weight in enumerate(weights) if weight > 0)  # where the product was rounded up to the sum
+    return next((i for i, total in enumerate(sums) if drawn < total and weights[i] > 0), last)
+
+
+def first_indices(sizes: Sequence[int]) -> list[int]:
+    """Return the index of the first task of each source, where the tasks of all stand one behind another."""
+    return [0, *accumulate(sizes)][:-1]
+
+
+def source_of(first: Sequence[int], index: int) -> int:
+    """Return the source of a task, by the first index of each."""
+    return bisect_right(first, index) - 1
