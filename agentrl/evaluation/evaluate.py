@@ -31,6 +31,7 @@ from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_endpoint, check_start
+from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.health import Health, shares_text
 from agentrl.rollout.open_engine import NAME_A_LOG, open_engine, open_hosts
@@ -38,7 +39,6 @@ from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.workflow import Workflow
-from agentrl.tasks.check_tasks import check_for_workers, check_nothing_missing
 from agentrl.tasks.columns import with_columns
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import TaskList, episode_seed, fingerprint, list_tasks

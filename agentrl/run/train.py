@@ -32,6 +32,7 @@ from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
 from agentrl.rollout.check_start import check_start
+from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import RECENT_EPISODES
@@ -61,7 +62,6 @@ from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.read_episode import sample_replies
 from agentrl.store.rewards import RewardsInOrder
 from agentrl.store.store import Store
-from agentrl.tasks.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
 from agentrl.tasks.task_type import task_type_of

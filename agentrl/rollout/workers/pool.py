@@ -34,11 +34,11 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.record.end_reason import EndReason
+from agentrl.rollout.check_tasks import unsendable
 from agentrl.rollout.workers.protocol import TO_MAIN, Connection, Run, Start
 from agentrl.rollout.workers.worker import RunningEpisode, Worker
 from agentrl.store.call_log import EpisodeCallLog
 from agentrl.store.outcome import Outcome
-from agentrl.tasks.check_tasks import unsendable
 
 ALONE_AFTER, FAILED_AFTER = 2, 3
 """Lost workers after which an episode runs in a process of its own, and after which its attempt has failed."""
