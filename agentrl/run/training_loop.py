@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
+import anyio.lowlevel
 
 from agentrl.concurrency.loop_watchdog import LoopWatchdog
 from agentrl.concurrency.threads import in_thread
@@ -123,6 +124,9 @@ async def _train(run: TrainingRun) -> None:
     with appending(run.store.directory / "metrics.jsonl") as log:
         while run.trainer.weights.version < config.steps:
             started = time.perf_counter()
+            await (
+                anyio.lowlevel.checkpoint()
+            )  # a run that is being stopped takes no further step, also where a batch is ready
             batch = await run.controller.next_batch()
             if batch is None:
                 view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")

@@ -101,6 +101,12 @@ def held_after_step(run: subprocess.Popen[str], folder: Path, step: int) -> Iter
         (folder / "hold").unlink()
 
 
+def wait_for_line(run: subprocess.Popen[str], text: str) -> None:
+    """Read what a run says up to a line with a text. A worker outlives its raylet until the main process notices."""
+    assert run.stdout is not None
+    assert any(text in line for line in run.stdout), "the run ended before"
+
+
 def test_a_run_goes_on_when_the_node_of_its_worker_and_server_is_killed(tmp_path: Path) -> None:
     with open_nodes(0, 2) as cluster:
         run = start(command(cluster, tmp_path, 3, each=1), tmp_path)
@@ -108,6 +114,7 @@ def test_a_run_goes_on_when_the_node_of_its_worker_and_server_is_killed(tmp_path
             with held_after_step(run, tmp_path, 1):
                 # SIGKILL of the raylet, without a word to anybody: its worker and its server go with it.
                 cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+                wait_for_line(run, "its episodes go on elsewhere")
                 cluster.add_node(**of_a_node(2))
             code, said = end(run)
         finally:
@@ -127,6 +134,7 @@ def test_a_run_goes_on_without_a_node_that_is_killed_and_uses_one_that_comes(clu
     with held_after_step(run, tmp_path, 1):
         # SIGKILL of the raylet, without a word to anybody: its workers and its server go with it.
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+        wait_for_line(run, "its episodes go on elsewhere")
         cluster.add_node(**of_a_node())
     code, said = end(run)
     assert code == 0, said

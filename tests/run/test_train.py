@@ -243,6 +243,7 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
         )
         assert second.returncode == 2
         assert f"is in use by process {process.pid}" in second.stderr
+        wait_for_ready_groups(run_dir, 5)
         os.kill(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 130
@@ -280,6 +281,15 @@ def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: li
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert left_behind(run_dir) == []
     assert audit(run_dir).violations == []
+
+
+def wait_for_ready_groups(run_dir: Path, least: int, timeout_s: float = 240) -> None:
+    """Wait until more groups wait for the trainer than a batch takes: then some are left whenever the run is interrupted."""
+    deadline = time.monotonic() + timeout_s
+    with Store(run_dir / "store.sqlite", read_only=True) as store:
+        while sum(group.state == "ready" for group in store.pending_groups()) < least:
+            assert time.monotonic() < deadline, "the trainer is not the slower side"
+            time.sleep(0.1)
 
 
 def assert_goes_on(run_dir: Path, step: int) -> None:

@@ -164,11 +164,12 @@ def test_frames_arrive_whole_and_in_order_however_the_stream_is_cut(order: list[
     assert anyio.run(received, pieces) == order
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(frame=st.sampled_from(FRAMES), at=st.integers(0, 2**16), value=st.integers(0, 255), cut=st.booleans())
 def test_a_stream_that_is_damaged_ends_the_connection_and_raises_nothing(
     frame: Frame, at: int, value: int, cut: bool
 ) -> None:
     content = anyio.run(sent, [frame])
     at %= len(content)
-    anyio.run(received, [content[:at] if cut else content[:at] + bytes([value]) + content[at + 1 :]])
+    damaged = content[:at] if cut else content[:at] + bytes([value]) + content[at + 1 :]
+    assert len(anyio.run(received, [damaged])) <= 1
