@@ -241,9 +241,11 @@ async def test_nothing_is_left_of_a_failure_or_a_cancellation() -> None:
 
 
 def kill_one() -> list[str]:
+    """Kill a process that has a container and an image; any other start, of another test too, may remove them from then on."""
     with subprocess.Popen([sys.executable, "-c", OWNED], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         names = process.stdout.readline().split()
+        assert [is_there(kind, name) for kind, name in zip(("container", "image"), names, strict=True)] == [True, True]
         os.kill(process.pid, signal.SIGKILL)
     return names
 
@@ -251,8 +253,6 @@ def kill_one() -> list[str]:
 async def test_the_next_start_removes_what_a_killed_process_left_and_nothing_of_a_living_one() -> None:
     async with open_container(ContainerSpec()) as mine, mine.commit() as image:
         gone, gone_image = await in_thread(kill_one)
-        assert await in_thread(is_there, "container", gone)
-        assert await in_thread(is_there, "image", gone_image)
         async with open_container(ContainerSpec()):
             assert not await in_thread(is_there, "container", gone)
             assert not await in_thread(is_there, "image", gone_image)
