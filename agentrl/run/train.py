@@ -218,8 +218,6 @@ async def _open_store(start: _Start) -> Store:
     try:
         if start.resume:  # a new run has it since before its store
             await in_thread(write_whole, run_dir / "config.json", config_text(config))
-        if isinstance(start.tasks, DrawnTasks):
-            start.tasks.restore(await in_thread(store.read, task_history))
     except BaseException:
         store.close()
         raise
@@ -248,6 +246,8 @@ async def _load(start: _Start, store: Store, engine: SGLangEngine, trainer: Trai
     view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
     for reason in await in_thread(store.reject_episodes, engine.vocabulary):
         view.say(reason)
+    if isinstance(start.tasks, DrawnTasks):  # once the rewards of rejected episodes are gone
+        start.tasks.restore(await in_thread(store.read, task_history))
     weights = await trainer.load()
     if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:
         await engine.update_weights(weights.path, weights.version)

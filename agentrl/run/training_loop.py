@@ -48,6 +48,7 @@ COUNTERS = (
     "tasks_skipped",
     "engine_failures",
     "engine_bad_replies",
+    *(f"sandbox_{count}" for count in ("taken", "wait_s", "runs", "run_s", "resets", "reset_s", "started", "lost")),
     "local_shortages",
 )
 """Metrics that count from the run's beginning: a restart goes on from those of the step that it goes on from."""

@@ -12,11 +12,14 @@ import sqlite3
 from collections.abc import Container
 from dataclasses import dataclass
 
+from agentrl.errors import StoreError
 from agentrl.record.recorded_choice import Key, RecordedChoice
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, pack, row_of
 
 _OPEN = "INSERT OR IGNORE INTO groups (id, epoch, task, state, version, task_digest) VALUES (?, ?, ?, 'open', ?, ?)"
+_FORGET = "DELETE FROM calls WHERE group_id = ? AND episode IS NULL"
+"""Calls of an attempt that was cut off, and is not tried again."""
 _CLOSE = "UPDATE groups SET state = ?, reason = ? WHERE id = ?"
 _END = (
     "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, prompt_ids,"
@@ -75,7 +78,11 @@ class InsertEpisode:
     """Its calls that the store has."""
 
     def write(self, db: sqlite3.Connection, restart: int) -> int:
-        """Write it. Returns the number of the attempt."""
+        """Write it. Returns the number of the attempt.
+
+        Raises:
+            StoreError: A reply that its record names is not in the store.
+        """
         outcome, record = self.outcome, pack(self.outcome.record, self.committed)
         figures, episode = record.figures(), (self.group_id, self.episode_index)
         values = (
@@ -88,7 +95,8 @@ class InsertEpisode:
         assert number is not None
         for turn, row in enumerate(record.calls):
             if not db.execute(_TURN, (number, turn, *episode, *row.key)).rowcount:
-                assert row.finish, f"{row.key} was never committed"
+                if not row.finish:
+                    raise StoreError(f"the reply {row.key} of an episode that ended was never committed")
                 db.execute(f"INSERT {_CALL}", (*episode, *row, number, turn))
         db.execute(f"DELETE FROM calls WHERE {_LOGGED}", episode)
         return number
@@ -106,6 +114,7 @@ class CloseGroup:
         """Write it. Returns the group's id."""
         state = "ready" if self.rejected is None else "rejected"
         db.execute(_CLOSE, (state, self.rejected, self.group_id))
+        db.execute(_FORGET, (self.group_id,))
         return self.group_id
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -178,6 +179,8 @@ class DrawnTasks:
     described: str
     """The order and its settings: another text is another order."""
     seed: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Tasks are drawn in a thread, and groups end in the event loop."""
     _drawn: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, index) of each group."""
     _visits: dict[int, int] = field(default_factory=dict)
@@ -194,14 +197,16 @@ class DrawnTasks:
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
         """Return the task that a group was given, or draw that of the next group."""
-        while len(self._drawn) <= group_id:
-            self._note(self.order.draw(random.Random(f"{self.seed}/task/{len(self._drawn)}")))  # noqa: S311
-        epoch, index = self._drawn[group_id]
+        with self._lock:
+            while len(self._drawn) <= group_id:
+                self._note(self.order.draw(random.Random(f"{self.seed}/task/{len(self._drawn)}")))  # noqa: S311
+            epoch, index = self._drawn[group_id]
         return GroupTask(epoch, index, self.tasks[index])
 
     def group_ended(self, group_id: int, mean: float | None) -> None:
         """Note the mean reward of a group; None: none of its episodes finished."""
-        self._ended(self._drawn[group_id][1], mean)
+        with self._lock:
+            self._ended(self._drawn[group_id][1], mean)
 
     def restore(self, groups: Iterable[GivenTask]) -> None:
         """Go on after the groups that a run has, which keep the tasks that they were given."""
@@ -213,15 +218,17 @@ class DrawnTasks:
 
     def take_metrics(self) -> Metrics:
         """Return the metrics of the state, and of the tasks that were drawn since they were taken last."""
-        known, first = self._recent_means, first_indices(self.sizes)
-        metrics = self.order.to_metrics() | {
-            "drawn_groups": float(len(self._recent)),
+        with self._lock:
+            state, recent, known = self.order.to_metrics(), self._recent, self._recent_means
+            self._recent, self._recent_means = [], []
+        first = first_indices(self.sizes)
+        metrics = state | {
+            "drawn_groups": float(len(recent)),
             "drawn_last_reward_mean": sum(known) / len(known) if known else None,
         }
-        if len(self.sizes) > 1 and self._recent:
-            sources = [source_of(first, index) for index in self._recent]
+        if len(self.sizes) > 1 and recent:
+            sources = [source_of(first, index) for index in recent]
             metrics |= {f"drawn_source_{i}": sources.count(i) / len(sources) for i in range(len(self.sizes))}
-        self._recent, self._recent_means = [], []
         return metrics
 
     def _note(self, index: int) -> None:

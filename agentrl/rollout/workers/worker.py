@@ -96,9 +96,12 @@ class Worker:
             status = await child.wait()
             name = next((one.name for one in Signals if one == -status), f"signal {-status}")
             how = f"was killed by {name}" if status < 0 else f"ended with exit status {status}"
-        tail = (await in_thread(end_of_log, log, log_start))[-LOG_TAIL_CHARACTERS:].strip()
-        if "Timeout (" in tail:  # as faulthandler says it
-            how = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`) by {_blocking_line(tail)}"
+        written = await in_thread(end_of_log, log, log_start)
+        if re.search(
+            r"^Timeout \(\d", written, re.MULTILINE
+        ):  # as faulthandler begins, with the stacks of all threads after it
+            how = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`) by {_blocking_line(written)}"
+        tail = written[-LOG_TAIL_CHARACTERS:].strip()
         self.mark_lost(f"{how}\nthe end of its log {log}:\n{tail}")
 
     def _take(self, frame: protocol.ToMain) -> None:
@@ -138,7 +141,7 @@ class Worker:
         self.mark_lost(f"sent nothing for {silence_s:g} s")
 
 
-def _blocking_line(tail: str) -> str:
+def _blocking_line(written: str) -> str:
     """Return the innermost line of the user's in the main thread, whose stack faulthandler writes last."""
-    frames = re.findall(r'File "(.+)", line (\d+) in (.+)', tail.rpartition("Thread ")[2])
+    frames = re.findall(r'File "(.+)", line (\d+) in (.+)', written.rpartition("Thread ")[2])
     return next((f"{file}:{line} in {name}" for file, line, name in frames if not is_library(file)), "a library")
