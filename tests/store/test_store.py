@@ -16,7 +16,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode
 from agentrl.store.episodes import PendingGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import choice_of
@@ -153,6 +153,15 @@ def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
 
 def rows_of(store: Store) -> list[tuple[Any, ...]]:
     return store._db.execute("SELECT rowid, episode, turn, completion_id FROM calls ORDER BY rowid").fetchall()
+
+
+def test_calls_of_an_attempt_that_was_cut_off_go_with_their_group(tmp_path: Path) -> None:
+    """A run that goes on with fewer retries does not try it again."""
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_restart("tasks", "{}")
+        store.open_group(0, 0, 0)
+        store.write([CommitCall(0, 0, kept_choice([1])), CloseGroup(0, "too few episodes")])
+        assert store.read(lambda db: db.execute("SELECT COUNT(*) FROM calls").fetchone()) == (0,)
 
 
 def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_again(tmp_path: Path) -> None:

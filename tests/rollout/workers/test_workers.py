@@ -45,7 +45,7 @@ BOUND_S = 200  # starting a process takes seconds, and on a busy machine many
 ROOT = Path(__file__).parents[3]
 
 WORKFLOW = r'''
-import asyncio, json, os, re, signal, subprocess, sys, time
+import asyncio, json, os, re, signal, subprocess, sys, threading, time
 from pathlib import Path
 from agentrl.envs import ToolEnv, tool
 
@@ -118,6 +118,9 @@ async def uses_a_sandbox(episode):
 
 async def sleeps(episode):
     await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+
+    for _ in range(20):  # whose stacks fill the log first
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
 
     async def in_a_task_of_its_own():
         time.sleep(60)  # this line blocks
