@@ -252,7 +252,7 @@ class ChatFormat:
         unfinished, in_call = False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
-        for call in parsed.tool_calls if not growing or self._is_thought_out(output_ids) else ():
+        for call in parsed.tool_calls if not growing or self._has_left_thought(output_ids, prompt_ids or []) else ():
             begun = self._begun(call, output_ids, tools)
             if begun is not None:
                 name, text = begun.name, begun.whole_as(call.name, call.arguments)
@@ -309,9 +309,10 @@ class ChatFormat:
         end = prompt_ids[-_GENERATION_PROMPT:]
         return opening in end and closing not in end[end.index(opening) :]
 
-    def _is_thought_out(self, output_ids: list[int]) -> bool:
+    def _has_left_thought(self, output_ids: list[int], prompt_ids: list[int]) -> bool:
         """Return whether the reply is past its reasoning for good: a call inside it is one only if nothing closes it later."""
-        return self.special("<think>") not in output_ids or self.special("</think>") in output_ids
+        opened = self.opens_thought(prompt_ids) or self.special("<think>") in output_ids
+        return not opened or self.special("</think>") in output_ids
 
     def plain(
         self, output_ids: list[int], *, stop: Sequence[str] = (), growing: bool = False, prefill: str = ""

@@ -93,6 +93,14 @@ async def test_a_thought_that_the_prompt_opens_is_reasoning(
     assert getattr(message, "reasoning_content", None) == reasoning
 
 
+def test_a_call_inside_of_a_thought_that_the_prompt_opened_is_not_shown_as_it_grows(nano_format: ChatFormat) -> None:
+    prompt = [*nano_format.render([ASKED], None).ids, *nano_format.tokenizer.encode("<think>\n")]
+    call = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
+    inside, after = (nano_format.tokenizer.encode(text) for text in (f"maybe {call} no", f"</think>\n\n{call}"))
+    shown = [nano_format.parse(ids, [TOOL], growing=True, prompt_ids=prompt) for ids in (inside, inside + after)]
+    assert [len(message.tool_calls) for message in shown] == [0, 1]
+
+
 @pytest.mark.parametrize("otherwise", ["", "{{ raise_exception('a system message is missing') }}"])
 def test_a_template_that_shows_tools_in_a_system_message_has_them_there(otherwise: str, tmp_path: Path) -> None:
     led = "{% if messages[0].role == 'system' %}{{ tools | tojson }}{% else %}" + otherwise + "{% endif %}"
