@@ -1,6 +1,6 @@
 """The Ray actors that start a run's processes, one for each, and calls of them.
 
-main process ──Ray: start, wait, signal, stop───────────────────────► actor ──starts──► process
+main process ──Ray: start, wait, kill, stop─────────────────────────► actor ──starts──► process
              ◄─TCP: standard input and output, standard error, the stream─────────────────┘
 
 A process has these connections themselves as its files, so nothing that it reads or writes passes through its actor. It ends when its
@@ -121,11 +121,11 @@ class NodeProcess:
         assert self._process is not None
         return await self._process.wait()
 
-    async def signal(self, number: int) -> None:
-        """Send a signal to the process; SIGKILL, to all that it started too."""
+    async def kill(self) -> None:
+        """Kill the process and all that it started."""
         if self._process is not None:
             with suppress(ProcessLookupError):
-                (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def stop(self) -> None:
         """Wait for the end of the process, whose standard input is closed by now; kill it where it does not come, and all that it started."""

@@ -118,13 +118,9 @@ class RayChild(LineProcess):
         await self._ended.wait()
         return self._status
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the process, if it runs."""
-        self.host.actor.signal.remote(number)
-
     def kill(self) -> None:
         """Kill the process and all that it started."""
-        self.signal(signal.SIGKILL)
+        self.host.actor.kill.remote()
 
     async def watch(self) -> None:
         """Write the log, until the process has ended or its actor is gone; then nothing more is heard of it."""

@@ -84,11 +84,6 @@ class ChildProcess(LineProcess):
         """Wait until the process has ended; its exit status, negative for a signal."""
         return await self.process.wait()
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the process, if it runs."""
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
-
     def kill(self) -> None:
         """Kill the process and all that it started."""
         with suppress(ProcessLookupError):

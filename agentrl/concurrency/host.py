@@ -34,9 +34,6 @@ class Child(Protocol):
     async def wait(self) -> int:
         """Wait until the process has ended; its exit status, negative for a signal."""
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the process, if it runs."""
-
     def kill(self) -> None:
         """Kill the process and all that it started."""
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.config import RunConfig
+from agentrl.config import RolloutConfig, RunConfig
 from agentrl.engine import Engine
 from agentrl.models import model_name
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
@@ -25,6 +25,11 @@ def chat_format_of(config: RunConfig) -> ChatFormat:
     """
     model, spelled = config.model, config.proxy.control_tokens_in_text
     return load_chat_format(model.path, model.renderer, control_tokens_in_text=spelled, **model.renderer_options)
+
+
+def sampling_defaults(rollout: RolloutConfig) -> SamplingDefaults:
+    """Return how a request of a run's episode that does not say is sampled."""
+    return SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
 
 
 def open_model_proxy(
@@ -72,7 +77,6 @@ async def in_process_runner(
     rollout = config.rollout
     if chat_format is None:
         chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
-    defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
     trajectories = await in_thread(load_trajectories, rollout.trajectories)
     async with (
         open_model_proxy(config, engine, chat_format, training=training) as proxy,
@@ -82,7 +86,7 @@ async def in_process_runner(
             proxy,
             timeout_s=rollout.episode_timeout_s,
             cancel_timeout_s=rollout.cancel_timeout_s,
-            defaults=defaults,
+            defaults=sampling_defaults(rollout),
             sandboxes=sandboxes,
             trajectories=trajectories,
         ) as runner,

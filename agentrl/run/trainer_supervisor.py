@@ -154,9 +154,8 @@ class TrainerSupervisor:
         await self._commit(failures)
         step = self.weights.version
         directory = checkpoint_directory(self.run_dir, step)
-        with suppress(
-            FileNotFoundError
-        ):  # a checkpoint has the lines of its steps; before the first step there are none
+        # A checkpoint has the lines of its steps; before the first step there are none.
+        with suppress(FileNotFoundError):
             await in_thread(sync, self.run_dir / "metrics.jsonl")
         with self._while_saving(step):
             await in_thread(self.store.begin_checkpoint, directory)

@@ -125,9 +125,8 @@ async def _train(run: TrainingRun) -> None:
     with appending(run.store.directory / "metrics.jsonl") as log:
         while run.trainer.weights.version < config.steps:
             started = time.perf_counter()
-            await (
-                anyio.lowlevel.checkpoint()
-            )  # a run that is being stopped takes no further step, also where a batch is ready
+            # A run that is being stopped takes no further step, also where a batch is ready.
+            await anyio.lowlevel.checkpoint()
             batch = await run.controller.next_batch()
             if batch is None:
                 view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")

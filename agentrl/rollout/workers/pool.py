@@ -35,6 +35,7 @@ from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.check_tasks import unsendable
+from agentrl.rollout.local_runner import sampling_defaults
 from agentrl.rollout.workers.protocol import TO_MAIN, Connection, Run, Start
 from agentrl.rollout.workers.worker import RunningEpisode, Worker
 from agentrl.store.call_log import EpisodeCallLog
@@ -241,14 +242,12 @@ async def open_workers(
     Raises:
         AgentRLError: One cannot be started.
     """
-    rollout = config.rollout
     async with background_tasks() as tasks:
         pool = WorkerPool(config, engine, training, logs, say, open_host)
-        for index in range(rollout.workers):
+        for index in range(config.rollout.workers):
             tasks.start_soon(pool.keep_running, index)
         await pool.until_started()
-        defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
-        yield WorkerRunner(pool, defaults)
+        yield WorkerRunner(pool, sampling_defaults(config.rollout))
 
 
 async def config_of_worker(config: RunConfig, host: Host) -> RunConfig:
