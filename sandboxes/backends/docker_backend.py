@@ -5,7 +5,7 @@ standard streams (0.03 ms there and back), since `docker exec` would cost tens o
 When this process dies, in whatever way, the container's input ends, so does its first process, and the engine removes it.
 
 The `docker` package is used in threads, and not aiodocker: both start containers at the same pace, for the engine is what takes the time,
-but its attached stream is a plain socket, which answers in half the time. (`python benchmarks/docker_sdks.py`)
+but its attached stream is a plain socket, which answers in half the time.
 """
 
 from __future__ import annotations

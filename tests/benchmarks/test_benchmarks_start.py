@@ -53,11 +53,6 @@ class Start(NamedTuple):
 
 STARTS = [
     Start("async_vs_sync.py", "--steps 1", r"S = \d+\.\d+, S_max = \d+\.\d+, ε = \d"),
-    Start(
-        "before_first_forward.py",
-        "--groups 1 --group-size 2 --turns 1 --rounds 1 --repeats 1 --against {root}",
-        r"2 episodes of 1 turns: \d+\.\d+ CPU seconds\n.*: \d+\.\d+ CPU seconds; \d+\.\d+ times as long",
-    ),
     Start("code_size.py", "", r"all +\d+ +\d+,\d+ +of \d+"),
     Start(
         "crash_test.py",
@@ -66,12 +61,6 @@ STARTS = [
     ),
     Start("curriculum.py", "--steps 1 --seeds 1", r"1  shuffled +not in \d.*\n +1  difficulty +not in \d"),
     Start("data_path.py", "--rounds 1 --generated 8", r"turn  proxy ms .*\n +1 +\d+\.\d\d +\d+\.\d\d\n"),
-    Start(
-        "docker_sdks.py",
-        "--sdks docker --containers 1 --rounds 1",
-        r"first answer +\d+\.\d ms .* CPU \d+\.\d",
-        "docker",
-    ),
     Start("durability.py", "--rounds 1 --steps 8", r"median \d+\.\d+ of the speed, \d+\.\d+ of the CPU time"),
     Start("fair_verdicts.py", "--verdicts 6", r"p99 +\d+\.\d +\d+\.\d +\d+\.\d", "bubblewrap"),
     Start("fuzz_proxy.py", "--minutes 0.05", r"[1-9]\d* requests: (.*\n)*longest stalls of the event loop, ms: \d"),
@@ -92,13 +81,6 @@ STARTS = [
         "--steps 1 --only RLOO --plot {scratch}/plot.png",
         r"RLOO +\d\.\d+, \d\.\d+ +never +\d",
         writes="plot.png",
-    ),
-    Start("partial_replies.py", "--engine embedded --replies 2 --tokens 64", r"run 2  segments  64 +\d+ tokens/s"),
-    Start(
-        "partial_replies.py",
-        "--engine sglang --replies 2 --tokens 64",
-        r"run 2  segments  64 +\d+ tokens/s",
-        "sglang",
     ),
     Start("proxy_overhead.py", "--seconds 0.1", r"256  openai +\d+\.\d+ (.*\n)*memory of a call in flight: \d+\.\d kB"),
     Start(

@@ -10,8 +10,7 @@ from agentrl.record.tokens import ImageSpan
 
 STREAM_INTERVAL_TOKENS = 32
 """How many tokens a server may gather before it sends them. A killed server loses at most so many of each reply, and
-they are sampled again. That costs a server 5 % of its speed, asking for segments of as many a quarter
-(`benchmarks/partial_replies.py`)."""
+they are sampled again."""
 STREAM_STATES = 64
 """Where a server sends the whole reply again with every state, so many states of a long reply bound what that costs."""
 
