@@ -61,7 +61,7 @@ class EpisodeSandboxes(Protocol):
 
 @dataclass(eq=False)
 class EpisodeState:
-    """The state of an episode: what it logged, and what must be closed at its end. The runner has it, whatever becomes of the `Episode`.
+    """The state of an episode: what it logged, and what must be closed at its end. The runner holds it, also when the `Episode` is gone.
 
     Once it is `closed`, nothing that the workflow left running changes anything of the episode.
     """
@@ -182,7 +182,7 @@ class Episode(Generic[TaskT]):
         image: str | None = None,
         limits: Limits | None = None,
     ) -> Sandbox:
-        """Return a locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
+        """Return a locked-down place to run code, as new. It always goes back with the end of the episode.
 
             sandbox = await episode.sandbox()
             done = await sandbox.run(["python3", "-c", code], timeout_s=5)

@@ -154,7 +154,7 @@ class TrainerLostError(TrainerError):
 
 
 class TrainerStateError(TrainerLostError):
-    """What the trainer holds is not what its run knows of: only a new process, from a checkpoint, goes on."""
+    """The trainer's state is not the one that its run knows of: only a new process, from a checkpoint, goes on."""
 
 
 class WorkerError(AgentRLError):

@@ -22,7 +22,7 @@ from recipes.nano_model import SYSTEM_FRAME, Recipe, build_model, build_tokenize
 
 @dataclass(frozen=True)
 class Game:
-    """What is played, and how well."""
+    """A game, and how well it is played."""
 
     task: dict[str, Any]
     """The arguments of a `GymEnv`."""

@@ -338,7 +338,7 @@ class Policy:
         return target
 
     def save(self, directory: Path, model_path: Path) -> None:
-        """Write a checkpoint (`agentrl.trainer.model.checkpoint`), with the tokenizer and whatever else is beside the model."""
+        """Write a checkpoint (`agentrl.trainer.model.checkpoint`), with the tokenizer and the other files beside the model."""
         snapshot_checkpoint(
             directory,
             {"": self.state},

@@ -41,7 +41,7 @@ SHOWN_CHARACTERS = 1000
 
 
 class BlackBoxTask(ChatTask):
-    """What a line of the task file needs. A program may be told of more than a prompt, or of none."""
+    """A line of the task file. A program may need more than a prompt, or none."""
 
     command: list[str] = Field(min_length=1)
     files: dict[str, str] = Field(default_factory=dict)

@@ -33,7 +33,7 @@ def _text(prompt: Any) -> Any:
 
 
 class ChatTask(BaseModel):
-    """What a line of the task file needs. It may have more, as rows of data sets do."""
+    """A line of the task file. It may have more keys, as rows of data sets do."""
 
     prompt: Annotated[str | None, BeforeValidator(_text)] = None
     messages: list[dict[str, JsonValue]] | None = Field(default=None, min_length=1)

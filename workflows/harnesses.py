@@ -108,7 +108,7 @@ def installed_agents() -> Path:
 
 
 class AgentLimits(BaseModel):
-    """What the agent and all that it starts may use."""
+    """The resources that the agent and all that it starts may use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

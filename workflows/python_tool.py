@@ -21,7 +21,7 @@ TIMEOUT_S = 10.0
 
 
 class PythonToolTask(BaseModel):
-    """What a line of the task file needs."""
+    """A line of the task file."""
 
     question: str
     answer: Annotated[JsonValue, AfterValidator(check_answer)]

@@ -53,7 +53,7 @@ class Overlay:
     """The files, as a tar archive."""
 
     async def put(self, container: Container, folder: str) -> None:
-        """Put them over the repository in a container, in the place of whatever has their paths.
+        """Put them over the repository in a container, in the place of the files that have their paths.
 
         Raises:
             SandboxError: They cannot be put there.
@@ -192,7 +192,7 @@ def _no_folder(folder: Path) -> str:
 
 
 class HiddenTests(BaseModel):
-    """What the repository has to pass, and the agent never sees."""
+    """The tests that the repository has to pass, and the agent never sees."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

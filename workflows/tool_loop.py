@@ -25,7 +25,7 @@ from agentrl.machine.python_file import load_object
 
 
 class EnvTask(BaseModel):
-    """What a line of the task file needs. An environment may take more from it."""
+    """A line of the task file. An environment may read more keys of it."""
 
     env: str
     make: dict[str, Any] = {}

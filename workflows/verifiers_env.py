@@ -24,7 +24,7 @@ from agentrl.tasks.verifiers_tasks import dataset_of, load_environment
 
 
 class VerifiersTask(BaseModel):
-    """What a line of the task file needs."""
+    """A line of the task file."""
 
     environment: str = Field(min_length=1)
     row: int = Field(default=0, ge=0)

@@ -1,4 +1,4 @@
-"""Examine terminal tasks and repositories before anybody trains on them: the reference is rewarded, always, and doing nothing is not.
+"""Examine terminal tasks and repositories before training: the reference is rewarded, always, and doing nothing is not.
 
 agentrl vet harbor:DIR, swe:ROWS ─► of each task: its solution N times (1), nothing (0), each in a new container ─► a report
 """

@@ -95,7 +95,7 @@ class SteadyConsole(Console):
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Go on in silence when nobody reads any more: a run is worth more than its output."""
+        """Go on in silence when the reader of the output is gone: a run is worth more than its output."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 

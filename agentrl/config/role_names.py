@@ -1,4 +1,4 @@
-"""What a role may be called: it is part of a key (`KEY.NAME`), and the name of a folder where it has an adapter of its own."""
+"""The names that a role may have: one is part of a key (`KEY.NAME`), and the name of a folder where the role has an adapter of its own."""
 
 from __future__ import annotations
 

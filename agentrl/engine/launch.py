@@ -326,7 +326,7 @@ def _lora_flags(rank: int, adapters: int) -> dict[str, bool | int | float | str]
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """Return a port of this machine's `address` that nobody listens on."""
+    """Return a free port of this machine's `address`."""
     with socket.socket() as listener:
         listener.bind((address, 0))
         port: int = listener.getsockname()[1]

@@ -58,7 +58,7 @@ class EvaluationDirectory:
 
 
 class KeptEpisodes:
-    """The episodes of an evaluation while it goes on: each is kept when it has ended. It holds its directory meanwhile.
+    """The episodes of a running evaluation, each kept when it has ended. Its directory is locked as long.
 
     Use it as a context manager. Its calls block for about a millisecond; call them in a worker thread.
 

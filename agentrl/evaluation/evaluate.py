@@ -172,7 +172,7 @@ async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key:
 async def _served(
     config: RunConfig, workflow: Workflow, chat_format: ChatFormat, *, view: EvaluationView
 ) -> AsyncIterator[Runner]:
-    """Yield a runner whose episodes ask the model of the configuration, which is served meanwhile."""
+    """Serve the model of the configuration, and yield a runner whose episodes ask it."""
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent))):
         view.say(lacking)
     begins = "asking the engine at `engine.urls`" if config.engine.urls else "starting the engine"

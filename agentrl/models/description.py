@@ -1,4 +1,4 @@
-"""What a model's config.json says, as transformers reads it."""
+"""Read a model's config.json as transformers does."""
 
 from __future__ import annotations
 

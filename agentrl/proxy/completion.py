@@ -182,7 +182,7 @@ def recall(calls: Sequence[PreparedCompletion]) -> None:
 
 
 def repeat(calls: Sequence[PreparedCompletion]) -> None:
-    """Take the replies to a request that its client sends again from the record, where they are what it did not get: nothing goes on from them.
+    """Take the replies to a request that its client sends again from the record, where no later call builds on them.
 
     They were written to a socket, but a client may fail to read one, and nobody did anything after a reply that nobody has.
     """
@@ -201,7 +201,7 @@ def repeat(calls: Sequence[PreparedCompletion]) -> None:
 
 @dataclass(frozen=True)
 class Delta:
-    """What a growing reply gained: one of these."""
+    """A piece that a growing reply gained: one of these."""
 
     reasoning: str = ""
     text: str = ""

@@ -1,4 +1,4 @@
-"""Fingerprints of conversations: what tells whether a request goes on from a recorded reply.
+"""Fingerprints of conversations, by which a request that extends a recorded reply is found.
 
     fingerprint of messages 1 to n = H(fingerprint of messages 1 to n-1, meaning of message n);  of none: H(tools, options of the template)
 

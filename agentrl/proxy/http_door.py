@@ -177,7 +177,7 @@ def _give_up(http: web.Request, limits: ProxyLimits) -> None:
 
 
 class _Connections:
-    """Those that are open, and among them those that no request is being answered on, idle for longest first."""
+    """The open connections, and among them the idle ones, idle for longest first."""
 
     def __init__(self, limits: ProxyLimits) -> None:
         self.limits = limits

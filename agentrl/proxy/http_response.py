@@ -68,7 +68,7 @@ def json_response(content: Json) -> Response:
 
 @dataclass
 class Answered:
-    """What came of a request."""
+    """The result of a request."""
 
     reply: Response = field(default_factory=Response)
     error: ApiError | None = None

@@ -16,7 +16,7 @@ MAX_IGNORED = 64
 
 
 class Ignored:
-    """What the agents of one proxy have asked for so far. `model` says which names of it are known."""
+    """The ignored fields that the agents of one proxy have asked for so far. `model` says which names of it are known."""
 
     def __init__(self, model: ModelNames) -> None:
         self._model = model

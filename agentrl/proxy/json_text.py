@@ -1,4 +1,4 @@
-"""JSON from outside, read and written so that nothing in it raises what nobody expects.
+"""JSON from outside, read and written so that it raises only errors that are expected.
 
 Python's own reader takes NaN, lone surrogates and any depth, each of which fails later and elsewhere: in the tokenizer, in a
 client, on the stack. The one here refuses them, and raises ValueError alone.

@@ -1,4 +1,4 @@
-"""Which recorded reply a raw prompt goes on from, found in one pass over the prompt.
+"""Find the recorded reply that a raw prompt extends, in one pass over the prompt.
 
 recorded   abc          ─► 3: digest of abc
            abcdef       ─► 6: digest of abcdef
@@ -16,7 +16,7 @@ from agentrl.record.trajectory import Turn
 
 @dataclass(frozen=True)
 class Found:
-    """What a raw prompt goes on from."""
+    """The recorded reply that a raw prompt extends."""
 
     length: int
     """Bytes of the prompt that are recorded; 0: none."""
@@ -26,7 +26,7 @@ class Found:
 
 
 class Recorded:
-    """What raw prompts may go on from: texts or ids up to and including a reply, each with the turn that made the reply.
+    """An index of what raw prompts may extend: texts or ids up to and including a reply, each with the turn that made the reply.
 
     Only digests of them are kept.
     """

@@ -39,7 +39,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True)
 class _Processor:
-    """What a renderer asks of a Hugging Face processor."""
+    """The part of a Hugging Face processor that a renderer uses."""
 
     image_processor: Any
 

@@ -109,7 +109,7 @@ class SessionRole:
 
     @property
     def adapter(self) -> str:
-        """The role whose LoRA adapter answers it; "": whatever is served.
+        """The role whose LoRA adapter answers it; "": the weights that are served.
 
         Raises:
             EpisodeError: Roles have adapters of their own, and it has no name.

@@ -1,4 +1,4 @@
-"""The sessions of a proxy: found by their keys, bounded in number, closed when nobody uses them."""
+"""The sessions of a proxy: found by their keys, bounded in number, closed when idle."""
 
 from __future__ import annotations
 

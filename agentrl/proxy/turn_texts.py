@@ -70,7 +70,7 @@ class TurnTexts:
 
 
 def system_prompt(messages: Sequence[Message]) -> str:
-    """Return the texts that a conversation begins with before anybody speaks."""
+    """Return the texts that a conversation begins with before its first message."""
     parts: list[str] = []
     for message in messages:
         if message["role"] not in ("system", "developer"):

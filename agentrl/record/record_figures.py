@@ -1,4 +1,4 @@
-"""The figures of a token record that a run looks at when an episode ends: few, whatever the record's length."""
+"""The figures of a token record that a run looks at when an episode ends: few, also of a long record."""
 
 from __future__ import annotations
 

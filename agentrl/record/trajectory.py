@@ -103,7 +103,7 @@ class Turn:
         return ids
 
     def path_digest(self) -> RollingDigest:
-        """Return the digest of `token_ids()`, which goes on from that of the parent's path."""
+        """Return the digest of `token_ids()`, computed from that of the parent's path."""
         missing: list[Turn] = []
         turn: Turn | None = self
         while turn is not None and turn._digest is None:

@@ -33,7 +33,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 @dataclass
 class _Played:
-    """What an environment answered to one episode."""
+    """The answers of an environment in one episode."""
 
     opening: list[Any]
     observations: list[Any]
@@ -270,7 +270,7 @@ class _Checked:
             )
 
     async def _close(self, env: AsyncToolEnv) -> None:
-        """Close an environment, whatever becomes of the check."""
+        """Close an environment at the end of the check, also of a failed one."""
         with anyio.CancelScope(shield=True):
             before = anyio.current_time()
             try:

@@ -177,7 +177,7 @@ def _add_failure(error: str, task: Any, problems: Problems) -> None:
 
 
 def _check_history(calls: Sequence[tuple[Request, Any]], problems: Problems) -> None:
-    """Note when no call goes on from an earlier one: each is then a conversation of its own in the record."""
+    """Note when no call extends an earlier one: each is then a conversation of its own in the record."""
     known = [[_plain(message) for message in request["messages"]] for request, _ in calls]
     turns = range(1, len(calls))
     if len(calls) > 1 and not any(

@@ -25,7 +25,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Holdings:
-    """What the process holds, by kind and name. Files and child processes are seen on Linux alone."""
+    """The resources that the process holds, by kind and name. Files and child processes are seen on Linux alone."""
 
     counts: dict[str, Counter[str]]
 

@@ -45,7 +45,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @dataclass(frozen=True)
 class PolicyState:
-    """What a checkpoint holds of one policy: of the only one, or of one role's, whose model shares its base with the others'."""
+    """The part of a checkpoint that belongs to one policy: the only one, or one role's, whose model shares its base with the others'."""
 
     model: Any
     optimizer: torch.optim.Optimizer

@@ -19,7 +19,7 @@ from agentrl.trainer.packing import Pack
 
 @dataclass(frozen=True)
 class AdvantagesAndReturns:
-    """What the policy learns from a pack, and what the critic does."""
+    """The advantages that the policy learns from a pack, and the returns that the critic does."""
 
     advantages: Tensor
     """[M] A."""

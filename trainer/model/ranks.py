@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RankZeroError(TrainerError):
-    """What all ranks were to share failed on rank 0, which raises the error itself."""
+    """A step that all ranks share failed on rank 0, which raises the error itself."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the environment does: `python -m pytest`."""
+"""Test the environment: `python -m pytest`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes that call the servers themselves are told of them, and what they report: plain values, which any channel may carry.
+"""The state of the servers that is sent to the processes which call them too, and their reports: plain values, which any channel may carry.
 
 the engine's process                              a process that follows
 Followers   ── FleetState ──►                     FollowingEngine        who is in service, which weights are served, whether replies wait

@@ -149,7 +149,7 @@ class GrowingReply:
 
     @property
     def checked_ids(self) -> list[int]:
-        """The tokens that may be shown: those that have been checked, of whatever version."""
+        """The tokens that may be shown: those that have been checked, of every version."""
         return self.output_ids[: len(self._logprobs)]
 
     def so_far(self) -> Generation:

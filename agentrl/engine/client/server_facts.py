@@ -1,4 +1,4 @@
-"""The facts that a server states of itself and its model, checked before anybody believes them."""
+"""The facts that a server states of itself and its model, checked before they are used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAbilities:
-    """What a server can do, as its probe has found out."""
+    """The abilities of a server, as its probe has found out."""
 
     reports_spans: bool = True
     """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""

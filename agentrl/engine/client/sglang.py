@@ -108,7 +108,7 @@ class SGLangEngine(ReplyClient):
 
     @asynccontextmanager
     async def _changing(self, version: int) -> AsyncIterator[None]:
-        """Change what all servers serve: alone, and to the end, whoever is cancelled meanwhile, as servers of different weights would stay in service otherwise.
+        """Change what all servers serve: alone, and to the end also when the caller is cancelled, as servers of different weights would stay in service otherwise.
 
         What is done in it is bounded.
 

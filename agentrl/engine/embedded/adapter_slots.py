@@ -116,7 +116,7 @@ class AdapterSlots:
             engine.resume()
 
     def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
-        """Copy new weights into the model; see `BatchingEngine.load_weights`. No engine computes meanwhile: the weights are those of all.
+        """Copy new weights into the model while no engine computes, since the weights are those of all; see `BatchingEngine.load_weights`.
 
         Raises:
             ValueError: They do not fit, or the caches cannot be flushed in this pause. Nothing has changed then.

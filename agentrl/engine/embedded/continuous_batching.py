@@ -242,7 +242,7 @@ class BatchingEngine:
 
     @contextmanager
     def _changing_adapter(self) -> Iterator[None]:
-        """Hold generation stopped, with no request and no cached prefix left, and the adapter off: for good, unless one is put on."""
+        """Hold generation stopped, with no request and no cached prefix left, and the adapter off; it stays off unless one is put on."""
         own_pause = self._pause is None
         before = self._pause_mode
         self.adapter = (

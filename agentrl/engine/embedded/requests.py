@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
 class Strict(BaseModel):
-    """What holds an unknown field is refused, by the name of that."""
+    """A request that is refused when it holds an unknown field, by the name of that."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -55,7 +55,7 @@ class _FunctionResponse(_CamelPart):
 
     @property
     def text(self) -> str:
-        """What the model is shown of it: its one `output` or `result`, or all of it."""
+        """Return the text that the model is shown: its one `output` or `result`, or all of it."""
         value: Any = self.response
         if len(self.response) == 1:
             value = self.response.get("output", self.response.get("result", value))

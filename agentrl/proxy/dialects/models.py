@@ -15,7 +15,7 @@ def model_list(names: Sequence[str], context_length: int) -> Json:
 
 
 def one_model(name: str, context_length: int) -> Json:
-    """Return what is told of one model."""
+    """Return the description of one model."""
     return {
         "id": name,
         "object": "model",

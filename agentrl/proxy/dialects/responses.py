@@ -225,7 +225,7 @@ def _output(request: ResponsesRequest, call: PreparedCompletion, reply: Completi
 
 
 def _response(request: ResponsesRequest, call: PreparedCompletion, reply: Completion | None) -> Json:
-    """Return the `response` object; without a reply, as it stands at the start."""
+    """Return the `response` object; without a reply, its state at the start."""
     truncated = reply is not None and reply.finish == "length"
     content: Json = {
         "id": call.id,

@@ -75,7 +75,7 @@ def left_out(tools: Iterable[Any]) -> list[str]:
 
 
 class CustomFormat(Part):
-    """What a custom tool's text looks like. A grammar is shown to the model, and its text is not held to it."""
+    """The form of a custom tool's text. A grammar is shown to the model, and its text is not held to it."""
 
     type: Literal["text", "grammar"] = "text"
     syntax: str = ""
