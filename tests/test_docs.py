@@ -72,6 +72,14 @@ def test_what_a_page_names_in_a_file_is_defined_there(page: Path) -> None:
         assert re.search(rf"^\s*(?:class|def|async def) {name}\b", source, re.MULTILINE), f"no {name} in {link}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    for path, name in re.findall(r"`(?:tests/)?([\w/]*test_\w+\.py)(?:::(\w+))?", page.read_text()):
+        file = ROOT / "tests" / path
+        assert file.exists(), path
+        assert not name or f"def {name}(" in file.read_text(), name
+
+
 def test_the_pages_that_follow_the_code_name_it() -> None:
     """So that the test before cannot pass because it finds nothing."""
     found = {page.name: len(NAMED_IN_FILE.findall(prose(page))) for page in PAGES}
