@@ -20,12 +20,15 @@ from agentrl.errors import one_line
 from agentrl.workflows.formulas import can_compare_formulas, formulas_agree
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_HASHES = re.compile(r"#{4,}\s*(\S.*?)[ \t]*(?:#{4,}|$)", re.MULTILINE)
 _MINUS = re.compile(r"[\u2010-\u2013\u2212\ufe63\uff0d]")
 _SPELLINGS = [
     (_MINUS, "-"),
     (re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]"), ""),
     (re.compile(r"\\approx\b|≈"), ""),
     (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<![\d.,])(\d{1,3})[ \u00a0\u2009\u202f](?=\d{3}(?![\d/]))"), r"\1"),
+    (re.compile(r"(?<=\d)\.?[ \t]*(?:\[\d{1,2}\])+"), ""),
     (re.compile(r"\\times\b|\\cdot\b|[×·]"), "*"),
     (re.compile(r"\\(?:text|math|operatorname|mbox)[a-z]*\s*\{([^{}]*)\}"), r"\1"),
     (re.compile(r"\\([%#&_ ])"), r"\1"),
@@ -36,30 +39,37 @@ _SPELLINGS = [
     (re.compile(r"(\d)\\frac"), r"\1 \\frac"),
     (re.compile(r"\\frac\s*\{(-?[\d.]+)\}\s*\{([\d.]+)\}"), r"\1/\2"),
 ]
-"""Spellings of one thing, in turn: signs, LaTeX of no meaning, texts, degrees, per cent, fractions of numbers."""
+"""Spellings of one thing, in turn: signs, LaTeX of no meaning, groups of digits, citations, texts, degrees, per cent, fractions of numbers."""
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALE = "|".join(_SCALES)
 _NUMBER = re.compile(
     r"[€£¥]?\s*(?P<sign>[-+]?)\s*[€£¥]?(?:(?P<whole>\d+) (?=\d+\s*/\s*\d))?"
-    r"(?P<number>(?:\d{1,3}(?:[, \u00a0\u2009\u202f]\d{3})+|\d+|(?=\.\d))(?:\.\d*)?(?:e[-+]?\d{1,3})?)"
+    r"(?P<number>(?:\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(?:\.\d*)?(?:e[-+]?\d{1,3})?)"
     rf"(?:\s*/\s*(?P<divisor>\d+))?\s*(?P<scale>{_SCALE})?\s*"
     r"(?P<unit>%|°?(?:[a-z]+(?:[ /][a-z]+){0,2}(?:\^\{?[23]\}?|[²³])?)?)"
 )
-_NEVER_UNITS = re.compile(r"(?<!°)\b(?:[abdefijknopqrtuvwxyz]|pi|or|and|not|to|plus|minus|times|over|squared|cubed)\b")
+_NO_UNIT = "[abdefijknopqrtuvwxyz]"
+_NEVER_UNITS = re.compile(rf"(?<!°)\b(?:{_NO_UNIT}|pi|or|and|not|to|plus|minus|times|over|squared|cubed)\b")
 """Letters and words that make another value of the number before them."""
-_PLURAL = re.compile(r"(?<=ch)es$|(?<=sh)es$|(?<=ss)es$|(?<=x)es$|(?<!s)s$")
+_LONG_UNIT = re.compile(r"\b(kilo|centi|milli|)(meter|metre|gram|liter|litre|second|hour)\b")
+_PLURAL = re.compile(r"(?<=ch)es$|(?<=sh)es$|(?<=ss)es$|(?<=x)es$|(?<=\w[^s])s$")
 _WORDS = re.compile(r"[^\d\\^=√π_+*/<>|()\[\]{}]*")
 _OPERATOR_BLANKS = re.compile(
     r"(?<=[\w)}])[ \t]+([*/^])[ \t]+(?=[\w({\\])|(?<=[\d)}])[ \t]+([-+])[ \t]+(?=[\d({\\])"
-    rf"|(?<=\d)[ \t]+(?=(?:{_SCALE})\b)"
+    rf"|(?<=\d)[ \t]+(?=(?:{_SCALE})\b|[A-Za-z/]{{1,6}}\^)"
 )
 """Blanks inside of a formula or a number, around its operator."""
 _TERM = re.compile(r"(?:[A-Za-z0-9_.,^/*+±\\{}()\[\]%!√π°²³-]|(?<=\d):(?=\d))+")
-_LETTER = "[a-z\u00df-\u024f]"
-"""A letter of scripts that put blanks between words."""
+_LETTER = r"[^\W\d_\u0590-\u1dff\u2e80-\U0003ffff]"
+"""A letter of Latin, Greek, Cyrillic or Armenian, where a word has no other word joined to it."""
+_BEFORE_NUMBER, _BEFORE_WORD = rf"(?<![\d./^)-])(?<!\d[,:])(?<!{_LETTER})", rf"(?<!\d)(?<!{_LETTER})"
+_AFTER_NUMBER, _AFTER_WORD = rf"(?!\d|[.,/:]\d|[\^²³]|{_NO_UNIT}(?!{_LETTER}))", rf"(?!{_LETTER}|[\d+#])"
+"""Where no longer number or word holds a shorter one: 10.5, 5x and 10-5 for 5; Parisian for Paris, C++ for C."""
+_NO_PRONOUN = rf"(?!['’-]{_LETTER}| (?!is\b){_LETTER})"
+"""Where A is no article and I no pronoun."""
 _NAME = re.compile(r"[A-Za-z][\w-]*")
-_OPTION = re.compile("[a-j]")
-"""The letter of a choice, which its text may follow: B. Paris."""
+_OPTION = re.compile(r"\(?([a-j])[.):] ")
+"""The letter of a choice, which its text follows: B. Paris, (B) Paris."""
 _NEEDS_EXTRA = re.compile(r"[\\^√π]|\w\s*[+=<>]\s*\w")
 LONGEST_NUMBER = 100
 TOLERANCE = Fraction(1, 10**6)
@@ -73,9 +83,8 @@ def alternatives(answer: JsonValue) -> list[str]:
     """
     given = answer if isinstance(answer, list) else [answer]
     if not given or not all(isinstance(one, str | int | float) and str(one).strip() for one in given):
-        raise ValueError(
-            f"answer = {one_line(repr(answer), 80)} must be a text that is not blank, a number, or a list of these, each of them right"
-        )
+        shown = one_line(repr(answer), 80)
+        raise ValueError(f"answer = {shown} must be a text that is not blank, a number, or a list of these")
     return [str(one) for one in given]
 
 
@@ -88,9 +97,8 @@ def check_answer(answer: JsonValue) -> JsonValue:
     for one in alternatives(answer):
         plain = _plain(_boxed(one) or one)
         if _number(plain) is None and _NEEDS_EXTRA.search(plain) and not can_compare_formulas():
-            raise ValueError(
-                f"answer = {one_line(repr(one), 80)} is a formula, which needs math-verify: pip install -e '/path/to/agentrl[math]'"
-            )
+            remedy = "pip install -e '/path/to/agentrl[math]'"
+            raise ValueError(f"answer = {one_line(repr(one), 80)} is a formula, which needs math-verify: {remedy}")
     return answer
 
 
@@ -100,12 +108,17 @@ def is_right(given: str, answer: JsonValue) -> bool:
 
 
 def contains(reply: str, answer: JsonValue) -> bool:
-    """Return whether a reply holds an answer of a task, in any letter case; a number or a word not as part of another."""
-    reply = _MINUS.sub("-", reply).casefold()
-    for text in (_MINUS.sub("-", one).strip().casefold() for one in alternatives(answer)):
-        before = r"(?<![\d/-])(?<!\d[.,])" if text[0].isdigit() else rf"(?<!{_LETTER})" * bool(re.match(_LETTER, text))
-        after = r"(?!\d|[.,/]\d)" if text[-1].isdigit() else rf"(?!{_LETTER})" * bool(re.match(_LETTER, text[-1]))
-        if re.search(before + re.escape(text) + after, reply):
+    """Return whether a reply holds an answer of a task, in any letter case; a number or a word not as part of another.
+
+    One letter, as of a choice, has its own case, and is no article or pronoun.
+    """
+    spelt = [" ".join(_MINUS.sub("-", text).split()) for text in (reply, *alternatives(answer))]
+    for text in spelt[1:]:
+        before = _BEFORE_NUMBER if re.match(r"[+-]?\.?\d", text) else _BEFORE_WORD * bool(re.match(_LETTER, text))
+        after = _AFTER_NUMBER if text[-1].isdigit() else _AFTER_WORD * bool(re.match(_LETTER, text[-1]))
+        after += _NO_PRONOUN * (text in ("A", "a", "I"))
+        fold = str if re.fullmatch(_LETTER, text) else str.casefold
+        if re.search(before + re.escape(fold(text)) + after, fold(spelt[0])):
             return True
     return False
 
@@ -125,9 +138,8 @@ def _boxed(text: str) -> str | None:
             if depth == 0:
                 return text[begin:end].strip()
         return ""
-    if "####" in text:
-        return text.rpartition("####")[2].strip().partition("\n")[0].strip()
-    return None
+    lines = _HASHES.findall(text)
+    return lines[-1] if lines else None
 
 
 def last_number(text: str) -> str:
@@ -148,9 +160,8 @@ def agree(given: str, answer: str) -> bool:
         one, other = (re.sub(r"^[a-z](?:\([a-z]\))?\s*=\s*(?=[^=,]+$)", "", text) for text in (one, other))
     if not one or not other:
         return False
-    if one.replace(" ", "") == other.replace(" ", "") or (
-        re.match(rf"{re.escape(other)}[.):] ", one) and _OPTION.fullmatch(other)
-    ):
+    option = _OPTION.match(one)
+    if one.replace(" ", "") == other.replace(" ", "") or (option and option[1] == other):
         return True
     first, second = _number(one), _number(other)
     if first and second:
@@ -175,19 +186,16 @@ def _number(text: str) -> _Number | None:
         return None
     value = Fraction(re.sub(r"[^\d.e+-]", "", found["number"])) / int(found["divisor"] or 1) + int(found["whole"] or 0)
     value *= _SCALES.get(found["scale"], 1)
-    unit = found["unit"] if len(found["unit"]) < 3 else _PLURAL.sub("", found["unit"])
+    unit = _LONG_UNIT.sub(lambda name: name[1][:1] + name[2][0], _PLURAL.sub("", found["unit"]))
     return _Number(-value if found["sign"] == "-" else value, re.search(r"[.e]", found["number"]) is None, unit)
 
 
 def _same_number(one: _Number, other: _Number) -> bool:
     if one.unit and other.unit and one.unit != other.unit:
         return False
+    tolerance = 0 if one.exact and other.exact else TOLERANCE
     shares = [number.value / 100 if number.unit == "%" else number.value for number in (one, other)]
-    for first, second in ((one.value, other.value), shares):
-        bound = 0 if one.exact and other.exact else TOLERANCE * max(abs(first), abs(second))
-        if abs(first - second) <= bound:
-            return True
-    return False
+    return any(abs(a - b) <= tolerance * max(abs(a), abs(b)) for a, b in ((one.value, other.value), shares))
 
 
 def _respelled(text: str) -> str:
@@ -199,5 +207,4 @@ def _respelled(text: str) -> str:
 def _plain(text: str) -> str:
     """Return a text in one spelling, without what stands around it."""
     plain = " ".join(_respelled(text).casefold().split()).strip("*_`'\"").rstrip(".,;:")
-    enclosed = re.fullmatch(r"[(\[{]([\w.°%-]+)[)\]}]", plain)
-    return enclosed[1] if enclosed else plain
+    return re.sub(r"\A[(\[{]([\w.°%-]+)[)\]}]\Z", r"\1", plain)

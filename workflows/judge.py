@@ -81,7 +81,5 @@ def judge_of(task: Mapping[str, Any]) -> dict[str, str]:
         for name in ("base_url", "model", "api_key")
     }
     if not named["base_url"] or not named["model"]:
-        raise WorkflowError(
-            "there is no judge; set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL, or the task's judge"
-        )
+        raise WorkflowError("no judge: set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL, or the task's judge")
     return named

@@ -6,12 +6,7 @@ from importlib.util import find_spec
 
 from agentrl.errors import ConfigError
 
-PACKAGES = {
-    "train": ("torch", "transformers", "safetensors", "numpy"),
-    "lora": ("peft",),
-    "url": ("fsspec",),
-    "cluster": ("ray",),
-}
+PACKAGES = {"train": "torch transformers safetensors numpy", "lora": "peft", "url": "fsspec", "cluster": "ray"}
 """An extra of pyproject.toml -> the packages that are imported of it."""
 
 
@@ -25,6 +20,6 @@ def check_extra(extra: str, needed_by: str) -> None:
     Raises:
         ConfigError: One is missing. The message says how to install it.
     """
-    for package in PACKAGES[extra]:
+    for package in PACKAGES[extra].split():
         if find_spec(package) is None:
             raise ConfigError(f"{needed_by} needs {package}: pip install -e '/path/to/agentrl[{extra}]'")

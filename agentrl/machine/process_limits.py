@@ -31,9 +31,7 @@ def raise_file_limit() -> int:
 def streams_within_limits() -> int:
     """Return how many replies may be streamed at the same time: half of the open files that are left, the rest is for their agents."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return 2**20
-    return max(MIN_STREAMS, (limit - RESERVED_FILES) // 2)
+    return 2**20 if limit == resource.RLIM_INFINITY else max(MIN_STREAMS, (limit - RESERVED_FILES) // 2)
 
 
 def shortages(episodes: int) -> Iterator[str]:

@@ -7,6 +7,8 @@ another one, where 127.0.0.1 is the proxy itself.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104  # the last as servers print their address
@@ -14,7 +16,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104  # the las
 
 def is_loopback(url: str) -> bool:
     """Return whether a URL names this machine: its client then reads nothing from the environment (`trust_env=False`)."""
-    return urlsplit(url).hostname in LOOPBACK
+    host = urlsplit(url).hostname or ""
+    with suppress(ValueError):  # a name
+        address = ip_address(host.removeprefix("::ffff:"))
+        return address.is_loopback or address.is_unspecified
+    return host == "localhost"
 
 
 def exempt_loopback() -> None:

@@ -37,7 +37,7 @@ Tool = dict[str, Any]
 _REMEMBERED_VARIANTS = 16
 """Variants of a chat format that are remembered, by the options of its template."""
 _GENERATION_PROMPT = 8
-"""How many ids at a prompt's end may open the model's thinking."""
+"""How many ids at a prompt's end may be the opening of the model's thinking."""
 _NO_TOOLS = "the model's chat template shows it no tools: describe them in a system message, or name a renderer that has them in `model.renderer`"
 
 
@@ -274,7 +274,7 @@ class ChatFormat:
             calls.append({"id": names[len(calls)], "type": "function", "function": function})
         content, stopped_by = _until(stop, _after(prefill, content), growing=growing)
         close = self.special("</think>") if parsed.reasoning_content else None
-        thought = output_ids.index(close) + 1 if close in output_ids else 0
+        thought = 0 if close is None else output_ids.index(close) + 1 if close in output_ids else len(output_ids)
         # Some renderers strip a whole thought and not a growing one.
         reasoning = parsed.reasoning_content and parsed.reasoning_content.strip()
         return AssistantMessage(content, reasoning, calls, stopped_by or in_call, thought, unfinished)
@@ -304,10 +304,9 @@ class ChatFormat:
         return begun_call(self.decode(output_ids[start + 1 : end]), {tool["function"]["name"] for tool in tools})
 
     def opens_thought(self, prompt_ids: list[int]) -> bool:
-        """Return whether a prompt ends with the opening of the model's thinking."""
-        opening, closing = self.special("<think>"), self.special("</think>")
-        end = prompt_ids[-_GENERATION_PROMPT:]
-        return opening in end and closing not in end[end.index(opening) :]
+        """Return whether a prompt ends with the opening of the model's thinking, and blanks."""
+        opening, last = self.special("<think>"), prompt_ids[: -_GENERATION_PROMPT - 1 : -1]
+        return opening in last and not self.decode(last[: last.index(opening)][::-1]).strip()
 
     def _has_left_thought(self, output_ids: list[int], prompt_ids: list[int]) -> bool:
         """Return whether the reply is past its reasoning for good: a call inside it is one only if nothing closes it later."""

@@ -2,12 +2,17 @@
 
 {"messages": [...], "tools": [...]}                    OpenAI's; "tools" may be JSON text, and a reply may have "weight": 0 or 1
 {"conversations": [{"from": "gpt", "value": "..."}]}   ShareGPT's; that of a function_call is JSON
+
+A message has the fields of `_FIELDS`, also by the names of `_ALIASES`. Any other is refused: it might be a trainer's word for
+what is not to be learned.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -19,10 +24,18 @@ from agentrl.proxy.chat_format import Message, Tool
 from agentrl.proxy.dialects.chat_request import parse_request
 from agentrl.tasks.task_type import TaskType
 
-_ROLES = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
-"""ShareGPT's names of roles."""
-_WEIGHTS = ("weight", "loss", "train")
-"""OpenAI's, ms-swift's and axolotl's name of whether a reply is learned."""
+_CALLS = ("function_call", "tool_call")
+_ROLES = {"human": "user", "observation": "tool", "tool_response": "tool"}
+_ROLES |= dict.fromkeys(("gpt", "chatgpt", "bard", *_CALLS), "assistant")
+"""ShareGPT's and ms-swift's names of roles."""
+_FIELDS = ("role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id", "function_call", "weight")
+_ALIASES = {"from": "role", "value": "content", "thinking": "reasoning_content", "reasoning": "reasoning_content"}
+_ALIASES |= dict.fromkeys(("loss", "train", "training"), "weight")
+"""ShareGPT's, ms-swift's and axolotl's names of the fields of a message."""
+_REFUSED = ("images", "videos", "audios", "loss", "mask")
+"""Fields of a row that would change what is shown or learned."""
+_EMPTY = (None, "", [], {})
+_FORM = '{"messages": [...]}; an Alpaca row becomes two: instruction and input of the user, output of the assistant'
 
 
 class _ConversationType(TaskType):
@@ -50,23 +63,24 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
     Raises:
         TaskFileError: It is no conversation; the message names the field.
     """
+    form = next((name for name in ("messages", "conversations") if row.get(name)), "messages")
+    system: list[Message] = []
     try:
-        form = next((name for name in ("messages", "conversations") if row.get(name)), "messages")
-        rows = _list_of_objects(row.get(form) or [], form)
-        if form == "conversations":
-            rows = [_from_sharegpt(message) for message in rows]
+        if refused := [name for name in _REFUSED if row.get(name) not in _EMPTY]:
+            raise TaskFileError(f"{where}: {refused[0]} is not read; leave it out")
+        rows = _as_sent(_list_of_objects(row.get(form), form), form)
         if not rows:
-            raise TaskFileError(f'{where} holds no "messages": a conversation is {{"messages": [...], "tools": [...]}}')
+            raise TaskFileError(f'{where} holds no "messages": a conversation is {_FORM}')
         if row.get("system") and rows[0].get("role") != "system":
-            rows.insert(0, {"role": "system", "content": row["system"]})
-        named = {name: row[name] for name in ("tools", "functions") if row.get(name)}
-        tools = {name: _list_of_objects(value, name) for name, value in named.items()}
+            system = [{"role": "system", "content": row["system"]}]
+        tools = {name: _list_of_objects(row[name], name) for name in ("tools", "functions") if row.get(name)}
         if "tools" in tools and all("name" in tool for tool in tools["tools"]):
             tools = {"functions": tools["tools"]}  # as LLaMA-Factory has them
-        request = parse_request(json.dumps({"model": "", "messages": _as_sent(rows), **tools}).encode())
+        request = parse_request(json.dumps({"model": "", "messages": system + rows, **tools}).encode())
         read = request.to_completion_request()
     except ApiError as error:
-        raise TaskFileError(f"{where} is no conversation: {error.message}") from error
+        problem = re.sub(r"messages\.(\d+)", lambda at: f"{form}.{int(at[1]) - len(system)}", error.message)
+        raise TaskFileError(f"{where} is no conversation: {problem}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TaskFileError(f"{where} is no conversation: {type(error).__name__}: {error}") from error
     if read.ignored:
@@ -75,27 +89,14 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         raise TaskFileError(f"{where} has an image, whose pixels are not trained on yet; leave it out")
     weights: list[float] = []
     for index, message in enumerate(rows):
-        given = next((message[name] for name in _WEIGHTS if message.get(name) is not None), 1)
         # A message that opens a conversation answers no prompt.
-        weights.append(weight := given if index and message["role"] == "assistant" else 0)
-        if weight not in (0, 1):
-            raise TaskFileError(f"{where}: messages.{index}.weight = {weight!r}: a reply is learned (1) or not (0)")
+        weight = message.get("weight", 1) if message["role"] == "assistant" and (index or system) else 0
+        weights.append(weight)
         if weight and not any(message.get(field) for field in ("content", "tool_calls", "function_call")):
-            raise TaskFileError(f"{where}: messages.{index} says nothing; give it 'content' or 'tool_calls'")
+            raise TaskFileError(f"{where}: {form}.{index} says nothing; give it 'content' or 'tool_calls'")
     if not any(weights):
         raise TaskFileError(f"{where} has no message of the assistant to learn from")
-    return list(read.messages), read.tools or [], weights
-
-
-def _from_sharegpt(message: dict[str, Any]) -> Message:
-    if "role" in message:
-        return message
-    kind, value = message["from"], message["value"]
-    said: Message = {"content": value}
-    if kind == "function_call":
-        calls = json.loads(value)
-        said = {"tool_calls": [{"function": call} for call in (calls if isinstance(calls, list) else [calls])]}
-    return {**message, "role": _ROLES.get(kind, kind), **said}
+    return list(read.messages), read.tools or [], [0] * len(system) + weights
 
 
 def _list_of_objects(value: Any, field: str) -> list[Any]:
@@ -105,40 +106,69 @@ def _list_of_objects(value: Any, field: str) -> list[Any]:
         ValueError: It is anything else; the message names the field.
     """
     try:
-        found = (json.loads(value) if value.strip() else None) if isinstance(value, str) else value
+        found = (json.loads(value.strip() or "[]") if isinstance(value, str) else value) or []
     except ValueError as error:
         raise ValueError(f"{field} is neither a list nor JSON: {error}") from error
-    found = [] if found is None else found
+    found = [found] if isinstance(found, dict) else found
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise ValueError(f"{field} must be a list of objects, not {one_line(repr(value), 80)}")
-    return list(found)
+    return [dict(one) for one in found]
 
 
-def _as_sent(rows: Sequence[Message]) -> list[Message]:
-    """Return messages as clients send them: with arguments as text, and with the ids of tool calls that rows leave out."""
+def _as_sent(rows: Sequence[Any], form: str) -> list[Message]:
+    """Return messages as clients send them: with arguments as text, and with the ids of tool calls that rows leave out.
+
+    A result without an id is that of the first call of its name, or of the first one at all, that has none yet.
+
+    Raises:
+        ValueError: A field has no value that can be read; the message names it.
+    """
     messages: list[Message] = []
-    ids: list[str] = []
+    pending: list[dict[str, Any]] = []
     for index, row in enumerate(rows):
-        message = {key: value for key, value in row.items() if value is not None}
-        if "thinking" in message:  # ms-swift's name
-            message = {"reasoning_content": message.pop("thinking"), **message}
-        if message.get("tool_calls"):
-            where = f"messages.{index}.tool_calls"
-            message["tool_calls"] = [
-                {
-                    **call,
-                    "id": call.get("id") or f"call_{index}_{i}",
-                    "function": _with_text(call.get("function"), where),
-                }
-                for i, call in enumerate(_list_of_objects(message["tool_calls"], where))
-            ]
-            ids = [call["id"] for call in message["tool_calls"]]
+        field = f"{form}.{index}"
+        message = _renamed(row, field)
+        if (kind := message.get("role")) in _ROLES:
+            message["role"] = _ROLES[kind]
+        if kind in _CALLS:
+            if messages and messages[-1].get("role") == "assistant":
+                raise ValueError(f"{field} is a call that follows a reply: write the calls of one reply as one list")
+            content = _list_of_objects(message.pop("content", None), field)
+            message["tool_calls"] = [{"function": call} for call in content]
+        where = f"{field}.tool_calls"
+        if calls := _list_of_objects(message.get("tool_calls"), where):
+            for i, call in enumerate(calls):
+                call["id"] = call.get("id") or f"call_{index}_{i}"
+                call["function"] = _with_text(call.get("function"), where)
+            message["tool_calls"], pending = calls, list(calls)
+        elif pending and message.get("role") in ("tool", "function"):
+            given = message.get("tool_call_id"), message.get("name")
+            ranks = [(call["id"] != given[0], call["function"].get("name") != given[1]) for call in pending]
+            message = {"tool_call_id": pending.pop(ranks.index(min(ranks)))["id"], **message, "role": "tool"}
         if message.get("function_call"):
-            message["function_call"] = _with_text(message["function_call"], f"messages.{index}.function_call")
-        if message.get("role") == "tool" and ids:
-            message = {"tool_call_id": ids.pop(0), **message}
+            message["function_call"] = _with_text(message["function_call"], f"{field}.function_call")
         messages.append(message)
     return messages
+
+
+def _renamed(row: dict[str, Any], field: str) -> Message:
+    """Return a message with its fields by their own names.
+
+    Raises:
+        ValueError: One is unknown, or is there twice with different values, or is no weight.
+    """
+    message: Message = {}
+    for key, value in row.items():
+        name = _ALIASES.get(key, key)
+        if value is None:
+            continue
+        if name not in _FIELDS and value not in _EMPTY:
+            raise ValueError(f"{field}.{key} is not read; a message has {', '.join(_FIELDS)}")
+        if name == "weight" and value not in (0, 1):
+            raise ValueError(f"{field}.{key} = {value!r}: a reply is learned (1) or not (0)")
+        if message.setdefault(name, value) != value:
+            raise ValueError(f"{field}.{key} is not what it is by its other name")
+    return message
 
 
 def _with_text(function: Any, where: str) -> Any:
@@ -151,10 +181,7 @@ def _with_text(function: Any, where: str) -> Any:
         return function
     arguments = function.get("arguments") or {}
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    try:
-        whole = isinstance(json.loads(text), dict)
-    except ValueError:
-        whole = False
-    if not whole:
-        raise ValueError(f"{where}: the arguments of {function.get('name')} are no JSON object: {one_line(text, 80)}")
-    return {**function, "arguments": text}
+    with suppress(ValueError):
+        if isinstance(json.loads(text), dict):
+            return {**function, "arguments": text}
+    raise ValueError(f"{where}: the arguments of {function.get('name')} are no JSON object: {one_line(text, 80)}")

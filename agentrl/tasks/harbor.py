@@ -78,9 +78,7 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
         path, _, agent = source.rpartition("@")
         folder = Path(path)
     if not folder.is_dir():
-        raise TaskFileError(
-            f"harbor:{source}: there is no folder {folder.absolute()}; name one with task folders in it"
-        )
+        raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one of task folders")
     faults, folders = [], find_folders(folder)
     for found in folders:
         try:

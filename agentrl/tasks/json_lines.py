@@ -37,9 +37,7 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
     except OSError as error:
         raise TaskFileError(f"cannot read the task file {path}: {error.strerror or one_line(error)}") from error
     except ImportError:
-        raise TaskFileError(
-            f"the task file {path} needs the package pyarrow: pip install -e '/path/to/agentrl[data]'"
-        ) from None
+        raise TaskFileError(f"{path} needs the package pyarrow: pip install -e '/path/to/agentrl[data]'") from None
     except UnicodeDecodeError as error:
         raise TaskFileError(f"the task file {path} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
     tasks: list[Task] = []

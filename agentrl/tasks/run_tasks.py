@@ -23,9 +23,7 @@ from agentrl.tasks.tasks import (
 
 
 def open_run_tasks(
-    config: RunConfig,
-    given: PythonTasks | None,
-    task_type: TaskType | None = None,
+    config: RunConfig, given: PythonTasks | None, task_type: TaskType | None = None
 ) -> tuple[Tasks, list[Task]]:
     """Return where groups get their tasks, and the held-out ones.
 
@@ -73,9 +71,7 @@ def open_run_tasks(
 def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: Sequence[Task]) -> TaskStream:
     data = config.data
     if data.sources:
-        raise ConfigError(
-            f"`data.sources` mixes tasks whose number is known, and {source.tasks} is a stream; give a list"
-        )
+        raise ConfigError(f"`data.sources` mixes lists of tasks, and {source.tasks} is a stream; give a list")
     if data.follows_rewards:
         raise ConfigError(
             f'`data.order` = "{data.order.kind}" draws from tasks whose number is known, and {source.tasks} is a stream; give a list, '

@@ -221,9 +221,7 @@ def tasks_from_python(
     if not hasattr(source, "__iter__"):
         raise TaskFileError(f"{name} is a {type(source).__name__}; give a list of tasks, or a function that makes them")
     if isinstance(source, Iterator):
-        raise TaskFileError(
-            f"{name} is an iterator, which can be gone through only once; give the function that makes it"
-        )
+        raise TaskFileError(f"{name} is an iterator, which can be read only once; give the function that makes it")
     tasks = _first(source, name, task_type)
     if not tasks:
         raise TaskFileError(f"{name} holds no tasks")

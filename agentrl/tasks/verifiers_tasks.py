@@ -92,9 +92,7 @@ def _load(name: str, args: str) -> Any:
         import verifiers
         from verifiers.envs import environment
     except ImportError:
-        raise TaskFileError(
-            "verifiers environments need the library: pip install -e '/path/to/agentrl[verifiers]'"
-        ) from None
+        raise TaskFileError("verifiers: needs its library: pip install -e '/path/to/agentrl[verifiers]'") from None
     known = _module_of_folder(Path(name).resolve()) if name.startswith((".", "/")) else name
     # Every environment puts handlers of its own on SIGINT and SIGTERM. They belong to the run, and this is no main thread.
     theirs = environment.signal

@@ -54,4 +54,4 @@ def test_every_package_of_an_extra_is_one_that_can_be_installed_by_it() -> None:
         (re.split("[<>=;]", line)[0], line.rpartition("extra == ")[2].strip('"'))
         for line in requires("agentrl-sdk") or []
     }
-    assert {(package, extra) for extra, packages in PACKAGES.items() for package in packages} <= brought
+    assert {(package, extra) for extra, packages in PACKAGES.items() for package in packages.split()} <= brought

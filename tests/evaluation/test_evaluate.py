@@ -324,7 +324,7 @@ async def of_two(episode: Episode, more: int) -> float:
         ({"workflow": 3}, {}, "the workflow is not async"),
         ({"workflow": None}, {}, "`workflow` is not set"),
         ({"tasks": None}, {}, "`tasks` is not set"),
-        ({"tasks": iter([{"n": 1}])}, {}, "is an iterator, which can be gone through only once"),
+        ({"tasks": iter([{"n": 1}])}, {}, "is an iterator, which can be read only once"),
         ({"tasks": [1]}, {}, "tasks, task 0: a task must be a JSON object, not int"),
         ({}, {"model": ""}, r"`model\.path` is not set"),
         ({}, {"model": "/no/model"}, "'/no/model' is not a directory"),

@@ -46,6 +46,22 @@ def test_thinking_is_parted_from_the_text_and_its_tokens_are_counted(nano_format
     assert message.to_json()["reasoning_content"] == "add them"
 
 
+@pytest.mark.parametrize(("opened", "cut_off"), [("", "<think>\nadd them"), ("<think>\n", "add them")])
+def test_a_thought_that_is_cut_off_counts_every_token(opened: str, cut_off: str, nano_format: ChatFormat) -> None:
+    encode = nano_format.tokenizer.encode
+    message = nano_format.parse(encode(cut_off), None, prompt_ids=encode(f"<|im_start|>assistant\n{opened}"))
+    assert (message.content, message.reasoning_tokens) == ("", len(encode(cut_off)))
+
+
+@pytest.mark.parametrize(
+    ("end", "opens"), [("<think>", True), ("<think>\n\n", True), ("<think> 42", False), ("<think>\n</think>\n", False)]
+)
+def test_a_prompt_opens_a_thought_where_nothing_but_blanks_follows(
+    end: str, opens: bool, nano_format: ChatFormat
+) -> None:
+    assert nano_format.opens_thought(nano_format.tokenizer.encode(f"<|im_start|>assistant\n{end}")) is opens
+
+
 def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
     assert [item["type"] for item in _output(ASKED, call(), thought)] == ["reasoning", "message"]

@@ -35,6 +35,10 @@ def call(**fields: Any) -> dict[str, Any]:
         {"system": "Add.", "messages": [USER, REPLY], "tools": None},
         {"system": "Add.", "conversations": [{"from": "human", "value": "2 + 3?"}, {"from": "gpt", "value": "5"}]},
         {"system": "Add.", "conversations": [USER, REPLY]},
+        {
+            "system": "Add.",
+            "messages": [{"from": "human", "content": "2 + 3?"}, {"role": "bard", "value": "5", "audio": []}],
+        },
     ],
 )
 def test_a_conversation_is_read_in_its_common_forms(row: dict[str, Any]) -> None:
@@ -48,7 +52,7 @@ def test_a_weight_of_0_is_context_that_is_not_learned() -> None:
     assert read_conversation(row, "here")[2] == [0, 0, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("name", ["loss", "train"])
+@pytest.mark.parametrize("name", ["loss", "train", "training"])
 def test_other_trainers_names_of_a_weight_are_read(name: str) -> None:
     assert read_conversation({"messages": [USER, {**REPLY, name: False}, USER, REPLY]}, "here")[2] == [0, 0, 0, 1]
 
@@ -56,6 +60,13 @@ def test_other_trainers_names_of_a_weight_are_read(name: str) -> None:
 def test_a_thought_is_read_under_its_other_name() -> None:
     messages, *_ = read_conversation({"messages": [USER, {**REPLY, "thinking": "hm"}]}, "here")
     assert messages[1]["reasoning_content"] == "hm"
+
+
+def test_results_without_ids_are_those_of_the_calls_of_their_names_and_then_in_turn() -> None:
+    calls = [{"function": {"name": name, "arguments": {}}} for name in ("add", "now", "add")]
+    results = [{"role": "tool", "content": "?", **name} for name in ({"name": "now"}, {}, {"name": "add"})]
+    messages, *_ = read_conversation({"messages": [USER, {"role": "assistant", "tool_calls": calls}, *results]}, "here")
+    assert [message["tool_call_id"] for message in messages[2:]] == ["call_1_1", "call_1_0", "call_1_2"]
 
 
 @pytest.mark.parametrize("arguments", ["", None, {}])
@@ -72,13 +83,11 @@ def test_several_calls_of_sharegpt_at_once_are_read() -> None:
     assert [call["id"] for call in messages[1]["tool_calls"]] == [message["tool_call_id"] for message in messages[2:]]
 
 
-def test_calls_of_sharegpt_are_tool_calls_and_observations_their_results() -> None:
-    said = [
-        ("human", "2 + 3?"),
-        ("function_call", '{"name": "add", "arguments": {"x": 2}}'),
-        ("observation", "5"),
-        ("gpt", "5"),
-    ]
+@pytest.mark.parametrize("result", ["observation", "tool_response", "tool", "function"])
+@pytest.mark.parametrize("called", ["function_call", "tool_call"])
+def test_calls_of_sharegpt_and_ms_swift_are_tool_calls_with_their_results(called: str, result: str) -> None:
+    call_ = '{"name": "add", "arguments": {"x": 2}}'
+    said = [("human", "2 + 3?"), (called, call_), (result, "5"), ("gpt", "5")]
     row = {"conversations": [{"from": kind, "value": value} for kind, value in said]}
     messages, tools, weights = read_conversation({**row, "tools": json.dumps([TOOL["function"]])}, "here")
     function = {"name": "add", "arguments": '{"x": 2}'}
@@ -127,16 +136,34 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
         ({"messages": [{"content": "5"}]}, r"Invalid 'messages\.0\.role': Field required"),
         *(
             ({"messages": [USER, {**REPLY, "role": role}, REPLY]}, r"Invalid 'messages\.1\.role'")
-            for role in ("observation", "model", "human")
+            for role in ("critic", "model")
         ),
         *(
             ({"messages": [USER, {**REPLY, "content": no}]}, r"Invalid 'messages\.1\.content[.0]*'")
             for no in (5, {}, [5])
         ),
         *(({"messages": [USER, {**REPLY, "content": no}]}, r"messages\.1 says nothing") for no in (None, "")),
-        ({"messages": [USER, {"role": "assistant", "text": "5"}]}, r"messages\.1 says nothing"),
-        ({"conversations": [{"from": "critic", "value": "5"}]}, r"Invalid 'messages\.0\.role'"),
-        ({"conversations": [{"speaker": "user", "text": "5"}]}, "KeyError: 'from'"),
+        *(
+            (
+                {"messages": [USER, {**REPLY, name: value}]},
+                rf"messages\.1\.{name} is not read; a message has role, content",
+            )
+            for name, value in (("text", "5"), ("reasonning_content", "?"), ("mask", False), ("train_detail", [{}]))
+        ),
+        *(
+            ({"messages": [USER, REPLY], name: value}, f"{name} is not read; leave it out")
+            for name, value in (("loss", False), ("images", ["a.png"]), ("mask", "User"))
+        ),
+        ({"messages": [USER, {**REPLY, "loss": "no"}]}, r"messages\.1\.loss = 'no'"),
+        ({"messages": [USER, {**REPLY, "loss": True, "weight": 0}]}, r"messages\.1\.weight is not what it is by its"),
+        ({"system": "!", "conversations": [{"from": "critic", "value": "5"}]}, r"Invalid 'conversations\.0\.role'"),
+        ({"conversations": [{"from": "human"}]}, r"Invalid 'conversations\.0'.*needs 'content'"),
+        (
+            {"conversations": [{"from": "human", "value": "?"}, {"from": "tool_call", "value": "add"}]},
+            r"\.1 is neither",
+        ),
+        ({"messages": [USER, REPLY, {"role": "tool_call", "content": "{}"}]}, r"messages\.2 is a call that follows"),
+        ({"instruction": "Add.", "input": "", "output": "5"}, "an Alpaca row becomes two"),
         (
             {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, REPLY]},
             "has an image",

@@ -267,7 +267,7 @@ def test_python_lists_functions_and_generators(tmp_path: Path) -> None:
         GroupTask(1, 0, {"n": 0}),
     ]
     for name, complaint in {
-        "ONCE": "an iterator, which can be gone through only once",
+        "ONCE": "an iterator, which can be read only once",
         "WRONG": "task 0: a task must be a JSON object, not int",
         "NOTHING": "has no attribute 'NOTHING'",
     }.items():

@@ -79,7 +79,7 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         ("chat", {"prompt": "2 + 3", "answer": 5, "scorer": "exakt"}, "there is no scorer 'exakt'; it is one of exact"),
         ("chat", {"prompt": "2 + 3", "scorer": "nowhere.py:score"}, "nowhere.py cannot be imported"),
         ("chat", {"prompt": ["2 + 3"], "answer": 5}, "the field 'prompt': input should be a valid string"),
-        ("chat", {"prompt": "2 + 3", "scorer": "judge"}, "there is no judge; set AGENTRL_JUDGE_BASE_URL"),
+        ("chat", {"prompt": "2 + 3", "scorer": "judge"}, "no judge: set AGENTRL_JUDGE_BASE_URL"),
         ("black_box", {"comand": ["sh"], "answer": 5}, "the field 'command' is missing"),
         ("black_box", {"command": ["sh"], "answer": 5, "timeout_s": "5m"}, "the field 'timeout_s'"),
         ("black_box", {"command": ["sh"], "answer": 5, "files": ["agent.py"]}, "the field 'files'"),

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -36,6 +35,7 @@ from agentrl.engine.client.server_facts import ModelInfo, ServerAbilities, Serve
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.machine.privacy import without_secrets
+from agentrl.machine.proxy_variables import is_loopback
 from agentrl.record.soundness import Expected
 from agentrl.record.tokens import Generation, ImageSpan
 
@@ -106,7 +106,7 @@ class SGLangServer:
     @property
     def is_local(self) -> bool:
         """Whether it runs on this machine."""
-        return urlsplit(self._address).hostname in ("127.0.0.1", "localhost", "::1")
+        return is_loopback(self._address)
 
     async def probe(self, timeout_s: float) -> int:
         """Generate one token to learn what the server reports.
