@@ -34,7 +34,7 @@ from agentrl.store.call_log import CallLogWriter, open_call_log
 from agentrl.store.changes import CloseGroup, OpenGroup
 from agentrl.store.episodes import PendingGroup
 from agentrl.store.outcome import Outcome
-from agentrl.store.rewards import GroupRewards, RewardsInOrder, rewards_of_ended
+from agentrl.store.rewards import MeanReward, mean_of_groups, rewards_in_order
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, mean_reward
 from agentrl.tasks.tasks import Tasks, episode_seed, group_seed
@@ -86,7 +86,8 @@ class Controller:
     gate: StalenessGate
     progress: Progress = field(default_factory=Progress)
     health: Health = field(default_factory=Health)
-    rewards: RewardsInOrder = field(default_factory=RewardsInOrder)
+    counted: int = 0
+    """Groups that `take_rewards` has returned, those of earlier starts included."""
     last_error: str = ""
     last_failed: int = 0
     """The episode that failed last; 0: none yet."""
@@ -109,9 +110,6 @@ class Controller:
             TooManyFailuresError: Too large a share of the episodes failed.
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
-            counted = self.rewards.counted
-            for ended in await in_thread(self.store.read, lambda db: rewards_of_ended(db, counted)):
-                self.rewards.end(ended)
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
             for unused in await in_thread(self.store.pending_groups):
@@ -173,12 +171,11 @@ class Controller:
         self._check_failures()
 
     async def _close(self, group: PendingGroup, rejected: str | None) -> None:
-        """Commit a group's end, and count it in the mean reward, which takes groups in the order of their start and so waits for each."""
+        """Commit a group's end, and tell the order of the tasks."""
         await self._writer.change(CloseGroup(group.id, rejected))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         if isinstance(self.tasks, DrawnTasks):
             self.tasks.group_ended(group.id, mean_reward(rewards))
-        self.rewards.end(GroupRewards(group.id, rewards, self.config.group_size - len(rewards)))
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""
@@ -190,6 +187,12 @@ class Controller:
         if not taken:
             return None
         return Batch(taken, [reward for group_id in taken for reward in self._rewards.pop(group_id)])
+
+    async def take_rewards(self) -> MeanReward:
+        """Return the mean reward of the groups that count now, in the order of their start, and have not been returned before."""
+        groups = await in_thread(self.store.read, lambda db: rewards_in_order(db, self.counted))
+        self.counted += len(groups)
+        return mean_of_groups(groups)
 
     def advance(self) -> None:
         """Note that the engine serves the next version: the gate opens for one more batch."""

@@ -60,7 +60,6 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.read_episode import sample_replies
-from agentrl.store.rewards import RewardsInOrder
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
@@ -298,8 +297,7 @@ def _controller(start: _Start, store: Store, runner: Runner, version: int, steps
     )
     trained = (step for step in steps if step["step"] <= version)
     counted = max((int(count) for (count,) in metric_values(trained, "groups_counted")), default=0)
-    rewards = RewardsInOrder(counted)
-    return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, rewards=rewards)
+    return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, counted=counted)
 
 
 def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:

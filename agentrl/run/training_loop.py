@@ -34,7 +34,6 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
-from agentrl.store.rewards import mean_of_groups
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks
 
@@ -163,13 +162,13 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress
-    counted = run.controller.rewards.take()
+    counted = await run.controller.take_rewards()
     health.step_ended(metrics)
     run.alarm_watch.check()
     record = {
         "step": weights.version,
-        **mean_of_groups(counted).to_metrics(),
-        "groups_counted": run.controller.rewards.counted,
+        **counted.to_metrics(),
+        "groups_counted": run.controller.counted,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
         **metrics,
