@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.record.end_reason import EndReason
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 
 SYSTEM, TASK = 300, 60
 """Tokens of the system prompt, and of a task."""
@@ -62,7 +63,7 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
     with Store(run_dir / "store.sqlite") as store:
         store.begin_restart("tasks", config.model_dump_json())
         for group in range(groups):
-            store.open_group(group, 0, group)
+            store.write([OpenGroup(group, 0, group)])
             task = tokens(TASK)
             for episode_index in range(group_size):
                 record, ids, turn = TokenRecord(), system + task, None
@@ -73,9 +74,9 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
                     reply = Generation(output_ids=output, logprobs=logprobs, versions=spans, finish="stop")
                     turn = record.add(f"call-{number}", turn, ids, reply, 1.0)
                     ids = ids + output + tokens(30)
-                outcome = Outcome(status=EndReason.FINISHED, reward=rng.random(), metrics={}, record=record)
-                store.add(group, episode_index, 0, outcome)
-            store.close_group(group)
+                outcome = Outcome(reason=EndReason.FINISHED, reward=rng.random(), metrics={}, record=record)
+                store.write([InsertEpisode(group, episode_index, 0, outcome)])
+            store.write([CloseGroup(group)])
 
 
 def trainer_on(run_dir: Path, weights_dir: Path, groups: list[int]) -> tuple[Any, Callable[[], Any]]:

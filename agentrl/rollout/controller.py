@@ -31,8 +31,8 @@ from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
 from agentrl.rollout.run_episode import Runner
 from agentrl.store.call_log import CallLogWriter, open_call_log
-from agentrl.store.changes import CloseGroup, OpenGroup
-from agentrl.store.episodes import PendingGroup
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
+from agentrl.store.episodes import ResumedGroup, resumed_groups
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import MeanReward, mean_of_groups, rewards_in_order
 from agentrl.store.store import Store
@@ -57,7 +57,7 @@ class Progress:
     finished: int = 0
     failed: int = 0
     """Episodes that failed for good, retries included."""
-    ends: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     """How often an attempt ended for each `EndReason`."""
     rejected_groups: int = 0
     skipped_tasks: int = 0
@@ -112,7 +112,7 @@ class Controller:
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
-            for unused in await in_thread(self.store.pending_groups):
+            for unused in await in_thread(self.store.read, resumed_groups):
                 await self._changed.wait_for(self.gate.can_start)
                 if unused.state == "taken":
                     self.gate.start_taken(unused.id)
@@ -127,7 +127,7 @@ class Controller:
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
                 await self._changed.wait_for(self._has_room)
-                if not await self._start_group(groups, PendingGroup(next_group, "open")):
+                if not await self._start_group(groups, ResumedGroup(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
@@ -136,14 +136,14 @@ class Controller:
     def _has_room(self) -> bool:
         return self.gate.can_start() and self._waiting + self.progress.running < self.config.max_concurrent
 
-    async def _start_group(self, groups: TaskGroup, group: PendingGroup, *, resumed: bool = False) -> bool:
+    async def _start_group(self, groups: TaskGroup, group: ResumedGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
         version = self.gate.version
         found = await in_users_thread(self.tasks.task_of_group, group.id)
         if found is None:
             return False
         if not resumed:
-            await self._writer.change(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
+            await self._writer.commit(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:
@@ -155,24 +155,25 @@ class Controller:
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
 
-    async def _skip(self, group: PendingGroup, missing: list[int], fault: str) -> None:
+    async def _skip(self, group: ResumedGroup, missing: list[int], fault: str) -> None:
         """Account for a group whose task cannot be used: its episodes have failed."""
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
             seed = episode_seed(self.seed, group.id, episode_index)
-            await self._writer.add(group.id, episode_index, seed, Outcome(status=EndReason.BAD_TASK, error=fault))
+            ended = Outcome(reason=EndReason.BAD_TASK, error=fault)
+            await self._writer.commit(InsertEpisode(group.id, episode_index, seed, ended))
         await self._close(group, fault)
         self.last_error = fault
         self.progress.failed += len(missing)
-        self.progress.ends[EndReason.BAD_TASK] += len(missing)
+        self.progress.reasons[EndReason.BAD_TASK] += len(missing)
         self.progress.skipped_tasks += 1
         self.progress.rejected_groups += 1
         self._changed.notify_all()
         self._check_failures()
 
-    async def _close(self, group: PendingGroup, rejected: str | None) -> None:
+    async def _close(self, group: ResumedGroup, rejected: str | None) -> None:
         """Commit a group's end, and tell the order of the tasks."""
-        await self._writer.change(CloseGroup(group.id, rejected))
+        await self._writer.commit(CloseGroup(group.id, rejected))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         if isinstance(self.tasks, DrawnTasks):
             self.tasks.group_ended(group.id, mean_reward(rewards))
@@ -199,7 +200,7 @@ class Controller:
         self.gate.advance()
         self._changed.notify_all()
 
-    async def _run_group(self, group: PendingGroup, task: Task, missing: list[int], resumed: bool) -> None:
+    async def _run_group(self, group: ResumedGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(episode_index: int) -> None:
             outcome = await self._run_episode(group, episode_index, task, resumed)
             if outcome.finished:
@@ -235,7 +236,7 @@ class Controller:
         self._running_groups -= 1
         self._changed.notify_all()
 
-    async def _run_episode(self, group: PendingGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
+    async def _run_episode(self, group: ResumedGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
         slot = False
         try:
@@ -253,9 +254,11 @@ class Controller:
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), call_log)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        number = await self._writer.add(group.id, episode_index, seed, outcome, call_log)
+                        committed = call_log.close() if call_log else ()
+                        ended = InsertEpisode(group.id, episode_index, seed, outcome, committed)
+                        number = await self._writer.commit(ended)
                     self.health.attempt_ended(outcome, number)
-                    self.progress.ends[outcome.status] += 1
+                    self.progress.reasons[outcome.reason] += 1
                     self.progress.tokens += outcome.record.figures().sampled_tokens
                     if outcome.finished:
                         self.progress.finished += 1

@@ -100,7 +100,7 @@ class EpisodeRunner:
         try:
             session = self.proxy.open_session(self.defaults, call_log) if self.proxy else None
         except TooManySessionsError as refusal:
-            return Outcome(status=reason_of(refusal), error=describe(refusal), started_at=started_at)
+            return Outcome(reason=EndReason.NO_SESSION, error=describe(refusal), started_at=started_at)
         # Its own, as a workflow may close it; making it connects nothing.
         http = httpx2.AsyncClient(transport=_SharedTransport(self.http), timeout=None, trust_env=False)
         client = self.client.with_options(api_key=session.key if session else self.client.api_key, http_client=http)
@@ -205,9 +205,9 @@ class EpisodeRunner:
             reason = EndReason.NO_MODEL_CALL
         if failure is not None or ended.value is None:
             error = describe(failure or EpisodeError("it has no end"))
-            return Outcome(status=reason, metrics=dict(state.metrics), error=error)
+            return Outcome(reason=reason, metrics=dict(state.metrics), error=error)
         metrics = add_metrics(dict(state.metrics), ended.value.metrics)
-        return Outcome(status=EndReason.FINISHED, reward=ended.value.value, metrics=metrics)
+        return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics)
 
     def _failure(
         self, ended: CallResult[Reward], closed: CallResult[None], chosen: CallResult[RootChoices]

@@ -329,7 +329,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
     await in_thread(store.check_in_place)
     ended = await in_thread(
-        partial(Run(run.store.directory).episodes, status="finished", limit=RECENT_EPISODES, newest_first=True)
+        partial(Run(run.store.directory).episodes, reason="finished", limit=RECENT_EPISODES, newest_first=True)
     )
     for line in await in_thread(lambda: list(sample_replies(ended))):
         view.say(line)

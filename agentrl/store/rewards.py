@@ -65,7 +65,7 @@ def mean_of_groups(groups: Iterable[GroupRewards]) -> MeanReward:
 def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
     """Return the groups of a store that count, from the id `first` on, dropped ones and those in batches included."""
     rows = db.execute(
-        "SELECT g.id, e.episode_index, MAX(CASE WHEN e.status = 'finished' THEN e.reward END) FROM groups g"
+        "SELECT g.id, e.episode_index, MAX(CASE WHEN e.reason = 'finished' THEN e.reward END) FROM groups g"
         " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.id >= :first"
         " AND g.id < COALESCE((SELECT MIN(id) FROM groups WHERE id >= :first AND state = 'open'), 9223372036854775807)"
         " GROUP BY g.id, e.episode_index ORDER BY g.id, e.episode_index",
@@ -85,7 +85,7 @@ def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
 _REWARD_OF_VERSIONS = """
 WITH own AS (SELECT id, state FROM groups WHERE version > :before AND version <= :step)
 SELECT AVG(mean), COUNT(*) FROM (
-    SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND status = 'finished'
+    SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND reason = 'finished'
     WHERE own.id < COALESCE((SELECT MIN(id) FROM own WHERE state = 'open'), 9223372036854775807) GROUP BY own.id
 )
 """

@@ -159,7 +159,7 @@ def task_history(db: sqlite3.Connection) -> list[GivenTask]:
     """Return the tasks of the groups 0, 1, ... of a run. Raises `sqlite3.Error` where the store cannot be read."""
     rows = db.execute(
         "SELECT g.id, g.task, g.state != 'open', e.reward FROM groups g"
-        " LEFT JOIN episodes e ON e.group_id = g.id AND e.status = 'finished' ORDER BY g.id, e.episode_index"
+        " LEFT JOIN episodes e ON e.group_id = g.id AND e.reason = 'finished' ORDER BY g.id, e.episode_index"
     )
     return [
         GivenTask(index, bool(ended), mean_reward([reward for *_, reward in episodes if reward is not None]))

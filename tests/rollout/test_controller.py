@@ -28,6 +28,8 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.changes import OpenGroup
+from agentrl.store.episodes import resumed_groups
 from agentrl.store.rewards import rewards_in_order
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
@@ -57,7 +59,7 @@ async def runner_of(
 
 
 def all_episodes(store: Store) -> list[tuple[str, str | None]]:
-    return store._db.execute("SELECT status, error FROM episodes ORDER BY id").fetchall()
+    return store._db.execute("SELECT reason, error FROM episodes ORDER BY id").fetchall()
 
 
 async def collect(
@@ -298,7 +300,7 @@ async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
     await collect(run, server_url, nano_format, tmp_path, batches=1, max_concurrent=4)
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         before = (await in_thread(store.totals)).finished
-        kept = {group.id: len(group.rewards) for group in await in_thread(store.pending_groups)}
+        kept = {group.id: len(group.rewards) for group in await in_thread(store.read, resumed_groups)}
     assert sum(kept.values()) == before
     blocked.set()
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=2, max_concurrent=4)
@@ -324,7 +326,7 @@ async def test_after_a_restart_unfinished_groups_wait_until_the_staleness_bound_
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
         for group in range(6):
-            await in_thread(store.open_group, group, 0, group % len(TASKS))
+            await in_thread(store.write, [OpenGroup(group, 0, group % len(TASKS))])
         async with runner_of(run, server_url, nano_format) as runner, anyio.create_task_group() as running:
             gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo")
             controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
@@ -535,7 +537,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
                         group.start_soon(controller.run)
                         await controller.next_batch()
                         group.cancel_scope.cancel()
-            groups = [group.id for group in await in_thread(store.pending_groups) if group.state == "ready"]
+            groups = [group.id for group in await in_thread(store.read, resumed_groups) if group.state == "ready"]
             episodes = await in_thread(store.episodes, groups)
             return [e.record for e in episodes], await in_thread(all_episodes, store), engine.fleet.bad_replies
 

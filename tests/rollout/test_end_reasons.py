@@ -50,5 +50,5 @@ def test_the_reason_of_each_end_is_stored_and_counted(nano_format: ChatFormat, t
     reasons = [*REASONS, "finished"]
     result = play(ends, nano_format, tmp_path, groups=len(reasons), episode_timeout_s=4)
     expected = Counter(dict.fromkeys(reasons, GROUP_SIZE))
-    assert Counter(attempt.status for attempt in result.attempts) == expected
-    assert result.controller.progress.ends == expected
+    assert Counter(attempt.reason for attempt in result.attempts) == expected
+    assert result.controller.progress.reasons == expected

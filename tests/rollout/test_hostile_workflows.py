@@ -39,7 +39,7 @@ def test_whatever_a_workflow_ends_with_is_its_own_failure(
         assert named in attempt.error
         assert "Traceback" in attempt.error
         assert len(attempt.error.encode()) < 2 * MAX_TEXT_CHARS
-    assert result.controller.progress.ends["hung"] == 0
+    assert result.controller.progress.reasons["hung"] == 0
 
 
 async def cancels_itself_at_the_end(episode: Episode) -> Any:
@@ -164,8 +164,8 @@ def test_what_does_not_end_is_left_behind_and_named(
     for attempt in result.failed:
         assert f"{__file__}:{line} in swallows" in (attempt.error or "")
         assert "left behind" in (attempt.error or "")
-        assert attempt.status == "hung"
-    assert result.controller.progress.ends["hung"] == 2
+        assert attempt.reason == "hung"
+    assert result.controller.progress.reasons["hung"] == 2
     said = [record.getMessage() for record in caplog.records if "hung:" in record.getMessage()]
     assert len(said) == 1, "a place is named once"
     assert f"{__file__}:{line} in swallows" in said[0]
@@ -195,7 +195,7 @@ def test_a_workflow_that_hangs_gets_no_more_replies(nano_format: ChatFormat, tmp
         return 1.0
 
     result = play(run, nano_format, tmp_path, groups=2, episode_timeout_s=3, max_concurrent=GROUP_SIZE)
-    assert result.controller.progress.ends["hung"] == GROUP_SIZE
+    assert result.controller.progress.reasons["hung"] == GROUP_SIZE
     assert set(refusals) == {409}
 
 
@@ -230,7 +230,7 @@ def test_work_that_is_stopped_in_order_has_time_for_its_end(nano_format: ChatFor
 
     result = play(run, nano_format, tmp_path, groups=2, episode_timeout_s=0.5)
     assert len(tidied) == len(result.failed) == 2 * GROUP_SIZE
-    assert result.controller.progress.ends["hung"] == 0
+    assert result.controller.progress.reasons["hung"] == 0
     assert {"`rollout.episode_timeout_s` = 0.5 s" in (attempt.error or "") for attempt in result.failed} == {True}
 
 

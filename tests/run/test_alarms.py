@@ -168,7 +168,7 @@ def test_a_run_that_goes_on_has_the_alarms_of_its_earlier_starts(tmp_path: Path)
 def test_failures_are_counted_in_a_row_whatever_they_say_and_the_first_is_shown() -> None:
     health, counts = Health(), []
     for status, text in [("error", "f0"), ("finished", ""), ("error", "f1"), ("timeout", "f2"), ("hung", "f3")]:
-        health.attempt_ended(Outcome(status=status, error=text or None), 1)  # type: ignore[arg-type]
+        health.attempt_ended(Outcome(reason=status, error=text or None), 1)  # type: ignore[arg-type]
         counts.append(health.failures)
     assert counts == [1, 0, 1, 2, 3]
     assert health.first_failure == "f1"

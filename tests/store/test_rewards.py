@@ -132,16 +132,16 @@ def test_short_episodes_do_not_come_first() -> None:
 
 
 def episode(reward: float | None) -> Outcome:
-    return Outcome(status=EndReason.ERROR) if reward is None else Outcome(status=EndReason.FINISHED, reward=reward)
+    return Outcome(reason=EndReason.ERROR) if reward is None else Outcome(reason=EndReason.FINISHED, reward=reward)
 
 
 def fill(store: Store, group: int, version: int, rewards: list[float | None], *, ended: bool = True) -> None:
-    store.open_group(group, 0, group, version)
+    store.write([OpenGroup(group, 0, group, version)])
     for episode_index, reward in enumerate(rewards):
-        store.add(group, episode_index, 0, episode(reward))
+        store.write([InsertEpisode(group, episode_index, 0, episode(reward))])
     if ended:
         finished = [reward for reward in rewards if reward is not None]
-        store.close_group(group, rejected="all rewards are equal" if len(set(finished)) < 2 else None)
+        store.write([CloseGroup(group, rejected="all rewards are equal" if len(set(finished)) < 2 else None)])
 
 
 def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path: Path) -> None:

@@ -190,14 +190,17 @@ class WorkerRunner:
         """
         started_at = time.time()
         assert call_log is None or isinstance(call_log, EpisodeCallLog)
-        calls = {} if call_log is None else dict(call_log.recorded)
+        recorded = {} if call_log is None else call_log.recorded
+        calls = dict(recorded)
         lost: list[str] = []
         error = unsendable(task)
         while error is None:
             number = next(self.pool.numbers)
             alone = len(lost) >= ALONE_AFTER
             try:
-                frame = Run(number, json.dumps(task), seed, group_seed, self.defaults, list(calls.values()))
+                made_here = [key for key in calls if key not in recorded]
+                replies = list(calls.values())
+                frame = Run(number, json.dumps(task), seed, group_seed, self.defaults, replies, made_here)
                 async with self.pool.new_worker() if alone else self.pool.least_busy() as worker:
                     return await worker.run(frame, RunningEpisode(calls, call_log))
             except WorkerLostError as loss:
@@ -208,7 +211,7 @@ class WorkerRunner:
                 if not alone:
                     raise
                 error = f"no worker of its own could be started for the episode: {failure}"
-        return Outcome(status=EndReason.WORKER, error=error, started_at=started_at, duration_s=time.time() - started_at)
+        return Outcome(reason=EndReason.WORKER, error=error, started_at=started_at, duration_s=time.time() - started_at)
 
     def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:
         """Return the same workers with other defaults of sampling."""

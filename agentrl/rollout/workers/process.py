@@ -2,7 +2,7 @@
 
 run(episode) ─► proxy ─► FollowingEngine ─HTTP─► servers      main process
                   │             └── Report, ServerLost ────►  FleetChanged ──► FollowingEngine
-                  └► WorkerCallLog ── CommitCall ──────────►  store ── Committed ──► proxy
+                  └► WorkerCallLog ── SendCall ────────────►  store ── Committed ──► proxy
 
 The process ends when its connection or its standard input does, and when its event loop is blocked for `rollout.hang_timeout_s`: a timer
 that needs no Python then writes all stacks to the log and exits. All that is printed in it goes to the log.
@@ -74,7 +74,13 @@ class EpisodeServer:
 
     async def _run(self, frame: protocol.Run) -> None:
         recorded = [choice for call in frame.calls if (choice := choice_of(call)) is not None]
-        log = WorkerCallLog(recorded, server=self, episode=frame.episode, sent={call.key for call in frame.calls})
+        log = WorkerCallLog(
+            recorded,
+            frame.made_here,
+            server=self,
+            episode=frame.episode,
+            sent={call.key for call in frame.calls},
+        )
         runner = replace(self.runner, defaults=frame.defaults)
         with self._running[frame.episode]:
             outcome = await runner.run(json.loads(frame.task), frame.seed, frame.group_seed, log)
@@ -86,7 +92,7 @@ class EpisodeServer:
         """Have a reply committed. Returns when it is in the store."""
         number = next(self._numbers)
         committed = self._committing[number] = anyio.Event()
-        self.connection.send(protocol.CommitCall(number, episode, call))
+        self.connection.send(protocol.SendCall(number, episode, call))
         try:
             await committed.wait()
         finally:
@@ -116,8 +122,8 @@ class WorkerCallLog(RecordedCalls):
     sent: set[Key]
     """The replies that the main process has."""
 
-    async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a reply. Returns when it is in the store."""
+    async def commit(self, choice: RecordedChoice) -> None:
+        """Commit a reply. Returns when it is in the store."""
         await self.server.commit(self.episode, row_of(choice))
         self.sent.add(choice.key)
 

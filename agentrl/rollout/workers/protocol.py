@@ -4,7 +4,7 @@
     Start         what to run, and how                Report         it takes episodes, its event loop turns; what it has counted, and
     FleetChanged  the servers and their weights                      which state of the fleet it has taken over
     Run, Cancel   an episode, with its calls so far   EpisodeResult  an episode has ended; calls that were committed are only named
-    Committed     a call that is in the store         CommitCall     a reply, which its workflow gets when it is in the store
+    Committed     a call that is in the store         SendCall       a reply, which its workflow gets when it is in the store
                                                       ServerLost     a server that does not answer it
 
 A frame is its length (uint32, network order) and msgpack. Replies and records are the bytes of the store, which the main process writes
@@ -66,6 +66,8 @@ class Run(Frame, frozen=True):
     group_seed: int | None
     defaults: SamplingDefaults
     calls: list[CallRow]
+    made_here: list[Key]
+    """Those of `calls` that this start of the run had made, in a worker that was lost."""
 
 
 class Cancel(Frame, frozen=True):
@@ -74,7 +76,7 @@ class Cancel(Frame, frozen=True):
     episode: int
 
 
-class CommitCall(Frame, frozen=True):
+class SendCall(Frame, frozen=True):
     """Commit a reply to the store; answered when it is there."""
 
     number: int
@@ -83,7 +85,7 @@ class CommitCall(Frame, frozen=True):
 
 
 class Committed(Frame, frozen=True):
-    """The answer to the `CommitCall` of this number."""
+    """The answer to the `SendCall` of this number."""
 
     number: int
 
@@ -107,7 +109,7 @@ class EpisodeResult(Frame, frozen=True):
     def outcome(self, committed: Mapping[Key, CallRow]) -> Outcome:
         """Return the outcome with its record. Raises KeyError when a call that it only names is not in `committed`."""
         record = PackedRecord(self.columns, self.prompt_ids, self.calls, self.figures)
-        record.find(committed)
+        record.fill(committed)
         return replace(self.ended, record=record)
 
 
@@ -131,7 +133,7 @@ class ServerLost(Frame, frozen=True):
 
 
 ToWorker = Start | Run | Cancel | Committed | FleetChanged
-ToMain = CommitCall | EpisodeResult | Report | ServerLost
+ToMain = SendCall | EpisodeResult | Report | ServerLost
 
 
 ENCODER = Encoder()

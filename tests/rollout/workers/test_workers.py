@@ -218,7 +218,7 @@ async def test_episodes_run_in_the_workers_and_record_what_the_engine_saw(server
         outcomes = await run_all(runner.with_defaults(SamplingDefaults(max_tokens=9)), *todo)
         await wait_until(lambda: runner.metrics().get("sandbox_taken") == 2, 30)
         lost = runner.metrics()["workers_lost"]
-    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
+    assert [(outcome.reason, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
     turns = [turn for outcome in outcomes for turn in outcome.record.turns]
     assert_record_is_what_the_engine_saw(TokenRecord(turns), server.calls)
     pids = {outcome.metrics["pid"] for outcome in outcomes}
@@ -297,7 +297,7 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
     async with workers(server_url, settings(workflow, hang_timeout_s=2), said) as (runner, _):
         blocks, *others = await run_beside(runner, workflow, "sleeps", *["waits_in_the_middle"] * 3)
         lost = runner.metrics()["workers_lost"]
-    assert [outcome.status for outcome in (blocks, *others)] == ["worker"] + ["finished"] * 3
+    assert [outcome.reason for outcome in (blocks, *others)] == ["worker"] + ["finished"] * 3
     assert blocks.error is not None
     where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
     assert f"blocked for 2 s (`rollout.hang_timeout_s`) by {where}" in blocks.error
@@ -329,7 +329,7 @@ async def test_an_episode_that_ends_its_process_fails_alone(server_url: str, wor
     assert exits.error is not None
     assert "lost its worker 3 times, the last time alone in it" in exits.error
     assert all("exit status 7" in line for line in (exits.error, *said))
-    assert other.status == "finished", other.error
+    assert other.reason == "finished", other.error
 
 
 @pytest.mark.soak
@@ -453,4 +453,4 @@ async def test_a_task_that_is_no_json_fails_its_episode_and_costs_no_worker(work
         (finished,) = await run_all(runner, "makes_noise")
         lost = runner.metrics()["workers_lost"]
     assert "the task cannot be sent to a worker process: its field 'when' (tuple)" in (failed.error or "")
-    assert (finished.status, finished.error, lost) == ("finished", None, 0)
+    assert (finished.reason, finished.error, lost) == ("finished", None, 0)
