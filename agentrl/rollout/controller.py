@@ -34,7 +34,7 @@ from agentrl.store.call_log import CallLogWriter, open_call_log
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.episodes import ResumedGroup, resumed_groups
 from agentrl.store.outcome import Outcome
-from agentrl.store.rewards import MeanReward, mean_of_groups, rewards_in_order
+from agentrl.store.rewards import MeanReward, mean_of_groups, newest_uniform_rewards, rewards_in_order
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, mean_reward
 from agentrl.tasks.tasks import Tasks, episode_seed, group_seed
@@ -44,8 +44,8 @@ log = logger(__name__)
 MIN_EPISODES_TO_JUDGE = 20
 """Episodes that must have ended before the failed share can stop the run."""
 
-MAX_REJECTED_BATCHES = 20
-"""After so many batches' worth of rejected groups in a row, a uniform group is let through: a task that is solved, or
+MAX_DROPPED_BATCHES = 20
+"""After so many batches' worth of uniform groups in a row, those of earlier starts included, one is let through: a task that is solved, or
 hopeless, must not stall the run."""
 
 
@@ -96,7 +96,6 @@ class Controller:
     _running_groups: int = 0
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
-    _rejected_in_a_row: int = 0
     _writer: CallLogWriter = field(init=False)
     _changed: Condition = field(default_factory=Condition)
 
@@ -110,6 +109,7 @@ class Controller:
             TooManyFailuresError: Too large a share of the episodes failed.
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
+            self.health.resume(await in_thread(self.store.read, newest_uniform_rewards))
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
             for unused in await in_thread(self.store.read, resumed_groups):
@@ -215,16 +215,11 @@ class Controller:
         comparable = len(rewards) >= min(2, self.config.group_size)
         equal = not group.has_turn_rewards and len(rewards) > 1 and len(set(rewards)) == 1
         self.health.group_ended(rewards, uniform=equal)
-        uniform = self.config.drop_uniform_groups and equal
-        most = MAX_REJECTED_BATCHES * self.config.groups_per_batch
-        keep = comparable and (self._rejected_in_a_row >= most or not uniform)
-        if not keep:
-            self._rejected_in_a_row += 1
-            if self._rejected_in_a_row == most:
-                text = "%d groups in a row were dropped (`rollout.drop_uniform_groups`): until rewards differ, equal ones are trained on"
-                log.warning(text, most)
-        elif not uniform:
-            self._rejected_in_a_row = 0
+        dropped, most = self.config.drop_uniform_groups and equal, MAX_DROPPED_BATCHES * self.config.groups_per_batch
+        keep = comparable and (not dropped or self.health.uniform_groups > most)
+        if dropped and self.health.uniform_groups == most:
+            text = "%d groups in a row were dropped (`rollout.drop_uniform_groups`): until rewards differ, equal ones are trained on"
+            log.warning(text, most)
         reason = "all rewards are equal" if comparable else "too few of its episodes finished"
         await self._close(group, None if keep else reason)
         if keep:

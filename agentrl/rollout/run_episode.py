@@ -215,12 +215,13 @@ class EpisodeRunner:
         """Return the reason of the first thing that failed, and its exception: the workflow, its closing, or the choice of what is trained on."""
         if ended.timed_out:
             text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
-            if ended.hangs_at:
+            if hangs_at := ended.hangs_at or closed.hangs_at:
+                what = "it" if ended.hangs_at else "the close of its environments"
                 text += (
-                    f", and {self._grace} after it was cancelled it still hung at {ended.hangs_at}: it was left behind"
+                    f", and {self._grace} after it was cancelled {what} still hung at {hangs_at}: it was left behind"
                 )
             failure = _caused(EpisodeTimeoutError(text), ended.error)
-            return EndReason.HUNG if ended.hangs_at or closed.hangs_at else EndReason.TIMEOUT, failure
+            return EndReason.HUNG if hangs_at else EndReason.TIMEOUT, failure
         if isinstance(ended.error, asyncio.CancelledError):
             text = "the workflow cancelled itself: its own code raised CancelledError, or cancelled its task"
             return EndReason.CANCELLED, _caused(EpisodeError(text), ended.error)

@@ -10,6 +10,7 @@ never whether it counts: docs/training.md derives that this mean has no bias tow
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,19 @@ def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
         GroupRewards(group_id, [r for r in rewards if r is not None], rewards.count(None))
         for group_id, rewards in samples.items()
     ]
+
+
+def newest_uniform_rewards(db: sqlite3.Connection) -> list[float]:
+    """Return the reward of each of the newest groups in a row that teach nothing, because all their rewards are equal.
+
+    A group with less than two finished episodes is passed over: it has nothing to compare.
+    """
+    groups = db.execute(
+        "SELECT MIN(reward), MAX(reward), MAX(has_turn_rewards) FROM groups g JOIN episodes e ON e.group_id = g.id AND e.reason = 'finished'"
+        " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(*) > 1 ORDER BY g.id DESC"
+    )
+    uniform = itertools.takewhile(lambda row: row[0] == row[1] and not row[2], groups)
+    return [lowest for lowest, *_ in uniform]
 
 
 _REWARD_OF_VERSIONS = """

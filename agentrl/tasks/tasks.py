@@ -98,7 +98,7 @@ class TaskList:
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
             return None
-        index = _order(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
+        index = shuffled(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
         return GroupTask(epoch, index, self.tasks[index])
 
 
@@ -376,8 +376,9 @@ def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStre
         raise TaskFileError(f"python:{name} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
 
 
-@lru_cache(maxsize=2)
-def _order(task_count: int, seed: int, epoch: int) -> list[int]:
+@lru_cache(maxsize=8)
+def shuffled(task_count: int, seed: int | str, epoch: int) -> list[int]:
+    """Return the order of an epoch."""
     order = list(range(task_count))
     random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311
     return order

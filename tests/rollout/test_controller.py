@@ -29,7 +29,7 @@ from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.changes import OpenGroup
-from agentrl.store.episodes import resumed_groups
+from agentrl.store.episodes import count_totals, resumed_groups
 from agentrl.store.rewards import rewards_in_order
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
@@ -282,6 +282,24 @@ async def test_a_solved_task_set_does_not_stall_the_run_and_a_line_says_why_its_
         )
         == 1
     )
+    _, again, _ = await collect(run, server_url, nano_format, tmp_path, batches=3, drop_uniform_groups=True)
+    assert again.progress.rejected_groups == 0, "a run that goes on knows how many were equal before"
+
+
+async def test_groups_that_failed_are_no_reason_to_train_on_equal_rewards(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        if episode.task["n"]:
+            raise ValueError("no")
+        return 1.0
+
+    tasks = TaskList([{"n": min(index, 1)} for index in range(50)] + [{"n": 0}] * 2, shuffle=False, epochs=1)
+    batches, controller, _ = await collect(
+        run, server_url, nano_format, tmp_path, tasks=tasks, drop_uniform_groups=True, max_failed_share=1.0, retries=0
+    )
+    assert (batches, controller.progress.rejected_groups) == ([], 52)
 
 
 async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
@@ -299,7 +317,7 @@ async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
 
     await collect(run, server_url, nano_format, tmp_path, batches=1, max_concurrent=4)
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
-        before = (await in_thread(store.totals)).finished
+        before = (await in_thread(store.read, count_totals)).finished
         kept = {group.id: len(group.rewards) for group in await in_thread(store.read, resumed_groups)}
     assert sum(kept.values()) == before
     blocked.set()

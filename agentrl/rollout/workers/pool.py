@@ -31,7 +31,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
+from agentrl.errors import AgentRLError, EpisodeError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.check_tasks import unsendable
@@ -207,6 +207,8 @@ class WorkerRunner:
                 lost.append(str(loss))
                 if len(lost) == FAILED_AFTER:
                     error = f"the episode lost its worker {FAILED_AFTER} times, the last time alone in it: {loss}"
+            except EpisodeError as refused:
+                error = str(refused)
             except AgentRLError as failure:
                 if not alone:
                     raise

@@ -29,13 +29,16 @@ from anyio.abc import ByteStream, SocketStream, TaskGroup
 from agentrl.concurrency.event_loop import end_process, run_loop
 from agentrl.config import RunConfig
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, EpisodeError
 from agentrl.machine.garbage import settled
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.local_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
+from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, choice_of, pack, row_of
 
 REPORT_EVERY_S = 1.0
@@ -85,7 +88,11 @@ class EpisodeServer:
         with self._running[frame.episode]:
             outcome = await runner.run(json.loads(frame.task), frame.seed, frame.group_seed, log)
             record = pack(outcome.record, log.sent)
-            self.connection.send(protocol.EpisodeResult.of(frame.episode, outcome, record))
+            try:
+                self.connection.send(protocol.EpisodeResult.of(frame.episode, outcome, record))
+            except EpisodeError as refused:
+                failed = Outcome(reason=EndReason.WORKER, error=str(refused), started_at=outcome.started_at)
+                self.connection.send(protocol.EpisodeResult.of(frame.episode, failed, pack(TokenRecord())))
         del self._running[frame.episode]
 
     async def commit(self, episode: int, call: CallRow) -> None:

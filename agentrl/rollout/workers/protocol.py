@@ -24,6 +24,7 @@ from anyio.abc import ByteStream
 from msgspec.msgpack import Decoder, Encoder
 
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
+from agentrl.errors import EpisodeError
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key
@@ -32,7 +33,7 @@ from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, PackedRecord
 
 MAX_FRAME_BYTES = 2**28
-"""A longer one ends the connection."""
+"""A longer one is not sent."""
 LENGTH_BYTES = 4
 READ_BYTES = 2**18
 """At most so much is read at once."""
@@ -151,8 +152,17 @@ class Connection(Generic[T]):
     _filled: anyio.Event = field(default_factory=anyio.Event)
 
     def send(self, frame: Frame) -> None:
-        """Put a frame into the outbox. It is dropped when the other end is gone."""
+        """Put a frame into the outbox. It is dropped when the other end is gone.
+
+        Raises:
+            EpisodeError: It is longer than `MAX_FRAME_BYTES`.
+        """
         content = ENCODER.encode(frame)
+        if len(content) > MAX_FRAME_BYTES:
+            raise EpisodeError(
+                f"{type(frame).__name__} is {len(content):,} bytes long, and at most {MAX_FRAME_BYTES:,} pass between the main process and a "
+                "worker; make the task, or the images of the conversation, smaller, or set `rollout.workers` = 0"
+            )
         self._outbox += len(content).to_bytes(LENGTH_BYTES) + content
         self._filled.set()
 
@@ -174,6 +184,6 @@ class Connection(Generic[T]):
                     yield self.decoder.decode(arrived[body:end])
                     start, body = end, end + LENGTH_BYTES
                 del arrived[:start]
-                if len(arrived) > MAX_FRAME_BYTES:
+                if len(arrived) > MAX_FRAME_BYTES + LENGTH_BYTES:
                     return
                 arrived += await self.stream.receive(READ_BYTES)
