@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.tasks.faults import check_all_usable, unusable_task
+from agentrl.tasks.faults import unusable_task, usable_tasks
 from agentrl.tasks.folder_digest import folder_digest
 from agentrl.tasks.harbor_settings import TaskSettings
 from agentrl.tasks.task_type import first_problem
@@ -64,7 +64,7 @@ class TaskFolder(BaseModel):
 
 
 def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task] | None = None) -> Iterator[Task]:
-    """Yield the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
+    """Return the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
 
     Args:
         source: What stands after `harbor:`.
@@ -81,16 +81,13 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
         raise TaskFileError(
             f"harbor:{source}: there is no folder {folder.absolute()}; name one with task folders in it"
         )
-    faults, folders = [], find_folders(folder)
-    for found in folders:
-        try:
-            yield read_task_folder(found).as_task(agent)
-        except TaskFileError as error:
-            if on_fault is not None:
-                yield on_fault(found, error)
-            else:
-                faults.append(str(error))
-    check_all_usable(f"harbor:{source}", "task folders", faults, len(folders))
+    return usable_tasks(
+        f"harbor:{source}",
+        "task folders",
+        find_folders(folder),
+        lambda found: read_task_folder(found).as_task(agent),
+        on_fault,
+    )
 
 
 def unusable_folder(folder: Path, error: TaskFileError) -> Task:
