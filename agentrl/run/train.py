@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,7 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
+from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
@@ -278,7 +279,6 @@ async def _training_run(
             lambda: alarms(seen, training=True),
             view.say,
             lambda: f"step {controller.gate.version}",
-            begun=await in_thread(alarms_before, run_dir, steps, version),
         ),
         watchdog=watchdog,
         counted_before=_counted_before(steps, version),
@@ -324,6 +324,12 @@ def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, floa
     return {name: count for name in COUNTERS for (count,) in metric_values(last, name)}
 
 
+def _alarms(run: TrainingRun) -> dict[str, int]:
+    """Return how often each alarm has begun, since the run began."""
+    before = {name.removeprefix("alarm_"): int(count) for name, count in run.counted_before.items() if "alarm_" in name}
+    return dict(Counter(before) + Counter(run.alarm_watch.begun))
+
+
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step."""
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
@@ -346,7 +352,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             step=run.trainer.weights.version,
             wall_s=time.perf_counter() - view.started,
             eval_after=after.mean_reward if after else None,
-            alarms=run.alarm_watch.begun,
+            alarms=_alarms(run),
             staleness_bound=run.controller.gate.bound,
         )
     )

@@ -29,7 +29,7 @@ from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
 from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
-from agentrl.rollout.alarms import AlarmWatch
+from agentrl.rollout.alarms import ALARMS, AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
@@ -49,6 +49,7 @@ COUNTERS = (
     "engine_bad_replies",
     *(f"sandbox_{count}" for count in ("taken", "wait_s", "runs", "run_s", "resets", "reset_s", "started", "lost")),
     "local_shortages",
+    *(f"alarm_{name}" for name in ALARMS),
 )
 """Metrics that count from the run's beginning: a restart goes on from those of the step that it goes on from."""
 
