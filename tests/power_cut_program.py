@@ -90,20 +90,11 @@ def play(store: Store, count: int, version: int) -> list[int]:
         store.write([OpenGroup(group, group // 7, group % 7, version)])
         store.write([CommitCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
         if group % 5 == 3:
-            store.write(
-                [InsertEpisode(group, 0, 0, replace(outcome(0.0), reason=EndReason.ERROR, error="lost its way"))]
-            )
+            failed = replace(outcome(0.0), reason=EndReason.ERROR, error="lost its way")
+            store.write([InsertEpisode(group, 0, 0, failed)])
         for episode_index in range(2):
-            store.write(
-                [
-                    InsertEpisode(
-                        group,
-                        episode_index,
-                        0,
-                        outcome(float(group % 3 == 2 or episode_index) + (version < 2), interrupted=episode_index == 1),
-                    )
-                ]
-            )
+            reward = float(group % 3 == 2 or episode_index) + (version < 2)
+            store.write([InsertEpisode(group, episode_index, 0, outcome(reward, interrupted=episode_index == 1))])
         store.write([CloseGroup(group, rejected="all rewards are equal" if group % 3 == 2 else None)])
         ready += [] if group % 3 == 2 else [group]
     return ready

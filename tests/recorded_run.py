@@ -82,16 +82,8 @@ def record_run(
                 )
                 record.add("call", None, ids[:12], reply, 1.0)
                 finish(record)
-                store.write(
-                    [
-                        InsertEpisode(
-                            group,
-                            episode_index,
-                            0,
-                            Outcome(reason=EndReason.FINISHED, reward=float(episode_index), metrics={}, record=record),
-                        )
-                    ]
-                )
+                ended = Outcome(reason=EndReason.FINISHED, reward=float(episode_index), metrics={}, record=record)
+                store.write([InsertEpisode(group, episode_index, 0, ended)])
             store.write([CloseGroup(group)])
     return config
 

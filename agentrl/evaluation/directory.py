@@ -98,8 +98,7 @@ class KeptEpisodes:
 
     def add(self, task: int, episode_index: int, seed: int, outcome: Outcome) -> EvaluatedEpisode:
         """Keep one episode, and return it as it can be read. May be called in several threads."""
-        opened, ended = OpenGroup(task, 0, task), InsertEpisode(task, episode_index, seed, outcome)
-        _, added = self._store.write([opened, ended])
+        _, added = self._store.write([OpenGroup(task, 0, task), InsertEpisode(task, episode_index, seed, outcome)])
         (row,) = self._store.read(lambda db: list_episodes(db, EpisodeFilter(id=added)))
         return self._evaluated(row)
 

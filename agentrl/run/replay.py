@@ -16,13 +16,13 @@ from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan
-from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.open_runner import chat_format_of, in_process_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.run.open_run import Run
 from agentrl.run.run_directory import read_config
 from agentrl.store.database import reading
-from agentrl.store.episodes import EpisodeFilter, ListedEpisode, list_episodes
 from agentrl.store.outcome import Outcome
+from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
@@ -34,7 +34,7 @@ from agentrl.tasks.tasks import episode_seed, group_seed
 class Replay:
     """A replayed episode beside the one that was recorded."""
 
-    recorded: ListedEpisode
+    recorded: RunEpisode
     outcome: Outcome
     calls_answered: int
     calls_recorded: int
@@ -134,9 +134,10 @@ async def replay(
     Raises:
         StoreError: There is no such run or episode, or it is of an evaluation.
     """
-    config, recorded, record, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
+    config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
+    record = await in_thread(lambda: recorded.record)
     answers = _Answers(recorded_choices(record))
     # The run may be going on at its own address.
     config = config.model_copy(update={"proxy": config.proxy.model_copy(update={"host": "127.0.0.1", "port": 0})})
@@ -154,16 +155,14 @@ async def replay(
 
 def _found(
     run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
-) -> tuple[RunConfig, ListedEpisode, TokenRecord, Task, Workflow]:
+) -> tuple[RunConfig, RunEpisode, Task, Workflow]:
     if not (run_dir / "store.sqlite").is_file():
         raise StoreError(f"{run_dir} holds no run")
     config = read_config(run_dir)
     with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", read_only=True) as store:
         store.read(partial(check_no_evaluation, path=run_dir))
-        record = store.record(episode_id)
-        (recorded,) = store.read(lambda db: list_episodes(db, EpisodeFilter(id=episode_id)))
-        digest = store.task_digests()[recorded.group]
-        history = store.read(task_history)
+        digests, history = store.task_digests(), store.read(task_history)
+    recorded = Run(run_dir).episode(episode_id)
     if (workflow is None and not config.workflow) or (tasks is None and not config.tasks and not config.data.sources):
         raise UsageError(
             f"the run in {run_dir} was started from Python, with a workflow or tasks that are in no file: replay it there, by "
@@ -178,8 +177,8 @@ def _found(
         raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group} any more")
     if found.task is None:
         raise StoreError(f"the task of group {recorded.group} cannot be used any more: {found.fault}")
-    if found.digest != digest:
+    if found.digest != digests[recorded.group]:
         raise StoreError(
             f"the task of group {recorded.group} is another now than the one that episode {episode_id} had"
         )
-    return config, recorded, record, found.task, workflow
+    return config, recorded, found.task, workflow

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +30,7 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
+from agentrl.rollout.alarms import ALARMS, AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
@@ -324,12 +323,6 @@ def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, floa
     return {name: count for name in COUNTERS for (count,) in metric_values(last, name)}
 
 
-def _alarms(run: TrainingRun) -> dict[str, int]:
-    """Return how often each alarm has begun, since the run began."""
-    before = {name.removeprefix("alarm_"): int(count) for name, count in run.counted_before.items() if "alarm_" in name}
-    return dict(Counter(before) + Counter(run.alarm_watch.begun))
-
-
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step."""
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
@@ -345,6 +338,8 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
         + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
         + f"; agentrl audit {shown} tells what became of every task"
     )
+    before, begun = run.counted_before, run.alarm_watch.begun
+    alarms_begun = {name: int(before.get(f"alarm_{name}", 0)) + begun.get(name, 0) for name in ALARMS}
     summary = await in_thread(
         lambda: run_summary(
             run.store.directory,
@@ -352,7 +347,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             step=run.trainer.weights.version,
             wall_s=time.perf_counter() - view.started,
             eval_after=after.mean_reward if after else None,
-            alarms=_alarms(run),
+            alarms={name: count for name, count in alarms_begun.items() if count},
             staleness_bound=run.controller.gate.bound,
         )
     )

@@ -163,12 +163,11 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress
-    counted = await run.controller.take_rewards()
     health.step_ended(metrics)
     run.alarm_watch.check()
     record = {
         "step": weights.version,
-        **counted.to_metrics(),
+        **(await run.controller.take_rewards()).to_metrics(),
         "groups_counted": run.controller.counted,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),

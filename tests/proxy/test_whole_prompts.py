@@ -166,13 +166,8 @@ def step_on(run_dir: Path, model_path: Path, records: list[TokenRecord]) -> dict
         store.begin_restart("tasks", config.model_dump_json())
         store.write([OpenGroup(0, 0, 0)])
         for index, record in enumerate(records):
-            store.write(
-                [
-                    InsertEpisode(
-                        0, index, 0, Outcome(reason=EndReason.FINISHED, reward=float(index == 0), record=record)
-                    )
-                ]
-            )
+            ended = Outcome(reason=EndReason.FINISHED, reward=float(index == 0), record=record)
+            store.write([InsertEpisode(0, index, 0, ended)])
         store.write([CloseGroup(0)])
     process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)

@@ -154,22 +154,11 @@ async def is_late_and_closes_without_end(episode: Episode) -> Any:
     await asyncio.sleep(30)
 
 
-def test_what_hangs_when_a_late_episode_is_closed_is_named(nano_format: ChatFormat, tmp_path: Path) -> None:
-    result = play(
-        first_of_its_group(is_late_and_closes_without_end),
-        nano_format,
-        tmp_path,
-        episode_timeout_s=1,
-        cancel_timeout_s=0.3,
-    )
-    line = swallows.__code__.co_firstlineno + 3
-    assert [attempt.reason for attempt in result.failed] == ["hung"] * 2
-    for attempt in result.failed:
-        assert f"the close of its environments still hung at {__file__}:{line} in swallows" in (attempt.error or "")
-
-
 @pytest.mark.soak
-@pytest.mark.parametrize("hostile", [swallows, swallows_in_finally, swallows_in_a_scope, closes_without_end])
+@pytest.mark.parametrize(
+    "hostile",
+    [swallows, swallows_in_finally, swallows_in_a_scope, closes_without_end, is_late_and_closes_without_end],
+)
 def test_what_does_not_end_is_left_behind_and_named(
     nano_format: ChatFormat, tmp_path: Path, hostile: Workflow, caplog: pytest.LogCaptureFixture
 ) -> None:

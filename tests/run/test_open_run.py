@@ -69,9 +69,8 @@ def test_a_run_that_goes_on_is_read_as_it_grows_and_can_write_meanwhile(run: Run
             assert run.status == "running"
             assert len(run.episodes(group=4)) == 1
             with run.open_store() as held:
-                store.write(
-                    [InsertEpisode(4, 1, 0, Outcome(reason=EndReason.FINISHED, reward=0.5))]
-                )  # it waits for nobody
+                ended = Outcome(reason=EndReason.FINISHED, reward=0.5)
+                store.write([InsertEpisode(4, 1, 0, ended)])  # it waits for nobody
                 with pytest.raises(agentrl.DiskError):
                     held.write([CloseGroup(4)])  # who reads cannot write
             assert [episode.reward for episode in run.episodes(group=4, reason="finished")] == [0.5]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sqlite3
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,44 +34,23 @@ from tests.rollout.test_controller import call, collect
 rewards = st.lists(st.floats(-1, 1), max_size=3)
 
 
-class EndedGroups:
-    """A store in memory, into which groups of three episodes are opened and closed."""
-
-    def __init__(self) -> None:
-        self.db = sqlite3.connect(":memory:")
-        self.db.executescript(SCHEMA)
-        self.counted = 0
-
-    def open(self, group: int) -> None:
-        OpenGroup(group, 0, group).write(self.db, 1)
-
-    def close(self, group: int, rewards: list[float], episodes: int) -> None:
-        for index in range(episodes):
-            outcome = episode(rewards[index] if index < len(rewards) else None)
-            InsertEpisode(group, index, 0, outcome).write(self.db, 1)
-        CloseGroup(group).write(self.db, 1)
-
-    def take(self) -> list[GroupRewards]:
-        """Return the groups that count now, and did not count before."""
-        taken = rewards_in_order(self.db, self.counted)
-        self.counted += len(taken)
-        return taken
-
-
 @given(st.lists(rewards, max_size=20), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_every_group_counts_once_and_in_order_whenever_it_ends(
     groups: list[list[float]], rng: random.Random, take_every: int
 ) -> None:
-    store = EndedGroups()
+    db = sqlite3.connect(":memory:")
+    db.executescript(SCHEMA)
     for index in range(len(groups)):
-        store.open(index)
+        OpenGroup(index, 0, index).write(db, 1)
     order = rng.sample(range(len(groups)), len(groups))
     counted: list[int] = []
     rows = []
     for position, index in enumerate(order, 1):
-        store.close(index, groups[index], 3)
+        for episode_index, reward in enumerate([*groups[index], *[None] * (3 - len(groups[index]))]):
+            InsertEpisode(index, episode_index, 0, episode(reward)).write(db, 1)
+        CloseGroup(index).write(db, 1)
         if position % take_every == 0 or position == len(groups):
-            taken = store.take()
+            taken = rewards_in_order(db, len(counted))
             counted += [group.id for group in taken]
             rows.append(mean_of_groups(taken).to_metrics())
             waits = min(set(range(len(groups))) - set(order[:position]), default=len(groups))
@@ -97,38 +75,6 @@ def test_a_figure_names_what_it_rests_on_and_nothing_where_there_is_nothing() ->
     figure = mean_of_groups([GroupRewards(0, [1.0, 0.0], 0), GroupRewards(1, [1.0], 1), GroupRewards(2, [], 2)])
     assert figure.to_metrics() == {"reward_mean": 0.75, "reward_groups": 2, "reward_episodes": 3, "reward_failed": 3}
     assert mean_of_groups([]).to_metrics()["reward_mean"] is None
-
-
-def simulated_steps(seed: int) -> Iterator[tuple[list[GroupRewards], list[float]]]:
-    """Steps of a run in which half of the groups get 1 and take ten times as long as the others, which get 0: the groups that
-    count at each step, and the rewards of those that ended in it."""
-    rng = random.Random(seed)
-    store, running, clock, started = EndedGroups(), [], 0.0, 0
-    for _ in range(60):
-        ended: list[float] = []
-        for _ in range(4):
-            while len(running) < 8:
-                reward = float(rng.random() < 0.5)
-                store.open(started)
-                running.append((clock + (10.0 if reward else 1.0) * rng.random(), started, reward))
-                started += 1
-            running.sort()
-            clock, group, reward = running.pop(0)
-            ended.append(reward)
-            store.close(group, [reward], 1)
-        yield store.take(), ended
-
-
-def test_short_episodes_do_not_come_first() -> None:
-    """The mean over what ended since the last step says 0.1 in the first steps of a run whose mean reward is 0.5."""
-    by_end, by_start = [], []
-    for seed in range(200):
-        steps = [step for step, _ in zip(simulated_steps(seed), range(5), strict=False)]
-        by_end += [reward for _, ended in steps for reward in ended]
-        by_start += [group.rewards[0] for counted, _ in steps for group in counted]
-    assert statistics.fmean(by_end) < 0.4
-    error = 0.5 / len(by_start) ** 0.5
-    assert abs(statistics.fmean(by_start) - 0.5) < 4 * error + 0.02, "but for the edge: the next group still runs"
 
 
 def episode(reward: float | None) -> Outcome:
