@@ -27,7 +27,7 @@ from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileE
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
-from agentrl.rollout.open_runner import chat_format_of
+from agentrl.rollout.local_runner import chat_format_of
 from agentrl.run.run_directory import (
     appending,
     checkpoint_directory,

@@ -45,8 +45,8 @@ from agentrl.record.returns import turn_returns
 from agentrl.record.roots import roots_of
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
+from agentrl.rollout.local_runner import open_model_proxy
 from agentrl.rollout.open_engine import open_engine
-from agentrl.rollout.open_runner import open_model_proxy
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""

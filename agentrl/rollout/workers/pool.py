@@ -35,6 +35,7 @@ from agentrl.errors import AgentRLError, EpisodeError, WorkerError, WorkerLostEr
 from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.check_tasks import unsendable
+from agentrl.rollout.local_runner import sampling_defaults
 from agentrl.rollout.workers.protocol import TO_MAIN, Connection, Run, Start
 from agentrl.rollout.workers.worker import RunningEpisode, Worker
 from agentrl.store.call_log import EpisodeCallLog
@@ -227,7 +228,6 @@ class WorkerRunner:
 async def open_workers(
     config: RunConfig,
     engine: SGLangEngine,
-    defaults: SamplingDefaults,
     *,
     training: bool,
     logs: Path,
@@ -239,7 +239,6 @@ async def open_workers(
     Args:
         config: The run.
         engine: The one whose servers answer the model calls of their episodes.
-        defaults: How a request that does not say is sampled.
         training: Whether what these record is to be trained on.
         logs: Directory of their logs, `worker-N.log`.
         say: Takes a line about each worker that is lost.
@@ -253,7 +252,7 @@ async def open_workers(
         for index in range(config.rollout.workers):
             tasks.start_soon(pool.keep_running, index)
         await pool.until_started()
-        yield WorkerRunner(pool, defaults)
+        yield WorkerRunner(pool, sampling_defaults(config.rollout))
 
 
 async def config_of_worker(config: RunConfig, host: Host) -> RunConfig:

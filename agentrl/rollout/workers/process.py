@@ -34,7 +34,7 @@ from agentrl.machine.garbage import settled
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.open_runner import in_process_runner
+from agentrl.rollout.local_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
