@@ -83,7 +83,7 @@ def train(directory: Path, staleness: int, steps: int, window: int) -> Run:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     steps_taken = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     db = sqlite3.connect(run_dir / "store.sqlite")
-    durations = [row[0] for row in db.execute("SELECT duration_s FROM episodes WHERE status = 'finished'")]
+    durations = [row[0] for row in db.execute("SELECT duration_s FROM episodes WHERE reason = 'finished'")]
     db.close()
     return Run(steps_taken, json.loads((run_dir / "summary.json").read_text()), durations)
 

@@ -52,7 +52,7 @@ def write_tasks(path: Path, seed: int) -> None:
 def groups_of(run_dir: Path) -> list[tuple[int, int, float]]:
     """Version, task and mean reward of every group that has ended."""
     query = (
-        "SELECT g.version, g.task, AVG(e.reward) FROM groups g JOIN episodes e ON e.group_id = g.id AND e.status = 'finished'"
+        "SELECT g.version, g.task, AVG(e.reward) FROM groups g JOIN episodes e ON e.group_id = g.id AND e.reason = 'finished'"
         " WHERE g.state != 'open' GROUP BY g.id"
     )
     with Store(run_dir / "store.sqlite", read_only=True) as store:

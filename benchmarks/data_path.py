@@ -34,7 +34,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.store.call_log import open_call_log
-from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.changes import CommitCall, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 
@@ -111,7 +111,7 @@ async def proxy_ms(proxy: Proxy, rounds: int, store: Store | None = None) -> dic
     async def run(call_logs: Any = None) -> None:
         for number in range(-1, rounds):  # the first warms up
             if store is not None:
-                store.open_group(number + 1, 0, number + 1)
+                store.write([OpenGroup(number + 1, 0, number + 1)])
             session = proxy.open_session(call_log=call_logs.episode(number + 1, 0) if call_logs else None)
             used = await converse(proxy, session, max(TURNS))
             proxy.close_session(session)
@@ -140,7 +140,7 @@ async def store_costs(proxy: Proxy, turns: int, episodes: int, folder: Path) -> 
         store.begin_restart()
         store._db.execute("PRAGMA wal_autocheckpoint = 0")
         for group in range(episodes):
-            store.open_group(group, 0, group)
+            store.write([OpenGroup(group, 0, group)])
         store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         before, calls_s, episode_s = path.stat().st_size, 0.0, 0.0
         for group, session in enumerate(sessions):
@@ -149,7 +149,7 @@ async def store_costs(proxy: Proxy, turns: int, episodes: int, folder: Path) -> 
             for choice in choices:
                 store.write([CommitCall(group, 0, choice)])
             calls_s += time.process_time() - started
-            outcome = Outcome(status=EndReason.FINISHED, reward=float(group % 2), record=session.record)
+            outcome = Outcome(reason=EndReason.FINISHED, reward=float(group % 2), record=session.record)
             ended = InsertEpisode(group, 0, 0, outcome, {choice.key for choice in choices})
             started = time.process_time()
             store.write([ended])

@@ -108,7 +108,7 @@ async def converse(
         ids = ids + generation.output_ids
     packed, reward = pack(record, sent), float(frame.episode % 2)
     outcome = Outcome(
-        status=EndReason.FINISHED,
+        reason=EndReason.FINISHED,
         reward=reward,
         metrics={"turns": float(turns), "correct": reward},
         started_at=time.time(),

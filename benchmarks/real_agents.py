@@ -108,7 +108,7 @@ def report(run_dir: Path, names: list[str]) -> None:
         rows = store.read(
             lambda db: db.execute(
                 "SELECT e.id, g.task, e.tokens, e.duration_s FROM episodes e JOIN groups g ON g.id = e.group_id"
-                " WHERE e.status = 'finished' ORDER BY e.id"
+                " WHERE e.reason = 'finished' ORDER BY e.id"
             ).fetchall()
         )
         ended = [(names[number], store.episode(episode), tokens, took) for episode, number, tokens, took in rows]

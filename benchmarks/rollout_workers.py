@@ -105,7 +105,7 @@ async def episodes_per_s(workers: int, args: argparse.Namespace, directory: Path
         async def one(seed: int) -> None:
             async with slots:
                 outcome = await runner.run({"think_ms": args.think_ms}, seed)
-            assert outcome.status == "finished", outcome.error
+            assert outcome.reason == "finished", outcome.error
 
         async def many(count: int) -> None:
             async with anyio.create_task_group() as group:

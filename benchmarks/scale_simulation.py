@@ -191,7 +191,7 @@ def _episodes(store: Path) -> list[dict[str, Any]]:
 
     with sqlite3.connect(store) as db:
         rows = db.execute(
-            "SELECT id, seed, record, prompt_ids, started_at, duration_s FROM episodes WHERE status = 'finished'"
+            "SELECT id, seed, record, prompt_ids, started_at, duration_s FROM episodes WHERE reason = 'finished'"
         ).fetchall()
         found = []
         for number, seed, record, prompt_ids, started_at, duration_s in rows:

@@ -27,7 +27,8 @@ from agentrl.run.run_store import begin_store
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batches import TrainedStep
-from agentrl.store.changes import CommitCall
+from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode, OpenGroup
+from agentrl.store.episodes import resumed_groups
 from agentrl.store.store import Store
 from tests.recorded_run import TrainerOfRun
 from tests.store.test_store import kept_choice, outcome
@@ -86,18 +87,15 @@ def play(store: Store, count: int, version: int) -> list[int]:
     ready: list[int] = []
     while len(ready) < count:
         group = store.next_group_id()
-        store.open_group(group, group // 7, group % 7, version)
+        store.write([OpenGroup(group, group // 7, group % 7, version)])
         store.write([CommitCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
         if group % 5 == 3:
-            store.add(group, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="lost its way"))
+            failed = replace(outcome(0.0), reason=EndReason.ERROR, error="lost its way")
+            store.write([InsertEpisode(group, 0, 0, failed)])
         for episode_index in range(2):
-            store.add(
-                group,
-                episode_index,
-                0,
-                outcome(float(group % 3 == 2 or episode_index) + (version < 2), interrupted=episode_index == 1),
-            )
-        store.close_group(group, rejected="all rewards are equal" if group % 3 == 2 else None)
+            reward = float(group % 3 == 2 or episode_index) + (version < 2)
+            store.write([InsertEpisode(group, episode_index, 0, outcome(reward, interrupted=episode_index == 1))])
+        store.write([CloseGroup(group, rejected="all rewards are equal" if group % 3 == 2 else None)])
         ready += [] if group % 3 == 2 else [group]
     return ready
 
@@ -115,7 +113,7 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
         trainer = TrainerSupervisor(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
         await trainer.load()
-        ready = [group.id for group in store.pending_groups() if group.state == "ready"]
+        ready = [group.id for group in store.read(resumed_groups) if group.state == "ready"]
         with appending(run_dir / "metrics.jsonl") as log:
             for number in range(checkpoints + 1):
                 batches = []

@@ -29,6 +29,7 @@ from agentrl.run.trainer_client import Hosts, TrainerClient, open_trainer
 from agentrl.run.trainer_ranks import TrainerRanks
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batch_file import write_batch
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from agentrl.trainer.command_loop import TrainerProcess
@@ -71,7 +72,7 @@ def record_run(
     with Store(run_dir / "store.sqlite") as store:
         store.begin_restart("tasks", config.model_dump_json())
         for group in range(GROUPS_A_BATCH * steps):
-            store.open_group(group, 0, group)
+            store.write([OpenGroup(group, 0, group)])
             for episode_index in range(GROUP_SIZE):
                 record = TokenRecord()
                 ids = [rng.randrange(9, 470) for _ in range(24)]
@@ -81,13 +82,9 @@ def record_run(
                 )
                 record.add("call", None, ids[:12], reply, 1.0)
                 finish(record)
-                store.add(
-                    group,
-                    episode_index,
-                    0,
-                    Outcome(status=EndReason.FINISHED, reward=float(episode_index), metrics={}, record=record),
-                )
-            store.close_group(group)
+                ended = Outcome(reason=EndReason.FINISHED, reward=float(episode_index), metrics={}, record=record)
+                store.write([InsertEpisode(group, episode_index, 0, ended)])
+            store.write([CloseGroup(group)])
     return config
 
 

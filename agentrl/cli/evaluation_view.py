@@ -64,7 +64,7 @@ class TerminalEvaluation(EvaluationView):
     def on_episode(self, episode: EvaluatedEpisode) -> None:
         """Show that an episode ended. Rewards are not shown: those of the episodes that end first are no sample of all."""
         super().on_episode(episode)
-        self._failed += episode.status != "finished"
+        self._failed += episode.reason != "finished"
         ended, failed = len(self.episodes), f"{self._failed} failed" if self._failed else ""
         self.progress.update(self._bar, completed=ended, failed=failed)
         now = self._clock()

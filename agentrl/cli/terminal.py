@@ -16,7 +16,7 @@ from rich.table import Table
 
 from agentrl.cli.option_words import in_options
 from agentrl.config import RunConfig
-from agentrl.record.end_reason import ends_text
+from agentrl.record.end_reason import reasons_text
 from agentrl.rollout.health import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
@@ -70,7 +70,7 @@ class TerminalView(RunView):
             table.add_row("tokens/s", f"{self.tokens_per_s():,.0f}")
             table.add_row(
                 "episodes",
-                f"{p.running} running  {p.finished} finished  {p.failed} failed{ends_text(p.ends)}  {p.rejected_groups} groups dropped",
+                f"{p.running} running  {p.finished} finished  {p.failed} failed{reasons_text(p.reasons)}  {p.rejected_groups} groups dropped",
             )
             lost = self.controller.runner.metrics().get("workers_lost", 0)
             if lost:
@@ -155,6 +155,6 @@ def show_replay(found: Replay, console: Console | None = None) -> None:
         say(f"--- asked, and not in the record\n{asked}")
     recorded, outcome = found.recorded, found.outcome
     say(f"--- {found.calls_answered} of {found.calls_recorded} recorded calls were asked for again")
-    say(f"recorded: {recorded.status}, reward {recorded.reward:g}; now: {outcome.status}, reward {outcome.reward:g}")
+    say(f"recorded: {recorded.reason}, reward {recorded.reward:g}; now: {outcome.reason}, reward {outcome.reward:g}")
     if outcome.error:
         say(outcome.error)

@@ -27,8 +27,9 @@ from agentrl.machine.directory_lock import DirectoryInUseError, lock_directory
 from agentrl.machine.disk import make_directory
 from agentrl.machine.whole import write_whole
 from agentrl.models.text import TokenText, token_text
+from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.database import open_database, reading
-from agentrl.store.episodes import EpisodeFilter, list_episodes
+from agentrl.store.episodes import EpisodeFilter, ListedEpisode, list_episodes
 from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode, sample_replies
 from agentrl.store.schema import SCHEMA_VERSION
@@ -88,19 +89,18 @@ class KeptEpisodes:
             self._store.begin_restart(is_what, config.model_dump_json(exclude={"run_dir"}))
             (path / "summary.json").unlink(missing_ok=True)
             with reading("the list of episodes", path):
-                listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(status="finished")))
+                listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(reason="finished")))
         except BaseException:
             self._open.close()
             raise
-        self.done = [self._evaluated(RunEpisode(self.directory, row)) for row in listed]
+        self.done = [self._evaluated(row) for row in listed]
         """The finished episodes of earlier starts. The failed ones are run again."""
 
     def add(self, task: int, episode_index: int, seed: int, outcome: Outcome) -> EvaluatedEpisode:
         """Keep one episode, and return it as it can be read. May be called in several threads."""
-        self._store.open_group(task, 0, task)
-        added = self._store.add(task, episode_index, seed, outcome)
+        _, added = self._store.write([OpenGroup(task, 0, task), InsertEpisode(task, episode_index, seed, outcome)])
         (row,) = self._store.read(lambda db: list_episodes(db, EpisodeFilter(id=added)))
-        return self._evaluated(RunEpisode(self.directory, row))
+        return self._evaluated(row)
 
     def finish(self, result: Evaluation) -> list[str]:
         """Keep the figures of the whole; return lines that show its best and its worst reply."""
@@ -113,12 +113,12 @@ class KeptEpisodes:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    @staticmethod
-    def _evaluated(kept: RunEpisode) -> EvaluatedEpisode:
+    def _evaluated(self, row: ListedEpisode) -> EvaluatedEpisode:
+        kept = RunEpisode(**vars(row), source=self.directory)
         return EvaluatedEpisode(
             task=kept.task,
             episode_index=kept.episode_index,
-            status=kept.status,
+            reason=kept.reason,
             reward=kept.reward,
             metrics=dict(kept.metrics),
             error=kept.error,

@@ -231,7 +231,7 @@ async def evaluate_tasks(
                 health.attempt_ended(outcome, 0)
             if log is None:
                 reward = outcome.reward if outcome.finished else 0.0
-                figures = (outcome.status, reward, dict(outcome.metrics), outcome.error, outcome.duration_s)
+                figures = (outcome.reason, reward, dict(outcome.metrics), outcome.error, outcome.duration_s)
                 episode = EvaluatedEpisode(task, episode_index, *figures)
             else:
                 episode = await in_thread(log.add, task, episode_index, own_seed, outcome)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UsageError
-from agentrl.record.end_reason import ends_text
+from agentrl.record.end_reason import reasons_text
 from agentrl.store.read_episode import RunEpisode, RunTrajectory
 
 Z95 = 1.959964
@@ -35,7 +35,7 @@ class EvaluatedEpisode:
 
     task: int
     episode_index: int
-    status: str
+    reason: str
     reward: float
     metrics: dict[str, float]
     error: str | None
@@ -107,7 +107,7 @@ class Evaluation:
     def to_table(self) -> dict[str, str]:
         """Return the figures by their names, as text, in the order in which they are shown."""
         counted = " and count as reward 0" if self.failed else ""
-        ends = ends_text(Counter(episode.status for episode in self.episodes))
+        ends = reasons_text(Counter(episode.reason for episode in self.episodes))
         return {
             "mean reward [95 %]": str(Interval(self.mean_reward, *self.mean_reward_95)),
             **{f"pass@{k}": str(chance) for k, chance in self.pass_at.items()},
@@ -143,7 +143,7 @@ def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evalu
     results = task_results(episodes, pass_reward)
     # The rewards of a single task are draws themselves.
     mean = interval([e.reward for e in episodes] if len(results) == 1 else [r.mean_reward for r in results])
-    errors = [e.error for e in episodes if e.status != "finished"]
+    errors = [e.error for e in episodes if e.reason != "finished"]
     return Evaluation(
         mean_reward=mean.mean,
         mean_reward_95=(mean.low, mean.high),
@@ -167,9 +167,9 @@ def task_results(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> li
         TaskResult(
             task=task,
             samples=len(own),
-            passed=sum(e.status == "finished" and e.reward >= pass_reward for e in own),
+            passed=sum(e.reason == "finished" and e.reward >= pass_reward for e in own),
             mean_reward=_mean([e.reward for e in own]),
-            failed=sum(e.status != "finished" for e in own),
+            failed=sum(e.reason != "finished" for e in own),
         )
         for task, own in by_task.items()
     ]

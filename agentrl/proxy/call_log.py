@@ -24,14 +24,14 @@ class CallLog(Protocol):
     """The log of one episode's calls, in which they are looked up when the episode starts over."""
 
     replayed_tokens: int
-    """Tokens of the record that were recorded before, and so not generated again."""
+    """Tokens that were taken from an earlier start of the run, and so not generated again."""
 
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """Return the recorded replies to a request, by choice; each recorded call is handed out once."""
         ...
 
-    async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a reply. Returns when it is safe."""
+    async def commit(self, choice: RecordedChoice) -> None:
+        """Commit a reply. Returns when it is safe."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The completion service: a request of any dialect, in one form, answered by the engine and recorded.
 
-CompletionRequest ─► prepare ─► PreparedCompletion ─► Engine.generate ─► ChatFormat.parse ─► CallLog.keep ─► Completion ─► record ─► the client
+CompletionRequest ─► prepare ─► PreparedCompletion ─► Engine.generate ─► ChatFormat.parse ─► CallLog.commit ─► Completion ─► record ─► the client
                                      │
                                      └─ as it grows: Deltas, for the dialects' streams
 """
@@ -233,7 +233,7 @@ class CompletionService:
             known is not None and known.generation is reply.generation and known.tool_call_ids == reply.tool_call_ids
         )
         if call_log is not None and not replayed:
-            await call_log.keep(call.choice(index, reply.tool_call_ids, reply.generation))
+            await call_log.commit(call.choice(index, reply.tool_call_ids, reply.generation))
         call.made[index] = reply
 
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
@@ -283,8 +283,6 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             turn.model = asked.model
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
             turn.alterations = alterations_of(call.sampling)
-            if session.call_log is not None and (known := call.recorded.get(index)) is not None:
-                session.call_log.replayed_tokens += len(known.generation.output_ids)
 
 
 def logprob_bytes(tokens: int, top: int) -> int:

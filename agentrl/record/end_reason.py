@@ -7,16 +7,13 @@ docs/episodes.md lists them with what to do about each.
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 
 from agentrl.errors import (
     BadRewardError,
     EpisodeTimeoutError,
-    NoModelCallError,
     RewardFunctionError,
     SandboxError,
-    TooManySessionsError,
 )
 
 
@@ -57,21 +54,20 @@ class EndReason(StrEnum):
 
 _REASONS: tuple[tuple[tuple[type[BaseException], ...], EndReason], ...] = (
     ((EpisodeTimeoutError,), EndReason.TIMEOUT),
-    ((NoModelCallError,), EndReason.NO_MODEL_CALL),
     ((BadRewardError, RewardFunctionError), EndReason.BAD_REWARD),
     ((SandboxError,), EndReason.SANDBOX),
-    ((TooManySessionsError,), EndReason.NO_SESSION),
-    ((asyncio.CancelledError,), EndReason.CANCELLED),
     ((SystemExit, KeyboardInterrupt), EndReason.EXIT),
 )
 
 
 def reason_of(error: BaseException) -> EndReason:
-    """Return the reason that what a workflow raised is."""
+    """Return the reason that what a workflow raised is. A group of one exception, as task groups raise it, is that exception."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     return next((reason for types, reason in _REASONS if isinstance(error, types)), EndReason.ERROR)
 
 
-def ends_text(ends: dict[str, int]) -> str:
+def reasons_text(counts: dict[str, int]) -> str:
     """Return how often each reason for a failure came, most often first, as a line shows it: " (3 timeout, 1 error)"."""
-    failures = sorted((-count, reason) for reason, count in ends.items() if reason != EndReason.FINISHED and count)
+    failures = sorted((-count, reason) for reason, count in counts.items() if reason != EndReason.FINISHED and count)
     return f" ({', '.join(f'{-count} {reason}' for count, reason in failures)})" if failures else ""

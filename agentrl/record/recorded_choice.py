@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from agentrl.record.tokens import Generation
@@ -37,8 +37,10 @@ class RecordedCalls:
     """Recorded replies, to be taken by their requests."""
 
     choices: Iterable[RecordedChoice]
+    made_here: Container[Key] = ()
+    """Those of them that this start of the run had made, in a worker that was lost."""
     replayed_tokens: int = 0
-    """Tokens of the record that were recorded before, and so not generated again."""
+    """Tokens that were taken from an earlier start of the run, and so not generated again."""
     _calls: dict[str, deque[dict[int, RecordedChoice]]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
@@ -53,7 +55,10 @@ class RecordedCalls:
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """Return the replies to the first call of this request that was not taken yet; none: {}."""
         calls = self._calls.get(request)
-        return calls.popleft() if calls else {}
+        taken = calls.popleft() if calls else {}
+        earlier = (choice for choice in taken.values() if choice.key not in self.made_here)
+        self.replayed_tokens += sum(len(choice.generation.output_ids) for choice in earlier)
+        return taken
 
 
 def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:

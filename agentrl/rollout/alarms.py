@@ -7,14 +7,10 @@ A condition that should warn is a function here and a row of `ALARMS`; docs/metr
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -193,7 +189,7 @@ class AlarmWatch:
     when: Callable[[], str]
     """The moment, as a line says it."""
     begun: dict[str, int] = field(default_factory=dict)
-    """How often each alarm has begun, since the run began."""
+    """How often each alarm has begun, since this start of the run."""
     repeat_s: float = REPEAT_EVERY_S
     _holding: set[str] = field(default_factory=set)
     _said: dict[str, float] = field(default_factory=dict)
@@ -227,13 +223,3 @@ class AlarmWatch:
     def to_metrics(self) -> dict[str, int]:
         """Return how often each alarm has begun, as the metrics of a step have it."""
         return {f"alarm_{name}": count for name, count in self.begun.items()}
-
-
-def alarms_before(run_dir: Path, steps: Sequence[Mapping[str, Any]], version: int) -> dict[str, int]:
-    """Return how often each alarm had begun before this start, by the step `version` that it goes on from, or the summary of that."""
-    last = next((row for row in steps if row["step"] == version), {})
-    begun = Counter({name[6:]: count for name, count in last.items() if name.startswith("alarm_")})
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        summary = json.loads((run_dir / "summary.json").read_bytes())
-        begun |= Counter(summary["alarms"] if summary["steps"] == version else {})
-    return begun

@@ -31,10 +31,10 @@ from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
 from agentrl.rollout.run_episode import Runner
 from agentrl.store.call_log import CallLogWriter, open_call_log
-from agentrl.store.changes import CloseGroup, OpenGroup
-from agentrl.store.episodes import PendingGroup
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
+from agentrl.store.episodes import ResumedGroup, resumed_groups
 from agentrl.store.outcome import Outcome
-from agentrl.store.rewards import GroupRewards, RewardsInOrder, rewards_of_ended
+from agentrl.store.rewards import MeanReward, mean_of_groups, newest_uniform_rewards, rewards_in_order
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, mean_reward
 from agentrl.tasks.tasks import Tasks, episode_seed, group_seed
@@ -44,8 +44,8 @@ log = logger(__name__)
 MIN_EPISODES_TO_JUDGE = 20
 """Episodes that must have ended before the failed share can stop the run."""
 
-MAX_REJECTED_BATCHES = 20
-"""After so many batches' worth of rejected groups in a row, a uniform group is let through: a task that is solved, or
+MAX_DROPPED_BATCHES = 20
+"""After so many batches' worth of uniform groups in a row, those of earlier starts included, one is let through: a task that is solved, or
 hopeless, must not stall the run."""
 
 
@@ -57,7 +57,7 @@ class Progress:
     finished: int = 0
     failed: int = 0
     """Episodes that failed for good, retries included."""
-    ends: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     """How often an attempt ended for each `EndReason`."""
     rejected_groups: int = 0
     skipped_tasks: int = 0
@@ -86,7 +86,8 @@ class Controller:
     gate: StalenessGate
     progress: Progress = field(default_factory=Progress)
     health: Health = field(default_factory=Health)
-    rewards: RewardsInOrder = field(default_factory=RewardsInOrder)
+    counted: int = 0
+    """Groups that `take_rewards` has returned, those of earlier starts included."""
     last_error: str = ""
     last_failed: int = 0
     """The episode that failed last; 0: none yet."""
@@ -95,7 +96,6 @@ class Controller:
     _running_groups: int = 0
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
-    _rejected_in_a_row: int = 0
     _writer: CallLogWriter = field(init=False)
     _changed: Condition = field(default_factory=Condition)
 
@@ -109,12 +109,10 @@ class Controller:
             TooManyFailuresError: Too large a share of the episodes failed.
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
-            counted = self.rewards.counted
-            for ended in await in_thread(self.store.read, lambda db: rewards_of_ended(db, counted)):
-                self.rewards.end(ended)
+            self.health.resume(await in_thread(self.store.read, newest_uniform_rewards))
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
-            for unused in await in_thread(self.store.pending_groups):
+            for unused in await in_thread(self.store.read, resumed_groups):
                 await self._changed.wait_for(self.gate.can_start)
                 if unused.state == "taken":
                     self.gate.start_taken(unused.id)
@@ -129,7 +127,7 @@ class Controller:
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
                 await self._changed.wait_for(self._has_room)
-                if not await self._start_group(groups, PendingGroup(next_group, "open")):
+                if not await self._start_group(groups, ResumedGroup(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
@@ -138,14 +136,14 @@ class Controller:
     def _has_room(self) -> bool:
         return self.gate.can_start() and self._waiting + self.progress.running < self.config.max_concurrent
 
-    async def _start_group(self, groups: TaskGroup, group: PendingGroup, *, resumed: bool = False) -> bool:
+    async def _start_group(self, groups: TaskGroup, group: ResumedGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
         version = self.gate.version
         found = await in_users_thread(self.tasks.task_of_group, group.id)
         if found is None:
             return False
         if not resumed:
-            await self._writer.change(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
+            await self._writer.commit(OpenGroup(group.id, found.epoch, found.index, version, found.digest))
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:
@@ -157,28 +155,28 @@ class Controller:
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
 
-    async def _skip(self, group: PendingGroup, missing: list[int], fault: str) -> None:
+    async def _skip(self, group: ResumedGroup, missing: list[int], fault: str) -> None:
         """Account for a group whose task cannot be used: its episodes have failed."""
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
             seed = episode_seed(self.seed, group.id, episode_index)
-            await self._writer.add(group.id, episode_index, seed, Outcome(status=EndReason.BAD_TASK, error=fault))
+            ended = Outcome(reason=EndReason.BAD_TASK, error=fault)
+            await self._writer.commit(InsertEpisode(group.id, episode_index, seed, ended))
         await self._close(group, fault)
         self.last_error = fault
         self.progress.failed += len(missing)
-        self.progress.ends[EndReason.BAD_TASK] += len(missing)
+        self.progress.reasons[EndReason.BAD_TASK] += len(missing)
         self.progress.skipped_tasks += 1
         self.progress.rejected_groups += 1
         self._changed.notify_all()
         self._check_failures()
 
-    async def _close(self, group: PendingGroup, rejected: str | None) -> None:
-        """Commit a group's end, and count it in the mean reward, which takes groups in the order of their start and so waits for each."""
-        await self._writer.change(CloseGroup(group.id, rejected))
+    async def _close(self, group: ResumedGroup, rejected: str | None) -> None:
+        """Commit a group's end, and tell the order of the tasks."""
+        await self._writer.commit(CloseGroup(group.id, rejected))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         if isinstance(self.tasks, DrawnTasks):
             self.tasks.group_ended(group.id, mean_reward(rewards))
-        self.rewards.end(GroupRewards(group.id, rewards, self.config.group_size - len(rewards)))
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""
@@ -191,12 +189,18 @@ class Controller:
             return None
         return Batch(taken, [reward for group_id in taken for reward in self._rewards.pop(group_id)])
 
+    async def take_rewards(self) -> MeanReward:
+        """Return the mean reward of the groups that count now, in the order of their start, and have not been returned before."""
+        groups = await in_thread(self.store.read, lambda db: rewards_in_order(db, self.counted))
+        self.counted += len(groups)
+        return mean_of_groups(groups)
+
     def advance(self) -> None:
         """Note that the engine serves the next version: the gate opens for one more batch."""
         self.gate.advance()
         self._changed.notify_all()
 
-    async def _run_group(self, group: PendingGroup, task: Task, missing: list[int], resumed: bool) -> None:
+    async def _run_group(self, group: ResumedGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(episode_index: int) -> None:
             outcome = await self._run_episode(group, episode_index, task, resumed)
             if outcome.finished:
@@ -211,16 +215,11 @@ class Controller:
         comparable = len(rewards) >= min(2, self.config.group_size)
         equal = not group.has_turn_rewards and len(rewards) > 1 and len(set(rewards)) == 1
         self.health.group_ended(rewards, uniform=equal)
-        uniform = self.config.drop_uniform_groups and equal
-        most = MAX_REJECTED_BATCHES * self.config.groups_per_batch
-        keep = comparable and (self._rejected_in_a_row >= most or not uniform)
-        if not keep:
-            self._rejected_in_a_row += 1
-            if self._rejected_in_a_row == most:
-                text = "%d groups in a row were dropped (`rollout.drop_uniform_groups`): until rewards differ, equal ones are trained on"
-                log.warning(text, most)
-        elif not uniform:
-            self._rejected_in_a_row = 0
+        dropped, most = self.config.drop_uniform_groups and equal, MAX_DROPPED_BATCHES * self.config.groups_per_batch
+        keep = comparable and (not dropped or self.health.uniform_groups > most)
+        if dropped and self.health.uniform_groups == most:
+            text = "%d groups in a row were dropped (`rollout.drop_uniform_groups`): until rewards differ, equal ones are trained on"
+            log.warning(text, most)
         reason = "all rewards are equal" if comparable else "too few of its episodes finished"
         await self._close(group, None if keep else reason)
         if keep:
@@ -232,7 +231,7 @@ class Controller:
         self._running_groups -= 1
         self._changed.notify_all()
 
-    async def _run_episode(self, group: PendingGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
+    async def _run_episode(self, group: ResumedGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
         slot = False
         try:
@@ -250,9 +249,11 @@ class Controller:
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), call_log)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        number = await self._writer.add(group.id, episode_index, seed, outcome, call_log)
+                        committed = call_log.close() if call_log else ()
+                        ended = InsertEpisode(group.id, episode_index, seed, outcome, committed)
+                        number = await self._writer.commit(ended)
                     self.health.attempt_ended(outcome, number)
-                    self.progress.ends[outcome.status] += 1
+                    self.progress.reasons[outcome.reason] += 1
                     self.progress.tokens += outcome.record.figures().sampled_tokens
                     if outcome.finished:
                         self.progress.finished += 1

@@ -84,6 +84,11 @@ class Health:
             self.first_failure = failure_line(outcome.error or "")
         self.failures += 1
 
+    def resume(self, rewards: Sequence[float]) -> None:
+        """Go on after uniform groups of earlier starts. `rewards`: that of each, one after another."""
+        for reward in rewards:
+            self.group_ended([reward], uniform=True)
+
     def group_ended(self, rewards: Sequence[float], *, uniform: bool) -> None:
         """Count one group. `uniform`: all its rewards are equal, so it teaches nothing."""
         if not uniform:

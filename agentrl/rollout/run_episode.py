@@ -100,7 +100,7 @@ class EpisodeRunner:
         try:
             session = self.proxy.open_session(self.defaults, call_log) if self.proxy else None
         except TooManySessionsError as refusal:
-            return Outcome(status=reason_of(refusal), error=describe(refusal), started_at=started_at)
+            return Outcome(reason=EndReason.NO_SESSION, error=describe(refusal), started_at=started_at)
         # Its own, as a workflow may close it; making it connects nothing.
         http = httpx2.AsyncClient(transport=_SharedTransport(self.http), timeout=None, trust_env=False)
         client = self.client.with_options(api_key=session.key if session else self.client.api_key, http_client=http)
@@ -205,9 +205,9 @@ class EpisodeRunner:
             reason = EndReason.NO_MODEL_CALL
         if failure is not None or ended.value is None:
             error = describe(failure or EpisodeError("it has no end"))
-            return Outcome(status=reason, metrics=dict(state.metrics), error=error)
+            return Outcome(reason=reason, metrics=dict(state.metrics), error=error)
         metrics = add_metrics(dict(state.metrics), ended.value.metrics)
-        return Outcome(status=EndReason.FINISHED, reward=ended.value.value, metrics=metrics)
+        return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics)
 
     def _failure(
         self, ended: CallResult[Reward], closed: CallResult[None], chosen: CallResult[RootChoices]
@@ -215,12 +215,13 @@ class EpisodeRunner:
         """Return the reason of the first thing that failed, and its exception: the workflow, its closing, or the choice of what is trained on."""
         if ended.timed_out:
             text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
-            if ended.hangs_at:
+            if hangs_at := ended.hangs_at or closed.hangs_at:
+                what = "it" if ended.hangs_at else "the close of its environments"
                 text += (
-                    f", and {self._grace} after it was cancelled it still hung at {ended.hangs_at}: it was left behind"
+                    f", and {self._grace} after it was cancelled {what} still hung at {hangs_at}: it was left behind"
                 )
             failure = _caused(EpisodeTimeoutError(text), ended.error)
-            return EndReason.HUNG if ended.hangs_at or closed.hangs_at else EndReason.TIMEOUT, failure
+            return EndReason.HUNG if hangs_at else EndReason.TIMEOUT, failure
         if isinstance(ended.error, asyncio.CancelledError):
             text = "the workflow cancelled itself: its own code raised CancelledError, or cancelled its task"
             return EndReason.CANCELLED, _caused(EpisodeError(text), ended.error)

@@ -29,7 +29,7 @@ from agentrl.run.audit_training import some, stale_groups, wrong_batches, wrong_
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, whole_checkpoints
 from agentrl.store.database import check_pages, open_database
-from agentrl.store.manifest import listed_files
+from agentrl.store.manifest import read_manifest
 from agentrl.store.schema import SCHEMA_VERSION
 
 
@@ -116,8 +116,8 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
         waiting=one("SELECT COUNT(*) FROM groups WHERE state = 'ready' AND step IS NULL"),
         unfinished=one("SELECT COUNT(*) FROM groups WHERE state = 'open'"),
         batches=one("SELECT COUNT(*) FROM batches"),
-        finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'finished'"),
-        failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE status != 'finished'"),
+        finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE reason = 'finished'"),
+        failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE reason != 'finished'"),
         logged_calls=one("SELECT COUNT(*) FROM calls WHERE episode IS NULL"),
         replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
         tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
@@ -168,10 +168,10 @@ def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
-    twice = "SELECT group_id, episode_index FROM episodes WHERE status = 'finished' GROUP BY 1, 2 HAVING COUNT(*) > 1"
+    twice = "SELECT group_id, episode_index FROM episodes WHERE reason = 'finished' GROUP BY 1, 2 HAVING COUNT(*) > 1"
     for group, episode_index in db.execute(twice):
         yield f"episode {episode_index} of group {group} finished twice"
-    for (episode,) in db.execute("SELECT id FROM episodes WHERE status != 'finished' AND error IS NULL"):
+    for (episode,) in db.execute("SELECT id FROM episodes WHERE reason != 'finished' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
     try:
         size = _Config.model_validate_json((run_dir / "config.json").read_bytes()).rollout.group_size
@@ -187,7 +187,7 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     orphans = (
         "SELECT DISTINCT c.group_id, c.episode_index FROM calls c JOIN groups g ON g.id = c.group_id"
         " WHERE c.episode IS NULL AND (g.state != 'open' OR EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = c.group_id"
-        " AND e.episode_index = c.episode_index AND e.status = 'finished'))"
+        " AND e.episode_index = c.episode_index AND e.reason = 'finished'))"
     )
     for group, episode_index in db.execute(orphans):
         yield f"calls of episode {episode_index} of group {group} are kept, which has ended"
@@ -224,7 +224,7 @@ def _wrong_at_url(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, 
     for step, path in db.execute("SELECT step, path FROM checkpoints WHERE kept ORDER BY step").fetchall():
         with suppress(CheckpointError):  # which is said of the files here
             found = there.get(Path(path).name, {})
-            for name, file in listed_files(run_dir / path).items():
+            for name, file in read_manifest(run_dir / path).files.items():
                 if found.get(name) != file.size:
                     yield step, f"the checkpoint {path} has no {name} of {file.size} bytes at {url.shown}"
 

@@ -65,7 +65,7 @@ def stale_groups(db: sqlite3.Connection) -> Iterator[str]:
     bound = max(filter(None, bounds), default=0)
     tokens = (
         "SELECT g.id, g.step, c.versions FROM groups g JOIN episodes e ON e.group_id = g.id JOIN calls c ON c.episode = e.id"
-        " WHERE g.step IS NOT NULL AND e.status = 'finished'"
+        " WHERE g.step IS NOT NULL AND e.reason = 'finished'"
     )
     stalest: dict[int, int] = {}
     for group, step, versions in db.execute(tokens):
@@ -108,7 +108,7 @@ def _wrong_files(directory: Path, step: int, optimizer_steps: int) -> Iterator[s
         return
     try:
         manifest = check_files(directory)
-        unlisted = unlisted_files(directory)
+        unlisted = unlisted_files(directory, manifest)
     except CheckpointError as error:
         yield f"is damaged: {error}"
         return

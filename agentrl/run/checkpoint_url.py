@@ -22,7 +22,7 @@ from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.extras import check_extra
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.whole import partial_path
-from agentrl.store.manifest import MANIFEST, check_files, listed_files
+from agentrl.store.manifest import MANIFEST, check_files, read_manifest
 
 OBSTORE_PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs")
 """Object stores that obstore speaks to, where no package of fsspec for them is installed."""
@@ -56,7 +56,7 @@ class CheckpointUrl:
         """
         self.remove(directory.name)
         with self._speaking(f"{directory.name} cannot be written to"):
-            for name in (*listed_files(directory), MANIFEST):
+            for name in (*read_manifest(directory).files, MANIFEST):
                 target = f"{self._root}/{directory.name}/{name}"
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)  # which object stores do without
                 self._files.put_file(str(directory / name), target)
@@ -76,7 +76,7 @@ class CheckpointUrl:
         partial.mkdir(mode=0o700, parents=True)
         try:
             self._get(directory.name, MANIFEST, partial)
-            for name in listed_files(partial):
+            for name in read_manifest(partial).files:
                 self._get(directory.name, name, partial)
             check_files(partial)
             sync_tree(partial)

@@ -21,7 +21,7 @@ from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
 from agentrl.models.text import TokenText, token_text
 from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
 from agentrl.store.database import reading
-from agentrl.store.episodes import EpisodeFilter, list_episodes
+from agentrl.store.episodes import EpisodeFilter, count_totals, list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.rewards import best_checkpoint
 from agentrl.store.store import Store
@@ -125,7 +125,7 @@ class Run:
         *,
         task: int | None = None,
         group: int | None = None,
-        status: str | None = None,
+        reason: str | None = None,
         min_reward: float | None = None,
         max_reward: float | None = None,
         limit: int | None = None,
@@ -137,7 +137,7 @@ class Run:
         Args:
             task: Index of the task.
             group: Id of the group.
-            status: How they ended: an `EndReason`, such as "finished", or "failed" for all others.
+            reason: How they ended: an `EndReason`, such as "finished", or "failed" for all others.
             min_reward: The least reward.
             max_reward: The largest reward.
             limit: How many, at most.
@@ -146,12 +146,12 @@ class Run:
 
         Raises:
             StoreError: The run has no episodes that can be read.
-            UsageError: There is no such status.
+            UsageError: There is no such reason.
         """
         chosen = EpisodeFilter(
             task=task,
             group=group,
-            status=status,
+            reason=reason,
             min_reward=min_reward,
             max_reward=max_reward,
             limit=limit,
@@ -169,13 +169,13 @@ class Run:
         found = self._listed(EpisodeFilter(id=episode_id))
         if not found:
             with self.open_store() as store, reading(f"episode {episode_id}", self.path):
-                store.episode(episode_id)  # says which there are
+                store.record(episode_id)  # says which there are
             found = self._listed(EpisodeFilter(id=episode_id))  # it was stored this moment
         return found[0]
 
     def _listed(self, chosen: EpisodeFilter) -> list[RunEpisode]:
         with self.open_store() as store, reading("the list of episodes", self.path):
-            return [RunEpisode(self, row) for row in store.read(lambda db: list_episodes(db, chosen))]
+            return [RunEpisode(**vars(row), source=self) for row in store.read(lambda db: list_episodes(db, chosen))]
 
     @contextmanager
     def open_store(self) -> Iterator[Store]:
@@ -209,7 +209,7 @@ class Run:
                 facts[name] = f"{summary[name]:.3f}"
         if (self.path / "store.sqlite").is_file():
             with self.open_store() as store:
-                totals = store.totals()
+                totals = store.read(count_totals)
             facts["episodes"] = f"{totals.finished:,} finished, {totals.failed:,} failed"
         facts["checkpoints"] = ", ".join(str(found.step) for found in self.checkpoints) or "none"
         return facts

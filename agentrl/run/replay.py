@@ -18,10 +18,11 @@ from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, record
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.local_runner import chat_format_of, in_process_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.run.open_run import Run
 from agentrl.run.run_directory import read_config
 from agentrl.store.database import reading
-from agentrl.store.episodes import RecordedEpisode
 from agentrl.store.outcome import Outcome
+from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
@@ -33,7 +34,7 @@ from agentrl.tasks.tasks import episode_seed, group_seed
 class Replay:
     """A replayed episode beside the one that was recorded."""
 
-    recorded: RecordedEpisode
+    recorded: RunEpisode
     outcome: Outcome
     calls_answered: int
     calls_recorded: int
@@ -45,7 +46,7 @@ class Replay:
     @property
     def same(self) -> bool:
         """Whether the episode asked the same and was worth the same."""
-        same_end = (self.outcome.status, self.outcome.reward) == (self.recorded.status, self.recorded.reward)
+        same_end = (self.outcome.reason, self.outcome.reward) == (self.recorded.reason, self.recorded.reward)
         return same_end and not self.unknown and self.calls_answered == self.calls_recorded
 
 
@@ -60,7 +61,7 @@ class _Answers(RecordedCalls):
         self.answered += len(taken)
         return taken
 
-    async def keep(self, choice: RecordedChoice) -> None:
+    async def commit(self, choice: RecordedChoice) -> None:
         """Nothing is new here."""
 
 
@@ -136,32 +137,32 @@ async def replay(
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
-    answers = _Answers(recorded_choices(recorded.record))
+    record = await in_thread(lambda: recorded.record)
+    answers = _Answers(recorded_choices(record))
     # The run may be going on at its own address.
     config = config.model_copy(update={"proxy": config.proxy.model_copy(update={"host": "127.0.0.1", "port": 0})})
     async with in_process_runner(config, run, engine, chat_format=chat_format, training=False) as runner:
         outcome = await runner.run(
             task,
-            episode_seed(config.seed, recorded.group_id, recorded.episode_index),
-            group_seed(config.seed, recorded.group_id),
+            episode_seed(config.seed, recorded.group, recorded.episode_index),
+            group_seed(config.seed, recorded.group),
             answers,
         )
     turns = outcome.record.turns
     said = [(engine.decode(turn.prompt_ids), engine.decode(turn.output_ids)) for turn in turns]
-    return Replay(recorded, outcome, answers.answered, len(recorded.record.turns), said, engine.asked)
+    return Replay(recorded, outcome, answers.answered, len(record.turns), said, engine.asked)
 
 
 def _found(
     run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
-) -> tuple[RunConfig, RecordedEpisode, Task, Workflow]:
+) -> tuple[RunConfig, RunEpisode, Task, Workflow]:
     if not (run_dir / "store.sqlite").is_file():
         raise StoreError(f"{run_dir} holds no run")
     config = read_config(run_dir)
     with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", read_only=True) as store:
         store.read(partial(check_no_evaluation, path=run_dir))
-        recorded = store.episode(episode_id)
-        digest = store.task_digest(recorded.group_id)
-        history = store.read(task_history)
+        digests, history = store.task_digests(), store.read(task_history)
+    recorded = Run(run_dir).episode(episode_id)
     if (workflow is None and not config.workflow) or (tasks is None and not config.tasks and not config.data.sources):
         raise UsageError(
             f"the run in {run_dir} was started from Python, with a workflow or tasks that are in no file: replay it there, by "
@@ -171,13 +172,13 @@ def _found(
     source, _ = open_run_tasks(config, tasks, task_type_of(workflow))
     if isinstance(source, DrawnTasks):
         source.restore(history)
-    found = source.task_of_group(recorded.group_id)
+    found = source.task_of_group(recorded.group)
     if found is None:
-        raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
+        raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group} any more")
     if found.task is None:
-        raise StoreError(f"the task of group {recorded.group_id} cannot be used any more: {found.fault}")
-    if found.digest != digest:
+        raise StoreError(f"the task of group {recorded.group} cannot be used any more: {found.fault}")
+    if found.digest != digests[recorded.group]:
         raise StoreError(
-            f"the task of group {recorded.group_id} is another now than the one that episode {episode_id} had"
+            f"the task of group {recorded.group} is another now than the one that episode {episode_id} had"
         )
     return config, recorded, found.task, workflow

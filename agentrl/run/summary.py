@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.run.run_directory import read_mean_reward, read_metrics
+from agentrl.store.episodes import count_totals
 from agentrl.store.rewards import MeanReward, best_checkpoint
 from agentrl.store.store import Store
 
@@ -37,7 +38,7 @@ def run_summary(
         staleness_bound: The bound that the order of consumption gives; None: there is none.
     """
     steps = read_metrics(run_dir)
-    totals = store.totals()
+    totals = store.read(count_totals)
     aged = metric_values(steps, "staleness_mean", "staleness_max", "trained_tokens")
     tokens = sum(trained for _, _, trained in aged) or 1
     compared = metric_values(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
@@ -62,7 +63,7 @@ def run_summary(
         ),
         "logprob_mismatch_max": max((most for _, most, _ in compared), default=None),
         "pause_s_total": sum(pause_s for (pause_s,) in metric_values(steps, "pause_s")),
-        "ends": store.read(lambda db: dict(db.execute("SELECT status, COUNT(*) FROM episodes GROUP BY status"))),
+        "reasons": store.read(lambda db: dict(db.execute("SELECT reason, COUNT(*) FROM episodes GROUP BY reason"))),
         "episodes_finished": totals.finished,
         "episodes_failed": totals.failed,
     }

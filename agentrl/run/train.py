@@ -30,7 +30,7 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
+from agentrl.rollout.alarms import ALARMS, AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
 from agentrl.rollout.controller import Controller
@@ -60,7 +60,6 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.read_episode import sample_replies
-from agentrl.store.rewards import RewardsInOrder
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
@@ -279,7 +278,6 @@ async def _training_run(
             lambda: alarms(seen, training=True),
             view.say,
             lambda: f"step {controller.gate.version}",
-            begun=await in_thread(alarms_before, run_dir, steps, version),
         ),
         watchdog=watchdog,
         counted_before=_counted_before(steps, version),
@@ -298,8 +296,7 @@ def _controller(start: _Start, store: Store, runner: Runner, version: int, steps
     )
     trained = (step for step in steps if step["step"] <= version)
     counted = max((int(count) for (count,) in metric_values(trained, "groups_counted")), default=0)
-    rewards = RewardsInOrder(counted)
-    return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, rewards=rewards)
+    return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, counted=counted)
 
 
 def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
@@ -331,7 +328,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
     await in_thread(store.check_in_place)
     ended = await in_thread(
-        partial(Run(run.store.directory).episodes, status="finished", limit=RECENT_EPISODES, newest_first=True)
+        partial(Run(run.store.directory).episodes, reason="finished", limit=RECENT_EPISODES, newest_first=True)
     )
     for line in await in_thread(lambda: list(sample_replies(ended))):
         view.say(line)
@@ -341,6 +338,8 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
         + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
         + f"; agentrl audit {shown} tells what became of every task"
     )
+    before, begun = run.counted_before, run.alarm_watch.begun
+    alarms_begun = {name: int(before.get(f"alarm_{name}", 0)) + begun.get(name, 0) for name in ALARMS}
     summary = await in_thread(
         lambda: run_summary(
             run.store.directory,
@@ -348,7 +347,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             step=run.trainer.weights.version,
             wall_s=time.perf_counter() - view.started,
             eval_after=after.mean_reward if after else None,
-            alarms=run.alarm_watch.begun,
+            alarms={name: count for name, count in alarms_begun.items() if count},
             staleness_bound=run.controller.gate.bound,
         )
     )

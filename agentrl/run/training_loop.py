@@ -29,12 +29,11 @@ from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
 from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
-from agentrl.rollout.alarms import AlarmWatch
+from agentrl.rollout.alarms import ALARMS, AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
-from agentrl.store.rewards import mean_of_groups
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks
 
@@ -43,13 +42,14 @@ COUNTERS = (
     "tokens",
     "episodes_finished",
     "episodes_failed",
-    *(f"ended_{reason}" for reason in EndReason if reason != EndReason.FINISHED),
+    *(f"reason_{reason}" for reason in EndReason if reason != EndReason.FINISHED),
     "groups_rejected",
     "tasks_skipped",
     "engine_failures",
     "engine_bad_replies",
     *(f"sandbox_{count}" for count in ("taken", "wait_s", "runs", "run_s", "resets", "reset_s", "started", "lost")),
     "local_shortages",
+    *(f"alarm_{name}" for name in ALARMS),
 )
 """Metrics that count from the run's beginning: a restart goes on from those of the step that it goes on from."""
 
@@ -163,13 +163,12 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress
-    counted = run.controller.rewards.take()
     health.step_ended(metrics)
     run.alarm_watch.check()
     record = {
         "step": weights.version,
-        **mean_of_groups(counted).to_metrics(),
-        "groups_counted": run.controller.rewards.counted,
+        **(await run.controller.take_rewards()).to_metrics(),
+        "groups_counted": run.controller.counted,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
         **metrics,
@@ -181,7 +180,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "episodes_running": progress.running,
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
-        **{f"ended_{reason}": count for reason, count in progress.ends.items() if reason != EndReason.FINISHED},
+        **{f"reason_{reason}": count for reason, count in progress.reasons.items() if reason != EndReason.FINISHED},
         **health.to_metrics(),
         "loop_lag_max_s": run.watchdog.take_max_lag_s(),
         "groups_rejected": progress.rejected_groups,

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.evaluation.progress import print_line
-from agentrl.record.end_reason import ends_text
+from agentrl.record.end_reason import reasons_text
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.health import shares_text
 
@@ -66,7 +66,7 @@ class PrintedView(RunView):
 
 def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
     """Return the line that is shown of a step."""
-    ends = ends_text({name[6:]: count for name, count in metrics.items() if name.startswith("ended_")})
+    ends = reasons_text({name[7:]: count for name, count in metrics.items() if name.startswith("reason_")})
     staleness = "–"
     if "staleness_mean" in metrics:
         staleness = f"{metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})"

@@ -24,7 +24,7 @@ BATCH_FILE = "episodes.sqlite"
 _COPY = """
 INSERT INTO main.restarts SELECT restart, started_at, '{{}}' FROM run.restarts ORDER BY restart DESC LIMIT 1;
 INSERT INTO main.groups SELECT * FROM run.groups WHERE id IN ({ids});
-INSERT INTO main.episodes SELECT * FROM run.episodes WHERE status = 'finished' AND group_id IN ({ids});
+INSERT INTO main.episodes SELECT * FROM run.episodes WHERE reason = 'finished' AND group_id IN ({ids});
 INSERT INTO main.calls SELECT * FROM run.calls WHERE episode IN (SELECT id FROM main.episodes);
 """
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -17,9 +18,8 @@ from agentrl.errors import StoreError, one_line
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 GroupSizes = tuple[tuple[int, Count], ...]
 """(group id, number of its training sequences), by group id."""
-Ranges = Annotated[str, Field(pattern=r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$")]
-Minibatch = tuple[tuple[int, Ranges], ...]
-"""(group id, numbers of its sequences in the minibatch, such as "0-2,5"), by group id."""
+Minibatch = tuple[tuple[int, tuple[Count, ...]], ...]
+"""(group id, numbers of its sequences in the minibatch), by group id."""
 
 
 @dataclass(frozen=True)
@@ -66,46 +66,23 @@ def trained_step(
         minibatches: [minibatch][sequence] (group id, number of the sequence in the group).
         optimizer_steps: How many it took.
     """
-    return TrainedStep(step, groups, tuple(_compact(part) for part in minibatches), optimizer_steps)
+    return TrainedStep(step, groups, tuple(_by_group(part) for part in minibatches), optimizer_steps)
+
+
+def _by_group(part: Iterable[tuple[int, int]]) -> Minibatch:
+    groups = groupby(sorted(part), key=lambda pair: pair[0])
+    return tuple((group, tuple(number for _, number in pairs)) for group, pairs in groups)
 
 
 def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
     """Yield what is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
     sizes = dict(trained.groups)
-    found: dict[int, list[tuple[int, int]]] = {}
-    for part in trained.minibatches:
-        for group, ranges in part:
-            if group not in sizes:
-                yield f"group {group} is in a minibatch of step {trained.step}, and not in its batch"
-                continue
-            found.setdefault(group, []).extend(_pairs(ranges))
-    for group, pairs in found.items():
-        end = 0  # one more than the largest number so far
-        for first, last in sorted(pairs):
-            if last >= sizes[group]:
-                yield f"group {group} of step {trained.step} has no sequence {last}, a minibatch has"
-            if first < end:
-                yield f"sequence {first} of group {group} was trained on twice in step {trained.step}"
-            end = max(end, last + 1)
-
-
-def _compact(part: Iterable[tuple[int, int]]) -> Minibatch:
-    by_group = groupby(sorted(part), key=lambda pair: pair[0])
-    return tuple((group, _ranges([number for _, number in pairs])) for group, pairs in by_group)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in rising order, as "0-2,5"."""
-    starts = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
-    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
-
-
-def _pairs(ranges: str) -> Iterator[tuple[int, int]]:
-    """(first, last) of each of the `ranges`."""
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        yield int(first), int(last or first)
+    dealt = Counter((group, number) for part in trained.minibatches for group, numbers in part for number in numbers)
+    for (group, number), times in dealt.items():
+        if number >= sizes.get(group, 0):
+            yield f"group {group} of step {trained.step} has no sequence {number}, a minibatch has"
+        if times > 1:
+            yield f"sequence {number} of group {group} was trained on {times} times in step {trained.step}"
 
 
 @dataclass(frozen=True)

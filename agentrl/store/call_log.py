@@ -1,8 +1,8 @@
 """The calls of running episodes, and the episodes that have ended, on their way to the store.
 
-    keep, a reply ────────┐                                              ┌─► the proxy: the reply is safe
+    a reply ──────────────┐                                              ┌─► the proxy: the reply is safe
     a change of a group  ─┼─► waiting ─► one transaction, in a thread ───┤
-    add, an ended episode ┘    (all that came during the one before)     └─► its number in the store
+    an ended episode ─────┘    (all that came during the one before)     └─► its number in the store
 
 Each caller goes on when what it gave is committed.
 """
@@ -17,8 +17,7 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
-from agentrl.store.changes import Change, CommitCall, InsertEpisode
-from agentrl.store.outcome import Outcome
+from agentrl.store.changes import Change, CommitCall
 from agentrl.store.rows import CallRow, choice_of
 from agentrl.store.store import Store
 
@@ -32,28 +31,28 @@ class EpisodeCallLog(RecordedCalls):
     episode_index: int
     recorded: dict[Key, CallRow]
     """The replies that it started with, as the store has them."""
-    closed: bool = False
-    """Whether the attempt has ended: its calls are then part of the stored episode, or of no use."""
-    kept: set[Key] = field(default_factory=set)
+    _committed: set[Key] = field(default_factory=set)
     """Its replies that were given to the store."""
+    _closed: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.kept |= set(self.recorded)
-
-    async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a reply. Returns when it is committed."""
+    async def commit(self, choice: RecordedChoice) -> None:
+        """Commit a reply. Returns when it is in the store."""
         committed = anyio.Event()
-        self.put(choice, committed.set)
+        self.enqueue(choice, committed.set)
         await committed.wait()
 
-    def put(self, reply: RecordedChoice | CallRow, committed: Callable[[], object]) -> None:
-        """Keep a reply. `committed` is called when it is safe, and when it need not be."""
-        if self.closed:
+    def enqueue(self, reply: RecordedChoice | CallRow, committed: Callable[[], object]) -> None:
+        """Have a reply committed. `committed` is called when it is in the store, and at once when the attempt has ended."""
+        if self._closed:
             committed()
             return
-        self.kept.add(reply.key)
-        self.writer.put(CommitCall(self.group_id, self.episode_index, reply), committed)
+        self._committed.add(reply.key)
+        self.writer.enqueue(CommitCall(self.group_id, self.episode_index, reply), committed)
+
+    def close(self) -> set[Key]:
+        """End the attempt: nothing more of it goes to the store but what `InsertEpisode` holds. Returns the replies that are there."""
+        self._closed = True
+        return self._committed | self.recorded.keys()
 
 
 @dataclass(eq=False)
@@ -90,36 +89,15 @@ class CallLogWriter:
             choices=choices, writer=self, group_id=group_id, episode_index=episode_index, recorded=rows
         )
 
-    async def add(
-        self, group_id: int, episode_index: int, seed: int, outcome: Outcome, call_log: EpisodeCallLog | None = None
-    ) -> int:
-        """Write an episode that has ended. Returns its number.
-
-        After this, nothing of the attempt that `call_log` is of is on its way to the store.
-
-        Raises:
-            DiskError: It could not be written.
-            StoreError: The same, where the store is damaged.
-        """
-        kept: set[Key] = set()
-        if call_log is not None:
-            call_log.closed, kept = True, call_log.kept
-        return await self.change(InsertEpisode(group_id, episode_index, seed, outcome, kept))
-
-    def put(self, change: Change, committed: Callable[[], object]) -> int:
-        """Write what has happened, together with what else waits. Returns its index there.
-
-        Args:
-            change: What has happened.
-            committed: Called when it is written.
-        """
+    def enqueue(self, change: Change, committed: Callable[[], object]) -> int:
+        """Have a change written, together with what else waits. Returns its index there. `committed` is called when it is written."""
         self._next.changes.append(change)
         self._next.committed.append(committed)
         self._asked.set()
         return len(self._next.changes) - 1
 
-    async def change(self, change: Change) -> int:
-        """Write what has happened, together with what else waits. Returns what its `write` does.
+    async def commit(self, change: Change) -> int:
+        """Write a change, together with what else waits. Returns what its `write` does.
 
         Raises:
             DiskError: It could not be written.
@@ -128,7 +106,7 @@ class CallLogWriter:
         if self._failure is not None:
             raise self._failure
         transaction = self._next
-        index = self.put(change, lambda: None)
+        index = self.enqueue(change, lambda: None)
         await transaction.ended.wait()
         if transaction.failure is not None:
             raise transaction.failure

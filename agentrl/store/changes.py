@@ -22,7 +22,7 @@ _FORGET = "DELETE FROM calls WHERE group_id = ? AND episode IS NULL"
 """Calls of an attempt that was cut off, and is not tried again."""
 _CLOSE = "UPDATE groups SET state = ?, reason = ? WHERE id = ?"
 _END = (
-    "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, prompt_ids,"
+    "INSERT INTO episodes (restart, group_id, episode_index, seed, reason, reward, has_turn_rewards, metrics, error, record, prompt_ids,"
     " tokens, interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _CALL = (
@@ -86,7 +86,7 @@ class InsertEpisode:
         outcome, record = self.outcome, pack(self.outcome.record, self.committed)
         figures, episode = record.figures(), (self.group_id, self.episode_index)
         values = (
-            *(restart, *episode, self.seed, outcome.status, outcome.reward),
+            *(restart, *episode, self.seed, outcome.reason, outcome.reward),
             *(figures.has_turn_rewards, json.dumps(outcome.metrics), outcome.error, record.columns, record.prompt_ids),
             *(figures.sampled_tokens, figures.interrupted_tokens, outcome.replayed_tokens),
             *(outcome.started_at, outcome.duration_s),
@@ -95,7 +95,7 @@ class InsertEpisode:
         assert number is not None
         for turn, row in enumerate(record.calls):
             if not db.execute(_TURN, (number, turn, *episode, *row.key)).rowcount:
-                if not row.finish:
+                if row.is_reference:
                     raise StoreError(f"the reply {row.key} of an episode that ended was never committed")
                 db.execute(f"INSERT {_CALL}", (*episode, *row, number, turn))
         db.execute(f"DELETE FROM calls WHERE {_LOGGED}", episode)

@@ -29,21 +29,8 @@ class FinishedEpisode:
     record: TokenRecord
 
 
-@dataclass(frozen=True)
-class RecordedEpisode:
-    """One episode, whole, with what came of it."""
-
-    id: int
-    group_id: int
-    episode_index: int
-    status: str
-    reward: float
-    error: str | None
-    record: TokenRecord
-
-
 @dataclass
-class PendingGroup:
+class ResumedGroup:
     """A group that no checkpoint contains, or one that started later and that a checkpoint contains already."""
 
     id: int
@@ -71,29 +58,29 @@ class Totals:
     """Tokens that a crash would have cost, and that were taken from the record instead."""
 
 
-def pending_groups(db: sqlite3.Connection) -> list[PendingGroup]:
+def resumed_groups(db: sqlite3.Connection) -> list[ResumedGroup]:
     """Return the groups from the oldest one on that no checkpoint contains, oldest first, without those that were rejected."""
     rows = db.execute(
-        "SELECT g.id, CASE WHEN g.step IS NULL THEN g.state ELSE 'taken' END, e.episode_index, e.status, e.reward, e.has_turn_rewards"
+        "SELECT g.id, CASE WHEN g.step IS NULL THEN g.state ELSE 'taken' END, e.episode_index, e.reason, e.reward, e.has_turn_rewards"
         " FROM groups g LEFT JOIN episodes e ON e.group_id = g.id AND g.step IS NULL"
         " WHERE g.state != 'rejected' AND g.id >= (SELECT MIN(id) FROM groups WHERE state != 'rejected' AND step IS NULL)"
         " ORDER BY g.id, e.episode_index, e.id"
     ).fetchall()
-    groups: dict[int, PendingGroup] = {}
-    for group_id, state, episode_index, status, reward, has_turn_rewards in rows:
-        group = groups.setdefault(group_id, PendingGroup(group_id, state))
-        if status == "finished":
+    groups: dict[int, ResumedGroup] = {}
+    for group_id, state, episode_index, reason, reward, has_turn_rewards in rows:
+        group = groups.setdefault(group_id, ResumedGroup(group_id, state))
+        if reason == "finished":
             group.rewards[episode_index] = reward
             group.has_turn_rewards |= bool(has_turn_rewards)
-        elif status is not None:
+        elif reason is not None:
             group.failures[episode_index] = group.failures.get(episode_index, 0) + 1
     return list(groups.values())
 
 
-def totals(db: sqlite3.Connection) -> Totals:
+def count_totals(db: sqlite3.Connection) -> Totals:
     """Return the counts over the whole run."""
     row = db.execute(
-        "SELECT COALESCE(SUM(status = 'finished'), 0), COALESCE(SUM(status != 'finished'), 0),"
+        "SELECT COALESCE(SUM(reason = 'finished'), 0), COALESCE(SUM(reason != 'finished'), 0),"
         " COALESCE(SUM(tokens), 0), COALESCE(SUM(interrupted_tokens), 0), COALESCE(SUM(replayed_tokens), 0)"
         " FROM episodes"
     ).fetchone()
@@ -105,13 +92,13 @@ class EpisodeFilter:
     """Which episodes are listed, oldest first unless `newest_first`. What is None filters nothing.
 
     Raises:
-        UsageError: No episode has such a status.
+        UsageError: No episode has such a reason.
     """
 
     id: int | None = None
     task: int | None = None
     group: int | None = None
-    status: str | None = None
+    reason: str | None = None
     """An `EndReason`, or "failed": any of a failure."""
     min_reward: float | None = None
     max_reward: float | None = None
@@ -120,30 +107,35 @@ class EpisodeFilter:
     newest_first: bool = False
 
     def __post_init__(self) -> None:
-        if self.status not in (None, FAILED, *EndReason):
+        if self.reason not in (None, FAILED, *EndReason):
             raise UsageError(
-                f"status = {self.status!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}"
+                f"reason = {self.reason!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}"
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ListedEpisode:
     """One episode, and what came of it."""
 
     id: int
+    """Its id in the store: `agentrl replay RUN ID` runs an episode of a run again."""
     task: int
     """Index of its task."""
     epoch: int
-    group_id: int
+    group: int
+    """Id of its group."""
     episode_index: int
     """Its number in its group."""
-    status: EndReason
+    reason: EndReason
+    """How it ended."""
     reward: float
+    """The reward that the workflow returned; 0 for one that failed."""
     metrics: Mapping[str, float]
+    """The numbers that the workflow logged."""
     error: str | None
     """The traceback of a failed one."""
     tokens: int
-    """Generated tokens."""
+    """The number of tokens that the policy generated in it."""
     step: int | None
     """The training step whose batch its group is in, once a checkpoint contains that."""
     started_at: float
@@ -151,28 +143,30 @@ class ListedEpisode:
     duration_s: float
 
 
+_COLUMNS = {name: f"e.{name}" for name in ListedEpisode.__dataclass_fields__}
+_COLUMNS |= {"task": "g.task", "epoch": "g.epoch", "group": "e.group_id", "step": "g.step"}
+
+
 def list_episodes(db: sqlite3.Connection, chosen: EpisodeFilter) -> list[ListedEpisode]:
     """Return the episodes that the filter lets through."""
-    any_failure = chosen.status == FAILED
+    any_failure = chosen.reason == FAILED
     conditions: dict[str, Any] = {
         "e.id = ?": chosen.id,
         "g.task = ?": chosen.task,
         "e.group_id = ?": chosen.group,
-        "e.status = ?": None if any_failure else chosen.status,
-        "e.status != ?": EndReason.FINISHED if any_failure else None,
+        "e.reason = ?": None if any_failure else chosen.reason,
+        "e.reason != ?": EndReason.FINISHED if any_failure else None,
         "e.reward >= ?": chosen.min_reward,
         "e.reward <= ?": chosen.max_reward,
     }
     used = {condition: value for condition, value in conditions.items() if value is not None}
     rows = db.execute(
-        "SELECT e.id, g.task, g.epoch, e.group_id, e.episode_index, e.status, e.reward, e.metrics, e.error, e.tokens, g.step,"
-        " e.started_at, e.duration_s FROM episodes e JOIN groups g ON g.id = e.group_id"
+        f"SELECT {', '.join(_COLUMNS.values())} FROM episodes e JOIN groups g ON g.id = e.group_id"
         f" WHERE {' AND '.join(used) or 'TRUE'} ORDER BY e.id {'DESC' if chosen.newest_first else 'ASC'} LIMIT ? OFFSET ?",
         [*used.values(), -1 if chosen.limit is None else chosen.limit, chosen.offset],
-    ).fetchall()
-    listed = []
-    for row in rows:
-        values = list(row)
-        values[5], values[7] = EndReason(row[5]), json.loads(row[7])
-        listed.append(ListedEpisode(*values))
-    return listed
+    )
+    listed = (dict(zip(_COLUMNS, row, strict=True)) for row in rows.fetchall())
+    return [
+        ListedEpisode(**{**row, "reason": EndReason(row["reason"]), "metrics": json.loads(row["metrics"])})
+        for row in listed
+    ]

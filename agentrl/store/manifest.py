@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -16,6 +16,20 @@ from agentrl.errors import CheckpointError, one_line
 MANIFEST = "checkpoint.json"
 READERS = 4
 """Files that are read at the same time."""
+
+
+def _beneath(name: str) -> str:
+    """Return the name of a file in a checkpoint's directory, or in a folder of it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.isprintable():
+        raise ValueError("it is no file of a checkpoint")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_beneath)]
 
 
 @dataclass(frozen=True)
@@ -33,27 +47,16 @@ class Manifest:
     step: int
     optimizer_steps: int
     """Since the run began."""
+    files: dict[FileName, FileSum] = field(default_factory=dict, compare=False)
+    """All files of its directory but itself."""
 
 
-def _beneath(name: str) -> str:
-    """Return the name of a file in a checkpoint's directory, or in a folder of it.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.isprintable():
-        raise ValueError("it is no file of a checkpoint")
-    return name
-
-
-_FILES = TypeAdapter(dict[Annotated[str, AfterValidator(_beneath)], FileSum])
 _MANIFEST = TypeAdapter(Manifest)
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of all files that `directory` holds now."""
-    files = {name: vars(file) for name, file in _sums(directory, _names(directory)).items()}
-    content: dict[str, Any] = vars(manifest) | {"files": files}
+    content = asdict(replace(manifest, files=_sums(directory, _names(directory))))
     (directory / MANIFEST).write_text(json.dumps(content | {"sha256": _own_sum(content)}) + "\n")
 
 
@@ -63,7 +66,19 @@ def read_manifest(directory: Path) -> Manifest:
     Raises:
         CheckpointError: It is not there, or damaged.
     """
-    return _read(directory)[0]
+    path = directory / MANIFEST
+    try:
+        content = dict(json.loads(path.read_bytes()))
+        if content.pop("sha256", None) != _own_sum(content):
+            raise CheckpointError(f"{path} does not hold what was written: its SHA-256 is another")
+        return _MANIFEST.validate_python(content)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged, or not of this agentrl: {one_line(error)}. A checkpoint of another version can be "
+            f"the `model.path` of a new run: {directory}"
+        ) from error
 
 
 def check_files(directory: Path) -> Manifest:
@@ -72,52 +87,23 @@ def check_files(directory: Path) -> Manifest:
     Raises:
         CheckpointError: It is damaged; the message names the file.
     """
-    manifest, files = _read(directory)
-    for name, expected in files.items():
+    manifest = read_manifest(directory)
+    for name, expected in manifest.files.items():
         try:
             size = (directory / name).stat().st_size
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from error
         if size != expected.size:
             raise CheckpointError(f"{directory / name} has {size} bytes, and was written with {expected.size}")
-    for name, found in _sums(directory, list(files)).items():
-        if found != files[name]:
+    for name, found in _sums(directory, list(manifest.files)).items():
+        if found != manifest.files[name]:
             raise CheckpointError(f"{directory / name} does not hold what was written: its SHA-256 is another")
     return manifest
 
 
-def listed_files(directory: Path) -> dict[str, FileSum]:
-    """Return what the manifest of a checkpoint says of its files.
-
-    Raises:
-        CheckpointError: It is not there, or damaged.
-    """
-    return _read(directory)[1]
-
-
-def unlisted_files(directory: Path) -> list[str]:
-    """Files in a checkpoint that its manifest does not know."""
-    return sorted(set(_names(directory)) - set(_read(directory)[1]))
-
-
-def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
-    path = directory / MANIFEST
-    try:
-        content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("it holds no object")
-        if content.pop("sha256", None) != _own_sum(content):
-            raise CheckpointError(f"{path} does not hold what was written: its SHA-256 is another")
-        files = _FILES.validate_python(content.pop("files", None))
-        manifest = _MANIFEST.validate_python(content)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path} is damaged, or not of this agentrl: {one_line(error)}. A checkpoint of another version can be "
-            f"the `model.path` of a new run: {directory}"
-        ) from error
-    return manifest, files
+def unlisted_files(directory: Path, manifest: Manifest) -> list[str]:
+    """Return the files in a checkpoint that its manifest does not know."""
+    return sorted(set(_names(directory)) - set(manifest.files))
 
 
 def _names(directory: Path) -> list[str]:

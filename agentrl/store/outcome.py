@@ -13,7 +13,7 @@ from agentrl.reporting.failure_text import storable
 class Outcome:
     """The end of one episode. `error` is the traceback of a failed one: valid UTF-8, and bounded."""
 
-    status: EndReason
+    reason: EndReason
     """How it ended: FINISHED, or the reason for its failure."""
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Outcome:
     @property
     def finished(self) -> bool:
         """Whether it has a reward, and is no failure."""
-        return self.status == EndReason.FINISHED
+        return self.reason == EndReason.FINISHED
 
     @property
     def has_turn_rewards(self) -> bool:

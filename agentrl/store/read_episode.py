@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +12,6 @@ from typing import Protocol
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import one_line
 from agentrl.models.text import TokenText
-from agentrl.record.end_reason import EndReason
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.store.database import reading
@@ -81,73 +80,17 @@ class RunTrajectory:
         return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {len(set(self.turn_index))}, versions: {versions}>"
 
 
-@dataclass(frozen=True, repr=False)
-class RunEpisode:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunEpisode(ListedEpisode):
     """One episode of a run, or of an evaluation, read from its store."""
 
     source: EpisodeSource
-    listed: ListedEpisode
-
-    @property
-    def id(self) -> int:
-        """Its id in the store: `agentrl replay RUN ID` runs an episode of a run again."""
-        return self.listed.id
-
-    @property
-    def task(self) -> int:
-        """Index of its task."""
-        return self.listed.task
-
-    @property
-    def group(self) -> int:
-        """Id of its group."""
-        return self.listed.group_id
-
-    @property
-    def episode_index(self) -> int:
-        """Its number in its group."""
-        return self.listed.episode_index
-
-    @property
-    def status(self) -> EndReason:
-        """How it ended."""
-        return self.listed.status
-
-    @property
-    def reward(self) -> float:
-        """The reward that the workflow returned; 0 for one that failed."""
-        return self.listed.reward
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """The numbers that the workflow logged."""
-        return self.listed.metrics
-
-    @property
-    def error(self) -> str | None:
-        """The traceback of a failed one."""
-        return self.listed.error
-
-    @property
-    def step(self) -> int | None:
-        """The training step that it was trained on in, once a checkpoint contains that step."""
-        return self.listed.step
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that the policy generated in it."""
-        return self.listed.tokens
-
-    @property
-    def duration_s(self) -> float:
-        """The time that it took."""
-        return self.listed.duration_s
 
     @cached_property
     def record(self) -> TokenRecord:
         """Its token record: the tree of its turns."""
         with self.source.open_store() as store, reading(f"episode {self.id}", self.source.path):
-            return store.episode(self.id).record
+            return store.record(self.id)
 
     def transcript(self) -> str:
         """Return what was said, turn by turn, with the special tokens of the chat format.
@@ -160,7 +103,7 @@ class RunEpisode:
     def _lines(self) -> Iterator[str]:
         turns = self.record.turns
         number = {id(turn): index for index, turn in enumerate(turns, 1)}
-        yield f"episode {self.id}: task {self.task}, {self.status}, reward {self.reward:g}"
+        yield f"episode {self.id}: task {self.task}, {self.reason}, reward {self.reward:g}"
         for index, turn in enumerate(turns, 1):
             decode = self.source.text.decode
             name = f"turn {index}" + (f" ({turn.role})" if turn.role else "")
@@ -214,7 +157,7 @@ class RunEpisode:
     def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""
         trainer: TrainerConfig = self.source.config.trainer
-        if self.status != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
+        if self.reason != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
             return self.record, None
         with self.source.open_store() as store, reading(f"group {self.group}", self.source.path):
             members = store.episodes([self.group])
@@ -225,12 +168,12 @@ class RunEpisode:
 
     def __repr__(self) -> str:
         trained = f", trained in step {self.step}" if self.step is not None else ""
-        return f"<RunEpisode {self.id}: task {self.task}, group {self.group}, {self.status}, reward {self.reward:g}, {self.tokens} tokens{trained}>"
+        return f"<RunEpisode {self.id}: task {self.task}, group {self.group}, {self.reason}, reward {self.reward:g}, {self.tokens} tokens{trained}>"
 
 
 def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:
     """Yield a line each for the best and the worst finished episode that called the model, or for one where all earned the same: its reward, and its last reply."""
-    spoken = sorted((one for one in episodes if one.status == "finished" and one.tokens), key=lambda one: one.reward)
+    spoken = sorted((one for one in episodes if one.reason == "finished" and one.tokens), key=lambda one: one.reward)
     names = ("the best", "the worst") if len({episode.reward for episode in spoken}) > 1 else ("a",)
     for name, episode in zip(names, spoken[-1:] + spoken[:1], strict=False):
         turn = episode.record.turns[-1]

@@ -10,6 +10,7 @@ never whether it counts: docs/training.md derives that this mean has no bias tow
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,38 +63,14 @@ def mean_of_groups(groups: Iterable[GroupRewards]) -> MeanReward:
     )
 
 
-class RewardsInOrder:
-    """Ended groups on their way into the mean reward. Group ids count up from 0 in the order of starting.
-
-    `counted`: groups that earlier steps have counted already. Every group is handed out exactly once.
-    """
-
-    def __init__(self, counted: int = 0) -> None:
-        self.counted = counted
-        """Groups handed out so far, which is the id of the next one."""
-        self._ended: dict[int, GroupRewards] = {}
-
-    def end(self, group: GroupRewards) -> None:
-        """Note that a group has ended. A group that is counted already is not counted again."""
-        if group.id >= self.counted:
-            self._ended[group.id] = group
-
-    def take(self) -> list[GroupRewards]:
-        """Return the groups that count now and have not been returned before, in order."""
-        taken = []
-        while (group := self._ended.pop(self.counted, None)) is not None:
-            taken.append(group)
-            self.counted += 1
-        return taken
-
-
-def rewards_of_ended(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
-    """Return the groups of a store from the id `first` on that have ended, dropped ones and those in batches included."""
+def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
+    """Return the groups of a store that count, from the id `first` on, dropped ones and those in batches included."""
     rows = db.execute(
-        "SELECT g.id, e.episode_index, MAX(CASE WHEN e.status = 'finished' THEN e.reward END) FROM groups g"
-        " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.id >= ? AND g.state != 'open'"
+        "SELECT g.id, e.episode_index, MAX(CASE WHEN e.reason = 'finished' THEN e.reward END) FROM groups g"
+        " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.id >= :first"
+        " AND g.id < COALESCE((SELECT MIN(id) FROM groups WHERE id >= :first AND state = 'open'), 9223372036854775807)"
         " GROUP BY g.id, e.episode_index ORDER BY g.id, e.episode_index",
-        (first,),
+        {"first": first},
     ).fetchall()
     samples: dict[int, list[float | None]] = {}
     for group_id, episode_index, reward in rows:
@@ -106,10 +83,23 @@ def rewards_of_ended(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
     ]
 
 
+def newest_uniform_rewards(db: sqlite3.Connection) -> list[float]:
+    """Return the reward of each of the newest groups in a row that teach nothing, because all their rewards are equal.
+
+    A group with less than two finished episodes is passed over: it has nothing to compare.
+    """
+    groups = db.execute(
+        "SELECT MIN(reward), MAX(reward), MAX(has_turn_rewards) FROM groups g JOIN episodes e ON e.group_id = g.id AND e.reason = 'finished'"
+        " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(*) > 1 ORDER BY g.id DESC"
+    )
+    uniform = itertools.takewhile(lambda row: row[0] == row[1] and not row[2], groups)
+    return [lowest for lowest, *_ in uniform]
+
+
 _REWARD_OF_VERSIONS = """
 WITH own AS (SELECT id, state FROM groups WHERE version > :before AND version <= :step)
 SELECT AVG(mean), COUNT(*) FROM (
-    SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND status = 'finished'
+    SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND reason = 'finished'
     WHERE own.id < COALESCE((SELECT MIN(id) FROM own WHERE state = 'open'), 9223372036854775807) GROUP BY own.id
 )
 """

@@ -57,7 +57,7 @@ class CallRow(NamedTuple):
     logprobs: bytes
     versions: bytes
     finish: str
-    """"" in a row that only names a reply, to a reader who has it."""
+    """"" in a reference."""
     cached_tokens: int
     top_logprobs: bytes | None
 
@@ -65,6 +65,11 @@ class CallRow(NamedTuple):
     def key(self) -> Key:
         """Return its name among the replies of its episode."""
         return self.completion_id, self.choice_index
+
+    @property
+    def is_reference(self) -> bool:
+        """Return whether it only names a reply, to a reader who has it."""
+        return not self.finish
 
 
 def row_of(choice: RecordedChoice) -> CallRow:
@@ -85,8 +90,8 @@ def row_of(choice: RecordedChoice) -> CallRow:
     )
 
 
-def row_naming(key: Key) -> CallRow:
-    """Return a row that only says which reply it is."""
+def reference_to(key: Key) -> CallRow:
+    """Return a row that only names a reply."""
     return CallRow("", *key, "", b"", b"", b"", "", 0, None)
 
 
@@ -128,9 +133,9 @@ class PackedRecord(TokenRecord):
         """The turns. Raises ValueError when they cannot be read."""
         return record_of(self.columns, self.prompt_ids, self.calls).turns
 
-    def find(self, known: Mapping[Key, CallRow]) -> None:
-        """Put in the calls that are only named. Raises KeyError when one of them is not in `known`."""
-        self.calls = [call if call.finish else known[call.key] for call in self.calls]
+    def fill(self, known: Mapping[Key, CallRow]) -> None:
+        """Put the rows in place of references to them. Raises KeyError when one of them is not in `known`."""
+        self.calls = [known[call.key] if call.is_reference else call for call in self.calls]
 
     def figures(self) -> RecordFigures:
         """Return what came with it."""
@@ -142,7 +147,7 @@ def pack(record: TokenRecord, known: Container[Key] = ()) -> PackedRecord:
     if isinstance(record, PackedRecord):
         return record
     choices = recorded_choices(record)
-    calls = [row_naming(choice.key) if choice.key in known else row_of(choice) for choice in choices]
+    calls = [reference_to(choice.key) if choice.key in known else row_of(choice) for choice in choices]
     return PackedRecord(*columns_of_record(record), calls, record.figures())
 
 

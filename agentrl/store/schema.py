@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agentrl.record.end_reason import EndReason
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 _REASONS = ", ".join(f"'{reason}'" for reason in EndReason)
 SCHEMA = f"""
@@ -29,7 +29,7 @@ CREATE TABLE episodes (
     group_id INTEGER NOT NULL REFERENCES groups (id),
     episode_index INTEGER NOT NULL,
     seed INTEGER NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ({_REASONS})),
+    reason TEXT NOT NULL CHECK (reason IN ({_REASONS})),
     reward REAL NOT NULL,
     has_turn_rewards INTEGER NOT NULL,
     metrics TEXT NOT NULL,
@@ -43,7 +43,7 @@ CREATE TABLE episodes (
     duration_s REAL NOT NULL
 );
 CREATE INDEX episodes_by_group ON episodes (group_id);
-CREATE UNIQUE INDEX finished_once ON episodes (group_id, episode_index) WHERE status = 'finished';
+CREATE UNIQUE INDEX finished_once ON episodes (group_id, episode_index) WHERE reason = 'finished';
 CREATE TABLE calls (
     group_id INTEGER NOT NULL REFERENCES groups (id),
     episode_index INTEGER NOT NULL,

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
+from agentrl.record.trajectory import TokenRecord
 from agentrl.store import batches
 from agentrl.store.batches import StoredBatch, TrainedStep
-from agentrl.store.changes import Change, CloseGroup, InsertEpisode, OpenGroup
+from agentrl.store.changes import Change
 from agentrl.store.database import (
     check_in_place,
     check_pages,
@@ -33,15 +34,7 @@ from agentrl.store.database import (
     reporting,
     transaction,
 )
-from agentrl.store.episodes import (
-    FinishedEpisode,
-    PendingGroup,
-    RecordedEpisode,
-    Totals,
-    pending_groups,
-    totals,
-)
-from agentrl.store.outcome import Outcome
+from agentrl.store.episodes import FinishedEpisode
 from agentrl.store.rewards import update_checkpoint_rewards
 from agentrl.store.rows import CallRow, record_fault, record_of
 from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
@@ -126,11 +119,9 @@ class Store:
         Raises:
             StoreError: There is no such restart.
         """
-        with self._lock:
-            row = self._db.execute("SELECT config FROM restarts WHERE restart = ?", (restart,)).fetchone()
-        if row is None:
-            raise StoreError(f"{self._path} knows no restart {restart}")
-        return str(row[0])
+        for (config,) in self._rows("SELECT config FROM restarts WHERE restart = ?", restart):
+            return str(config)
+        raise StoreError(f"{self._path} knows no restart {restart}")
 
     def check_tasks(self, tasks: str) -> None:
         """Check that `tasks` are those that the run started with.
@@ -138,25 +129,12 @@ class Store:
         Raises:
             StoreError: They are not.
         """
-        with self._lock:
-            known = self._db.execute("SELECT value FROM run_values WHERE name = 'tasks'").fetchone()
-        if known not in (None, (tasks,)):
+        known = self._rows("SELECT value FROM run_values WHERE name = 'tasks'")
+        if known not in ([], [(tasks,)]):
             raise StoreError(
-                f"{self._path.parent} was started with other tasks ({known[0]}) than it has now ({tasks}): `tasks`, `data.order`, "
+                f"{self._path.parent} was started with other tasks ({known[0][0]}) than it has now ({tasks}): `tasks`, `data.order`, "
                 "`data.sources`, `data.eval_share`, `seed` and `rollout.group_size` must stay as they were. Restore them, or start a new run."
             )
-
-    def open_group(self, group_id: int, epoch: int, task: int, version: int = 0, digest: str = "") -> None:
-        """Note that a task was handed out, and under which policy version its group starts. `digest` tells the task from others."""
-        self.write([OpenGroup(group_id, epoch, task, version, digest)])
-
-    def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
-        """Note that a group is ready to be trained on, or why it is not."""
-        self.write([CloseGroup(group_id, rejected)])
-
-    def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
-        """Commit one episode, of which its committed calls become the turns; returns its id."""
-        return self.write([InsertEpisode(group_id, episode_index, seed, outcome)])[0]
 
     def write(self, changes: Sequence[Change]) -> list[int]:
         """Commit what has happened, in its order, in one transaction.
@@ -191,7 +169,7 @@ class Store:
         """
         waiting = (
             "SELECT e.id, e.group_id, e.reward, e.record, e.prompt_ids FROM episodes e JOIN groups g ON g.id = e.group_id"
-            " WHERE e.status = 'finished' AND g.step IS NULL AND g.state != 'rejected'"
+            " WHERE e.reason = 'finished' AND g.step IS NULL AND g.state != 'rejected'"
         )
         said = []
         with self._writing() as db:
@@ -203,7 +181,7 @@ class Store:
                 if fault is None:
                     continue
                 said.append(f"episode {episode} is set aside, it cannot be trained on: {fault}")
-                db.execute("UPDATE episodes SET status = 'rejected', error = ? WHERE id = ?", (said[-1], episode))
+                db.execute("UPDATE episodes SET reason = 'rejected', error = ? WHERE id = ?", (said[-1], episode))
                 db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
         return said
 
@@ -213,7 +191,7 @@ class Store:
         with self._lock:
             rows = self._db.execute(
                 "SELECT id, restart, group_id, reward, replayed_tokens, record, prompt_ids FROM episodes"
-                f" WHERE status = 'finished' AND group_id IN ({marks}) ORDER BY group_id, episode_index, id",
+                f" WHERE reason = 'finished' AND group_id IN ({marks}) ORDER BY group_id, episode_index, id",
                 list(group_ids),
             ).fetchall()
             turns = [self._turns(row[0]) for row in rows]
@@ -222,24 +200,21 @@ class Store:
             for (*values, record, prompt_ids), contents in zip(rows, turns, strict=True)
         ]
 
-    def episode(self, episode_id: int) -> RecordedEpisode:
-        """Return one episode.
+    def record(self, episode_id: int) -> TokenRecord:
+        """Return the token record of one episode.
 
         Raises:
             StoreError: There is none of this id.
             ValueError: Its record cannot be read.
         """
         with self._lock:
-            row = self._db.execute(
-                "SELECT id, group_id, episode_index, status, reward, error, record, prompt_ids FROM episodes WHERE id = ?",
-                (episode_id,),
-            ).fetchone()
+            row = self._db.execute("SELECT record, prompt_ids FROM episodes WHERE id = ?", (episode_id,)).fetchone()
             turns = self._turns(episode_id)
-            last = self._db.execute("SELECT MAX(id) FROM episodes").fetchone()[0]
+            (last,) = self._db.execute("SELECT MAX(id) FROM episodes").fetchone()
         if row is None:
             raise StoreError(f"{self._path.parent} holds no episode {episode_id}; its episodes are 1 to {last}")
-        *values, record, prompt_ids = row
-        return RecordedEpisode(*(*values, record_of(record, prompt_ids, turns)))
+        record, prompt_ids = row
+        return record_of(record, prompt_ids, turns)
 
     def begin_checkpoint(self, path: Path) -> None:
         """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""
@@ -297,44 +272,26 @@ class Store:
         return self._directories("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
 
     def _directories(self, query: str) -> list[Path]:
-        with self._lock:
-            rows = self._db.execute(query).fetchall()
-        return [self._path.parent / path for (path,) in rows]
+        return [self._path.parent / path for (path,) in self._rows(query)]
 
     def last_checkpoint(self) -> tuple[int, Path] | None:
         """(step, directory) of the newest checkpoint that is not known to be damaged."""
-        with self._lock:
-            query = "SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1"
-            row = self._db.execute(query).fetchone()
-        return (row[0], self._path.parent / row[1]) if row else None
-
-    def pending_groups(self) -> list[PendingGroup]:
-        """Return the groups from the oldest one on that no checkpoint contains, oldest first, without those that were rejected."""
-        with self._lock:
-            return pending_groups(self._db)
+        newest = self._rows("SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1")
+        return next(((step, self._path.parent / path) for step, path in newest), None)
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Return the result of a query that changes nothing."""
         with self._lock:
             return query(self._db)
 
+    def _rows(self, query: str, *values: int) -> list[tuple[Any, ...]]:
+        with reporting(self._path), self._lock:
+            return self._db.execute(query, values).fetchall()
+
     def task_digests(self) -> list[str]:
         """Return what tells the tasks of the groups 0, 1, ... from others."""
-        with reporting(self._path), self._lock:
-            return [digest for (digest,) in self._db.execute("SELECT task_digest FROM groups ORDER BY id")]
-
-    def task_digest(self, group_id: int) -> str | None:
-        """Return the same of one group; None: there is none."""
-        with reporting(self._path), self._lock:
-            row = self._db.execute("SELECT task_digest FROM groups WHERE id = ?", (group_id,)).fetchone()
-        return None if row is None else str(row[0])
+        return [digest for (digest,) in self._rows("SELECT task_digest FROM groups ORDER BY id")]
 
     def next_group_id(self) -> int:
-        """One more than the largest group id ever used."""
-        with self._lock:
-            return int(self._db.execute("SELECT COALESCE(MAX(id) + 1, 0) FROM groups").fetchone()[0])
-
-    def totals(self) -> Totals:
-        """Return counts over the whole run."""
-        with self._lock:
-            return totals(self._db)
+        """Return one more than the largest group id ever used."""
+        return int(self._rows("SELECT COALESCE(MAX(id) + 1, 0) FROM groups")[0][0])

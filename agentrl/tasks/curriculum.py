@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Protocol
 
+import numpy as np
+
 from agentrl.config import DifficultyOrder
 from agentrl.episode import Task
-from agentrl.tasks.tasks import GroupTask, fingerprint
+from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
 
-Metrics = dict[str, float | None]
+Metrics = dict[str, float]
 
 
 class SamplingOrder(Protocol):
@@ -55,14 +57,15 @@ class MixedOrder:
         self._seed, self._shuffle = seed, shuffle
         self._counts = [0] * len(sizes)
         """Groups that each source gave a task."""
-        self._orders: dict[int, tuple[int, list[int]]] = {}
-        """Of each source: its epoch, and the order of that."""
 
     def draw(self, rng: random.Random) -> int:
         """Return the next task of a source that is drawn by its weight."""
         source = choose(rng, self._weights)
-        epoch, position = divmod(self._counts[source], self._sizes[source])
-        return self._first[source] + self._order(source, epoch)[position]
+        size = self._sizes[source]
+        epoch, position = divmod(self._counts[source], size)
+        if self._shuffle:
+            position = shuffled(size, f"{self._seed}/source {source}", epoch)[position]
+        return self._first[source] + position
 
     def drawn(self, index: int) -> None:
         """Go on to the next task of its source."""
@@ -74,15 +77,6 @@ class MixedOrder:
     def to_metrics(self) -> Metrics:
         """Return nothing: the shares of the sources say it all."""
         return {}
-
-    def _order(self, source: int, epoch: int) -> list[int]:
-        known = self._orders.get(source)
-        if known is None or known[0] != epoch:
-            order = list(range(self._sizes[source]))
-            if self._shuffle:
-                random.Random(f"{self._seed}/source {source}/{epoch}").shuffle(order)  # noqa: S311
-            known = self._orders[source] = (epoch, order)
-        return known[1]
 
 
 class PooledOrder:
@@ -96,29 +90,22 @@ class PooledOrder:
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], config: DifficultyOrder) -> None:
-        self._first, self._count = first_indices(sizes), sum(sizes)
-        self._sources, self._weights = weights, [*config.weights, config.unseen]
+        self._source_weights, self._pool_weights = np.array(weights), np.array([*config.weights, config.unseen])
         self._bounds, self._floor = config.bounds, config.floor
-        self._unseen = len(config.bounds) + 1
-        self._pool = [self._unseen] * self._count
-        self._members: list[list[list[int]]] = [[[] for _ in self._weights] for _ in sizes]
-        """The tasks of each pool of each source."""
-        for index in range(self._count):
-            self._tasks_beside(index).append(index)
+        self._source = np.repeat(np.arange(len(sizes)), sizes)  # [task]
+        self._pool = np.full(len(self._source), len(config.bounds) + 1)  # [task]
 
     def draw(self, rng: random.Random) -> int:
         """Return a task by the floor, or by its source and pool."""
-        if rng.random() < self._floor:
-            return int(rng.random() * self._count)
-        by_pool = [
-            [len(tasks) * weight for tasks, weight in zip(pools, self._weights, strict=True)] for pools in self._members
-        ]
-        by_source = [weight * (sum(weights) > 0) for weight, weights in zip(self._sources, by_pool, strict=True)]
-        if not any(by_source):
-            return int(rng.random() * self._count)  # no task is in a pool that has a weight
+        sources, pools = len(self._source_weights), len(self._pool_weights)
+        counts = np.bincount(self._source * pools + self._pool, minlength=sources * pools).reshape(sources, pools)
+        by_pool = counts * self._pool_weights  # [source, pool]
+        by_source = self._source_weights * (by_pool.sum(axis=1) > 0)
+        if rng.random() < self._floor or not by_source.any():  # or no task is in a pool that has a weight
+            return int(rng.random() * len(self._pool))
         source = choose(rng, by_source)
-        tasks = self._members[source][choose(rng, by_pool[source])]
-        return tasks[int(rng.random() * len(tasks))]
+        tasks = np.flatnonzero((self._source == source) & (self._pool == choose(rng, by_pool[source])))
+        return int(tasks[int(rng.random() * len(tasks))])
 
     def drawn(self, index: int) -> None:
         """Do nothing: a task is in the pool of its last group until the next one ends."""
@@ -126,17 +113,13 @@ class PooledOrder:
     def ended(self, index: int, mean: float | None) -> None:
         """Put a task into the pool of its group's mean reward."""
         if mean is not None:
-            self._tasks_beside(index).remove(index)
             self._pool[index] = bisect_right(self._bounds, mean)
-            self._tasks_beside(index).append(index)
 
     def to_metrics(self) -> Metrics:
         """Return the share of tasks in each pool."""
-        names = [*(f"tasks_pool_{pool}" for pool in range(self._unseen)), "tasks_unseen"]
-        return {name: self._pool.count(pool) / self._count for pool, name in enumerate(names)}
-
-    def _tasks_beside(self, index: int) -> list[int]:
-        return self._members[source_of(self._first, index)][self._pool[index]]
+        names = [*(f"tasks_pool_{pool}" for pool in range(len(self._pool_weights) - 1)), "tasks_unseen"]
+        shares = np.bincount(self._pool, minlength=len(names)) / len(self._pool)
+        return dict(zip(names, shares.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -159,7 +142,7 @@ def task_history(db: sqlite3.Connection) -> list[GivenTask]:
     """Return the tasks of the groups 0, 1, ... of a run. Raises `sqlite3.Error` where the store cannot be read."""
     rows = db.execute(
         "SELECT g.id, g.task, g.state != 'open', e.reward FROM groups g"
-        " LEFT JOIN episodes e ON e.group_id = g.id AND e.status = 'finished' ORDER BY g.id, e.episode_index"
+        " LEFT JOIN episodes e ON e.group_id = g.id AND e.reason = 'finished' ORDER BY g.id, e.episode_index"
     )
     return [
         GivenTask(index, bool(ended), mean_reward([reward for *_, reward in episodes if reward is not None]))
@@ -184,11 +167,8 @@ class DrawnTasks:
     _drawn: list[tuple[int, int]] = field(default_factory=list)
     """(epoch, index) of each group."""
     _visits: dict[int, int] = field(default_factory=dict)
-    _last: dict[int, float] = field(default_factory=dict)
-    """Mean reward of the last group of each task."""
     _recent: list[int] = field(default_factory=list)
     """Tasks that were drawn since the metrics were taken last."""
-    _recent_means: list[float] = field(default_factory=list)
 
     @property
     def identity(self) -> str:
@@ -206,26 +186,22 @@ class DrawnTasks:
     def group_ended(self, group_id: int, mean: float | None) -> None:
         """Note the mean reward of a group; None: none of its episodes finished."""
         with self._lock:
-            self._ended(self._drawn[group_id][1], mean)
+            self.order.ended(self._drawn[group_id][1], mean)
 
     def restore(self, groups: Iterable[GivenTask]) -> None:
         """Go on after the groups that a run has, which keep the tasks that they were given."""
         for group in groups:
             self._note(group.index)
             if group.ended:
-                self._ended(group.index, group.mean)
-        self._recent, self._recent_means = [], []
+                self.order.ended(group.index, group.mean)
+        self._recent = []
 
     def take_metrics(self) -> Metrics:
         """Return the metrics of the state, and of the tasks that were drawn since they were taken last."""
         with self._lock:
-            state, recent, known = self.order.to_metrics(), self._recent, self._recent_means
-            self._recent, self._recent_means = [], []
+            state, recent, self._recent = self.order.to_metrics(), self._recent, []
         first = first_indices(self.sizes)
-        metrics = state | {
-            "drawn_groups": float(len(recent)),
-            "drawn_last_reward_mean": sum(known) / len(known) if known else None,
-        }
+        metrics = state | {"drawn_groups": float(len(recent))}
         if len(self.sizes) > 1 and recent:
             sources = [source_of(first, index) for index in recent]
             metrics |= {f"drawn_source_{i}": sources.count(i) / len(sources) for i in range(len(self.sizes))}
@@ -235,18 +211,12 @@ class DrawnTasks:
         self._drawn.append((self._visits.get(index, 0), index))
         self._visits[index] = self._visits.get(index, 0) + 1
         self._recent.append(index)
-        if index in self._last:
-            self._recent_means.append(self._last[index])
         self.order.drawn(index)
 
-    def _ended(self, index: int, mean: float | None) -> None:
-        if mean is not None:
-            self._last[index] = mean
-        self.order.ended(index, mean)
 
-
-def choose(rng: random.Random, weights: Sequence[float]) -> int:
+def choose(rng: random.Random, weights: Iterable[float]) -> int:
     """Return an index, drawn by `weights`, of which at least one is above 0."""
+    weights = list(weights)
     sums = list(accumulate(weights))
     drawn = rng.random() * sums[-1]
     last = max(i for i, weight in enumerate(weights) if weight > 0)  # where the product was rounded up to the sum

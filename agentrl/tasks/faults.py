@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError
 
+T = TypeVar("T")
 SHOWN_FAULTS = 5
 UNUSABLE = "unusable"
 """The field of a task that stands for something which can be none: why."""
 
 
-def check_all_usable(source: str, what: str, faults: Sequence[str], total: int) -> None:
-    """Check that all parts of a source can be used.
+def usable_tasks(
+    source: str,
+    what: str,
+    parts: Sequence[T],
+    read: Callable[[T], Task],
+    on_fault: Callable[[T, TaskFileError], Task] | None,
+) -> Iterator[Task]:
+    """Yield the task of each part of a source.
 
     Args:
         source: Its name, as `agentrl vet` takes it.
         what: What its parts are, such as "rows".
-        faults: What is wrong with each that cannot be, which says where.
-        total: How many parts it has.
+        parts: The parts.
+        read: Returns the task of a part, or raises TaskFileError, which says where.
+        on_fault: Returns a task in place of a part that can be none. None: all such parts are one error.
 
     Raises:
-        TaskFileError: There are faults.
+        TaskFileError: Some parts cannot be used.
     """
+    faults = []
+    for part in parts:
+        try:
+            yield read(part)
+        except TaskFileError as error:
+            if on_fault is not None:
+                yield on_fault(part, error)
+            else:
+                faults.append(str(error))
     if not faults:
         return
-    if total == 1:
+    if len(parts) == 1:
         raise TaskFileError(faults[0])
     first = f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else ""
     shown = "\n".join(faults[:SHOWN_FAULTS])
     raise TaskFileError(
-        f"{source}: {len(faults)} of {total} {what} cannot be used: mend them, take them out, or use those that "
+        f"{source}: {len(faults)} of {len(parts)} {what} cannot be used: mend them, take them out, or use those that "
         f"`agentrl vet {source} --output tasks.jsonl` keeps{first}:\n{shown}"
     )
 

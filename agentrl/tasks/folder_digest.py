@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from agentrl.errors import TaskFileError
@@ -13,26 +12,17 @@ from agentrl.errors import TaskFileError
 PART = 2**20
 
 
-def folder_digest(folder: Path | None, also: Iterable[str] = (), without: Collection[str] = ()) -> str:
-    """Return a digest of the paths, modes and contents below a folder, if there is one, and of further texts.
-
-    Args:
-        folder: The folder.
-        also: The texts.
-        without: Names right in the folder that are left out.
+def folder_digest(folder: Path) -> str:
+    """Return a digest of the paths, modes and contents below a folder.
 
     Raises:
         TaskFileError: A file cannot be read.
     """
     digest = hashlib.sha256()
-    for text in also:
-        digest.update(f"{len(text)}:{text}".encode())
-    if folder is None:
-        return digest.hexdigest()[:16]
     try:
         for path in sorted(folder.rglob("*")):
             info = path.lstat()
-            if stat.S_ISDIR(info.st_mode) or path.relative_to(folder).parts[0] in without:
+            if stat.S_ISDIR(info.st_mode):
                 continue
             if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
                 raise TaskFileError(f"{path} is no file, folder or link; take it out")

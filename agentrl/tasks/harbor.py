@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.tasks.faults import check_all_usable, unusable_task
+from agentrl.tasks.faults import unusable_task, usable_tasks
 from agentrl.tasks.folder_digest import folder_digest
 from agentrl.tasks.harbor_settings import TaskSettings
 from agentrl.tasks.task_type import first_problem
@@ -64,7 +64,7 @@ class TaskFolder(BaseModel):
 
 
 def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task] | None = None) -> Iterator[Task]:
-    """Yield the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
+    """Return the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
 
     Args:
         source: What stands after `harbor:`.
@@ -78,17 +78,16 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
         path, _, agent = source.rpartition("@")
         folder = Path(path)
     if not folder.is_dir():
-        raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one of task folders")
-    faults, folders = [], find_folders(folder)
-    for found in folders:
-        try:
-            yield read_task_folder(found).as_task(agent)
-        except TaskFileError as error:
-            if on_fault is not None:
-                yield on_fault(found, error)
-            else:
-                faults.append(str(error))
-    check_all_usable(f"harbor:{source}", "task folders", faults, len(folders))
+        raise TaskFileError(
+            f"harbor:{source}: there is no folder {folder.absolute()}; name one with task folders in it"
+        )
+    return usable_tasks(
+        f"harbor:{source}",
+        "task folders",
+        find_folders(folder),
+        lambda found: read_task_folder(found).as_task(agent),
+        on_fault,
+    )
 
 
 def unusable_folder(folder: Path, error: TaskFileError) -> Task:

@@ -10,6 +10,7 @@ AGENTRL_REPOSITORIES names.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.tasks.faults import check_all_usable, unusable_task
+from agentrl.tasks.faults import unusable_task, usable_tasks
 from agentrl.tasks.harbor import DEFAULT_AGENT
 from agentrl.tasks.harbor_settings import ImageName
 from agentrl.tasks.task_type import first_problem
@@ -91,7 +92,7 @@ def tasks_of_rows(
     source: str = "swe:ROWS",
     on_fault: Callable[[Mapping[str, Any], TaskFileError], Task] | None = None,
 ) -> Iterator[Task]:
-    """Yield a task of `workflows/harness.py` for each row.
+    """Return a task of `workflows/harness.py` for each row.
 
     Args:
         rows: The rows.
@@ -102,16 +103,8 @@ def tasks_of_rows(
     Raises:
         TaskFileError: Some rows are not in this form, or their repository is not here.
     """
-    faults = []
-    for index, given in enumerate(rows):
-        try:
-            yield _task_of_row(given, index, agent)
-        except TaskFileError as error:
-            if on_fault is not None:
-                yield on_fault(given, error)
-            else:
-                faults.append(str(error))
-    check_all_usable(source, "rows", faults, len(rows))
+    numbers = itertools.count()
+    return usable_tasks(source, "rows", rows, lambda given: _task_of_row(given, next(numbers), agent), on_fault)
 
 
 def unusable_row(given: Mapping[str, Any], error: TaskFileError) -> Task:

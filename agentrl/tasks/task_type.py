@@ -9,9 +9,8 @@ tasks are checked in the same way, and every episode sees the dict, with all tha
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, is_dataclass
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Annotated, Any, get_args, get_origin, is_typeddict
 
@@ -48,7 +47,7 @@ class TaskType:
             value = self.adapter.validate_python(task)
         except ValidationError as error:
             problems = error.errors(include_url=False)
-            complaints = [_complaint(problem, self.model) for problem in problems[:MAX_COMPLAINTS]]
+            complaints = [_complaint(problem) for problem in problems[:MAX_COMPLAINTS]]
             if len(problems) > MAX_COMPLAINTS:
                 complaints.append(f"and {len(problems) - MAX_COMPLAINTS} more")
             raise TaskFileError(
@@ -171,29 +170,17 @@ def first_problem(error: ValidationError) -> str:
     return f"{field}: {message}{given}"
 
 
-def _complaint(problem: Any, model: Any) -> str:
+def _complaint(problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
     if problem["type"] == "missing":
         return f"the field {field!r} is missing"
     if problem["type"] == "extra_forbidden":
-        *above, unknown = problem["loc"]
-        meant = get_close_matches(str(unknown), _fields(model, above), n=1)
-        return f"there is no field {field!r}; {f'did you mean {meant[0]!r}?' if meant else 'leave it out'}"
-    if problem["type"] == "too_short" and problem["ctx"]["actual_length"] == 0:
-        return f"the field {field!r} is empty"
+        return f"there is no field {field!r}; leave it out"
     text = problem["msg"].removeprefix("Value error, ")
     message = f"{text[:1].lower()}{text[1:]}"
     if problem["type"] == "value_error" and not field:  # of the whole task, which the message is about
         return message
     return f"{f'the field {field!r}: ' if field else ''}{message}, not {one_line(repr(problem['input']), 80)}"
-
-
-def _fields(model: Any, path: Sequence[str | int]) -> list[str]:
-    """Return the names of the fields that a pydantic model has at a path; none where that is no model."""
-    for name in path:
-        found = getattr(model, "model_fields", {}).get(name)
-        model = None if found is None else found.annotation
-    return list(getattr(model, "model_fields", {}))
 
 
 def _copy(task: Any) -> Any:

@@ -6,7 +6,7 @@
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
     harbor:terminal_tasks@codex     a folder of Harbor's task folders, or one; the agent, as needed
     swe:rows.jsonl@codex            rows in SWE-bench's form, from any of the sources above; the agent, as needed
-    verifiers:gsm8k@eval?{"a": 1}   a verifiers environment or its folder, then, as needed, train or eval, and arguments
+    verifiers:gsm8k@eval?{"a": 1}   a verifiers environment, then, as needed, train or eval, and arguments
 
 Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was. Orders that go by more than that
 are in `agentrl.tasks.curriculum`.
@@ -98,7 +98,7 @@ class TaskList:
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
             return None
-        index = _order(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
+        index = shuffled(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
         return GroupTask(epoch, index, self.tasks[index])
 
 
@@ -374,8 +374,9 @@ def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStre
         raise TaskFileError(f"python:{name} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
 
 
-@lru_cache(maxsize=2)
-def _order(task_count: int, seed: int, epoch: int) -> list[int]:
+@lru_cache(maxsize=8)
+def shuffled(task_count: int, seed: int | str, epoch: int) -> list[int]:
+    """Return the order of an epoch."""
     order = list(range(task_count))
     random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311
     return order

@@ -2,19 +2,14 @@
 
     verifiers:ENV[@SPLIT][?ARGS] ─► its load_environment(**ARGS) ─► a task of workflows/verifiers_env.py for each row of its own dataset
 
-ENV is the name of an installed environment (`gsm8k`, or with its owner `primeintellect/gsm8k`), or a folder with a pyproject.toml, which need
-not be installed. SPLIT is `train` or `eval`; ARGS are JSON.
+ENV is the name of an installed environment (`gsm8k`, or with its owner `primeintellect/gsm8k`). SPLIT is `train` or `eval`; ARGS are JSON.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
 import signal
-import sys
 import threading
-import tomllib
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,8 +44,8 @@ def tasks_of_environment(source: str) -> list[Task]:
         raise TaskFileError(f"{where}: the arguments after ? are not JSON: {error}") from None
     if not isinstance(args, dict):
         raise TaskFileError(f'{where}: the arguments after ? must be a JSON object, such as {{"max_turns": 4}}')
-    if name.startswith(".") or (Path(name) / "pyproject.toml").is_file():
-        name = str(Path(name).resolve())
+    if Path(name).is_dir() or name.startswith((".", "/")):
+        raise TaskFileError(f"{where}: a folder must be installed first: pip install -e {name}, then name its project")
     split = split or "train"
     rows = dataset_of(load_environment(name, json.dumps(args, sort_keys=True)), split)
     task: Task = {"environment": name, **({"args": args} if args else {}), "split": split}
@@ -61,7 +56,7 @@ def load_environment(name: str, args: str) -> Any:
     """Return an environment; each is loaded once in a process.
 
     Args:
-        name: Its name, or its folder.
+        name: Its name.
         args: The arguments of its `load_environment`, as JSON.
 
     Raises:
@@ -92,13 +87,14 @@ def _load(name: str, args: str) -> Any:
         import verifiers
         from verifiers.envs import environment
     except ImportError:
-        raise TaskFileError("verifiers: needs its library: pip install -e '/path/to/agentrl[verifiers]'") from None
-    known = _module_of_folder(Path(name).resolve()) if name.startswith((".", "/")) else name
+        raise TaskFileError(
+            "verifiers environments need the library: pip install -e '/path/to/agentrl[verifiers]'"
+        ) from None
     # Every environment puts handlers of its own on SIGINT and SIGTERM. They belong to the run, and this is no main thread.
     theirs = environment.signal
     environment.signal = SimpleNamespace(**{**vars(signal), "signal": lambda *_: None})
     try:
-        loaded = verifiers.load_environment(known, **json.loads(args))
+        loaded = verifiers.load_environment(name, **json.loads(args))
     except Exception as error:
         raise TaskFileError(f"the verifiers environment {name!r} cannot be loaded: {one_line(error)}") from error
     finally:
@@ -117,41 +113,3 @@ def _group_rewards(rubric: Any) -> list[str]:
     own: list[str] = rubric._get_group_reward_func_names()
     grouped = [environment.rubric for environment in getattr(rubric, "env_map", {}).values()]
     return own + [name for inner in (*getattr(rubric, "rubrics", ()), *grouped) for name in _group_rewards(inner)]
-
-
-def _module_of_folder(folder: Path) -> str:
-    """Return the module that a folder's pyproject.toml names, which can be imported from then on.
-
-    Raises:
-        TaskFileError: There is no such file or module, or another module of that name is imported already.
-    """
-    try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
-        module = re.sub(r"[-.]", "_", project)
-    except OSError as error:
-        raise TaskFileError(f"the folder {folder} has no pyproject.toml to be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise TaskFileError(f"{folder}/pyproject.toml names no project: {one_line(error)}") from error
-    places = [place for place in (folder, folder / "src") if _holds(place, module)]
-    if not places:
-        raise TaskFileError(
-            f"the folder {folder} has neither {module}.py nor {module}/, which its project's name asks for"
-        )
-    sys.path.insert(0, str(places[0]))
-    try:
-        found = Path(importlib.import_module(module).__file__ or "")
-    except Exception as error:
-        raise TaskFileError(
-            f"{folder}: {module} cannot be imported: {type(error).__name__}: {one_line(error)}"
-        ) from error
-    finally:
-        sys.path.remove(str(places[0]))
-    if folder not in found.parents:
-        raise TaskFileError(
-            f"the module {module} is {found}, not of {folder}; give the project of the folder another name"
-        )
-    return module
-
-
-def _holds(place: Path, module: str) -> bool:
-    return (place / f"{module}.py").is_file() or (place / module / "__init__.py").is_file()

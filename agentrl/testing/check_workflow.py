@@ -212,7 +212,7 @@ async def _check_cancellation(
         outcome: Outcome = await silent.run(task, seed, seed)
     watched.silent = False
     remedy = "let CancelledError pass: look for `except BaseException`, `except CancelledError` without `raise`, and `finally` blocks that wait"
-    if outcome.status == EndReason.HUNG:
+    if outcome.reason == EndReason.HUNG:
         problems.add(f"it does not end when it is cancelled: {error_line(outcome.error or '')}", remedy)
     elif returned and returned[0] >= CANCEL_AFTER_S:
         problems.add("it swallows its cancellation, and returns a reward as if nothing had happened", remedy)

@@ -93,7 +93,7 @@ async def test_a_conversation_that_outgrows_the_context_ends_truncated_with_the_
 ) -> None:
     outcome = await outcome_of_talk(nano_format, opening=1)
     turns = outcome.record.turns
-    assert (outcome.status, outcome.error) == ("finished", None)
+    assert (outcome.reason, outcome.error) == ("finished", None)
     assert outcome.reward == len(turns) > 1
     assert outcome.metrics == {"turns": len(turns), "failed_turns": 0.0, "truncated": 1.0}
     assert [turn.truncated for turn in turns] == [False] * (len(turns) - 1) + [True]
@@ -106,7 +106,7 @@ async def test_an_outgrown_context_is_known_by_its_code(
 ) -> None:
     monkeypatch.setattr(bounds, "ApiError", lambda status, _, **fields: ApiError(status, "It is too long.", **fields))
     outcome = await outcome_of_talk(nano_format, opening=1)
-    assert (outcome.status, outcome.metrics["truncated"]) == ("finished", 1.0)
+    assert (outcome.reason, outcome.metrics["truncated"]) == ("finished", 1.0)
 
 
 async def test_an_opening_that_is_longer_than_the_context_is_a_failure(nano_format: ChatFormat) -> None:

@@ -83,13 +83,13 @@ def kept_in(path: Path, seed: int = 1) -> KeptEpisodes:
 def test_finished_episodes_are_kept_and_failed_ones_run_again(tmp_path: Path) -> None:
     path = tmp_path / "evaluation"
     with kept_in(path) as kept:
-        added = kept.add(0, 0, 7, Outcome(status=EndReason.FINISHED, reward=1.0, metrics={"turns": 2.0}))
-        failed = kept.add(0, 1, 8, Outcome(status=EndReason.ERROR, error="boom"))
-        assert (added.reward, added.metrics, failed.status) == (1.0, {"turns": 2.0}, "error")
+        added = kept.add(0, 0, 7, Outcome(reason=EndReason.FINISHED, reward=1.0, metrics={"turns": 2.0}))
+        failed = kept.add(0, 1, 8, Outcome(reason=EndReason.ERROR, error="boom"))
+        assert (added.reward, added.metrics, failed.reason) == (1.0, {"turns": 2.0}, "error")
         assert failed.transcript().endswith("--- error\nboom")
     with kept_in(path) as kept:
         assert kept.done == [added]
-        again = kept.add(0, 1, 8, Outcome(status=EndReason.FINISHED, reward=0.5))
+        again = kept.add(0, 1, 8, Outcome(reason=EndReason.FINISHED, reward=0.5))
     with kept_in(path) as kept:
         assert kept.done == [added, again]
     assert path.stat().st_mode & 0o777 == 0o700
@@ -140,7 +140,7 @@ async def test_what_is_of_runs_alone_says_that_the_directory_is_of_an_evaluation
 
     def evaluated() -> int:
         with kept_in(path) as kept:
-            return kept.add(0, 0, 7, Outcome(status=EndReason.FINISHED, reward=1.0)).kept.id  # type: ignore[union-attr]
+            return kept.add(0, 0, 7, Outcome(reason=EndReason.FINISHED, reward=1.0)).kept.id  # type: ignore[union-attr]
 
     added = await in_thread(evaluated)
     with pytest.raises(StoreError, match="is of an evaluation"):

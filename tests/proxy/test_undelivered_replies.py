@@ -51,7 +51,7 @@ class Failing(InstantEngine):
 class Kept(RecordedCalls):
     """A call log that takes a while to keep a reply."""
 
-    async def keep(self, choice: RecordedChoice) -> None:
+    async def commit(self, choice: RecordedChoice) -> None:
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
 
@@ -63,7 +63,7 @@ class Held(Kept):
         super().__init__([])
         self.begun, self.may = anyio.Event(), anyio.Event()
 
-    async def keep(self, choice: RecordedChoice) -> None:
+    async def commit(self, choice: RecordedChoice) -> None:
         self.begun.set()
         await self.may.wait()
 

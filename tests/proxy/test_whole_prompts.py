@@ -30,6 +30,7 @@ from agentrl.proxy.http_door import Handle
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
 from agentrl.run.run_directory import write_config
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from agentrl.workflows.harnesses import HARNESSES
@@ -163,10 +164,11 @@ def step_on(run_dir: Path, model_path: Path, records: list[TokenRecord]) -> dict
     write_config(config)
     with Store(run_dir / "store.sqlite") as store:
         store.begin_restart("tasks", config.model_dump_json())
-        store.open_group(0, 0, 0)
+        store.write([OpenGroup(0, 0, 0)])
         for index, record in enumerate(records):
-            store.add(0, index, 0, Outcome(status=EndReason.FINISHED, reward=float(index == 0), record=record))
-        store.close_group(0)
+            ended = Outcome(reason=EndReason.FINISHED, reward=float(index == 0), record=record)
+            store.write([InsertEpisode(0, index, 0, ended)])
+        store.write([CloseGroup(0)])
     process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)
     metrics: dict[str, Any] = process.step_on([0])["metrics"]

@@ -34,7 +34,7 @@ class Attempt:
     """One row of the store's episodes."""
 
     group: int
-    status: str
+    reason: str
     reward: float
     error: str | None
     metrics: dict[str, float]
@@ -52,11 +52,11 @@ class Result:
 
     @property
     def failed(self) -> list[Attempt]:
-        return [attempt for attempt in self.attempts if attempt.status != "finished"]
+        return [attempt for attempt in self.attempts if attempt.reason != "finished"]
 
     @property
     def finished(self) -> list[Attempt]:
-        return [attempt for attempt in self.attempts if attempt.status == "finished"]
+        return [attempt for attempt in self.attempts if attempt.reason == "finished"]
 
 
 async def call(episode: Episode, text: str = "1 + 1 =") -> Any:
@@ -156,7 +156,7 @@ def play(
 
 def _result(controller: Controller, batches: int) -> Result:
     db = controller.store._db
-    rows = db.execute("SELECT group_id, status, reward, error, metrics FROM episodes ORDER BY id").fetchall()
+    rows = db.execute("SELECT group_id, reason, reward, error, metrics FROM episodes ORDER BY id").fetchall()
     attempts = [Attempt(*values, json.loads(metrics)) for *values, metrics in rows]
     (open_groups,) = db.execute("SELECT COUNT(*) FROM groups WHERE state = 'open'").fetchone()
     assert controller.runner.proxy is not None

@@ -28,6 +28,9 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.workflow import Workflow
+from agentrl.store.changes import OpenGroup
+from agentrl.store.episodes import count_totals, resumed_groups
+from agentrl.store.rewards import rewards_in_order
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
 from agentrl.tasks.tasks import TaskList, Tasks, TaskStream
@@ -56,7 +59,7 @@ async def runner_of(
 
 
 def all_episodes(store: Store) -> list[tuple[str, str | None]]:
-    return store._db.execute("SELECT status, error FROM episodes ORDER BY id").fetchall()
+    return store._db.execute("SELECT reason, error FROM episodes ORDER BY id").fetchall()
 
 
 async def collect(
@@ -279,6 +282,24 @@ async def test_a_solved_task_set_does_not_stall_the_run_and_a_line_says_why_its_
         )
         == 1
     )
+    _, again, _ = await collect(run, server_url, nano_format, tmp_path, batches=3, drop_uniform_groups=True)
+    assert again.progress.rejected_groups == 0, "a run that goes on knows how many were equal before"
+
+
+async def test_groups_that_failed_are_no_reason_to_train_on_equal_rewards(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        if episode.task["n"]:
+            raise ValueError("no")
+        return 1.0
+
+    tasks = TaskList([{"n": min(index, 1)} for index in range(50)] + [{"n": 0}] * 2, shuffle=False, epochs=1)
+    batches, controller, _ = await collect(
+        run, server_url, nano_format, tmp_path, tasks=tasks, drop_uniform_groups=True, max_failed_share=1.0, retries=0
+    )
+    assert (batches, controller.progress.rejected_groups) == ([], 52)
 
 
 async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
@@ -296,8 +317,8 @@ async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
 
     await collect(run, server_url, nano_format, tmp_path, batches=1, max_concurrent=4)
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
-        before = (await in_thread(store.totals)).finished
-        kept = {group.id: len(group.rewards) for group in await in_thread(store.pending_groups)}
+        before = (await in_thread(store.read, count_totals)).finished
+        kept = {group.id: len(group.rewards) for group in await in_thread(store.read, resumed_groups)}
     assert sum(kept.values()) == before
     blocked.set()
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=2, max_concurrent=4)
@@ -323,7 +344,7 @@ async def test_after_a_restart_unfinished_groups_wait_until_the_staleness_bound_
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
         for group in range(6):
-            await in_thread(store.open_group, group, 0, group % len(TASKS))
+            await in_thread(store.write, [OpenGroup(group, 0, group % len(TASKS))])
         async with runner_of(run, server_url, nano_format) as runner, anyio.create_task_group() as running:
             gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo")
             controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
@@ -486,15 +507,15 @@ async def test_a_task_that_cannot_be_used_is_skipped_and_counted_and_the_run_goe
     )
     assert [len(batch.group_ids) for batch in batches] == [2, 2]
     assert controller.progress.skipped_tasks == 4
-    counted = controller.rewards.take()
-    assert [group.id for group in counted] == list(range(8)), "a task that is skipped holds no other's reward back"
-    assert [group.failed for group in counted] == [0, 2] * 4
     assert controller.progress.failed == 8
     assert [status != "finished" for status, _ in rows].count(True) == 8
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         found = await in_thread(
             lambda: store._db.execute("SELECT id, reason FROM groups WHERE state = 'rejected' ORDER BY id").fetchall()
         )
+        counted = await in_thread(store.read, lambda db: rewards_in_order(db, 0))
+    assert [group.id for group in counted] == list(range(8)), "a task that is skipped holds no other's reward back"
+    assert [group.failed for group in counted] == [0, 2] * 4
     assert [group for group, _ in found] == [1, 3, 5, 7]
     assert "must be a JSON object, not str" in found[0][1]
     assert "ZeroDivisionError: in the middle" in found[1][1]
@@ -534,7 +555,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
                         group.start_soon(controller.run)
                         await controller.next_batch()
                         group.cancel_scope.cancel()
-            groups = [group.id for group in await in_thread(store.pending_groups) if group.state == "ready"]
+            groups = [group.id for group in await in_thread(store.read, resumed_groups) if group.state == "ready"]
             episodes = await in_thread(store.episodes, groups)
             return [e.record for e in episodes], await in_thread(all_episodes, store), engine.fleet.bad_replies
 

@@ -32,6 +32,8 @@ async def ends(episode: Episode) -> Any:
             raise SandboxError("there is none")
         case 6:
             await asyncio.sleep(60)
+        case 9:
+            raise ExceptionGroup("unhandled errors in a TaskGroup", [SandboxError("there is none")])
         case 7:
             episode.trajectories = lambda root: 1 // 0
         case 8:
@@ -44,11 +46,13 @@ async def ends(episode: Episode) -> Any:
 
 
 REASONS = ["error", "exit", "cancelled", "no_model_call", "bad_reward", "sandbox", "timeout", "trajectories", "close"]
+REASONS += ["sandbox"]
+"""A task group raises the one error of its tasks in a group."""
 
 
 def test_the_reason_of_each_end_is_stored_and_counted(nano_format: ChatFormat, tmp_path: Path) -> None:
     reasons = [*REASONS, "finished"]
     result = play(ends, nano_format, tmp_path, groups=len(reasons), episode_timeout_s=4)
-    expected = Counter(dict.fromkeys(reasons, GROUP_SIZE))
-    assert Counter(attempt.status for attempt in result.attempts) == expected
-    assert result.controller.progress.ends == expected
+    expected = Counter({reason: GROUP_SIZE * count for reason, count in Counter(reasons).items()})
+    assert Counter(attempt.reason for attempt in result.attempts) == expected
+    assert result.controller.progress.reasons == expected

@@ -39,7 +39,7 @@ def test_whatever_a_workflow_ends_with_is_its_own_failure(
         assert named in attempt.error
         assert "Traceback" in attempt.error
         assert len(attempt.error.encode()) < 2 * MAX_TEXT_CHARS
-    assert result.controller.progress.ends["hung"] == 0
+    assert result.controller.progress.reasons["hung"] == 0
 
 
 async def cancels_itself_at_the_end(episode: Episode) -> Any:
@@ -149,8 +149,16 @@ async def closes_without_end(episode: Episode) -> Any:
     return 1.0
 
 
+async def is_late_and_closes_without_end(episode: Episode) -> Any:
+    await closes_without_end(episode)
+    await asyncio.sleep(30)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("hostile", [swallows, swallows_in_finally, swallows_in_a_scope, closes_without_end])
+@pytest.mark.parametrize(
+    "hostile",
+    [swallows, swallows_in_finally, swallows_in_a_scope, closes_without_end, is_late_and_closes_without_end],
+)
 def test_what_does_not_end_is_left_behind_and_named(
     nano_format: ChatFormat, tmp_path: Path, hostile: Workflow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,8 +172,8 @@ def test_what_does_not_end_is_left_behind_and_named(
     for attempt in result.failed:
         assert f"{__file__}:{line} in swallows" in (attempt.error or "")
         assert "left behind" in (attempt.error or "")
-        assert attempt.status == "hung"
-    assert result.controller.progress.ends["hung"] == 2
+        assert attempt.reason == "hung"
+    assert result.controller.progress.reasons["hung"] == 2
     said = [record.getMessage() for record in caplog.records if "hung:" in record.getMessage()]
     assert len(said) == 1, "a place is named once"
     assert f"{__file__}:{line} in swallows" in said[0]
@@ -195,7 +203,7 @@ def test_a_workflow_that_hangs_gets_no_more_replies(nano_format: ChatFormat, tmp
         return 1.0
 
     result = play(run, nano_format, tmp_path, groups=2, episode_timeout_s=3, max_concurrent=GROUP_SIZE)
-    assert result.controller.progress.ends["hung"] == GROUP_SIZE
+    assert result.controller.progress.reasons["hung"] == GROUP_SIZE
     assert set(refusals) == {409}
 
 
@@ -230,7 +238,7 @@ def test_work_that_is_stopped_in_order_has_time_for_its_end(nano_format: ChatFor
 
     result = play(run, nano_format, tmp_path, groups=2, episode_timeout_s=0.5)
     assert len(tidied) == len(result.failed) == 2 * GROUP_SIZE
-    assert result.controller.progress.ends["hung"] == 0
+    assert result.controller.progress.reasons["hung"] == 0
     assert {"`rollout.episode_timeout_s` = 0.5 s" in (attempt.error or "") for attempt in result.failed} == {True}
 
 

@@ -24,6 +24,7 @@ from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.call_log import open_call_log
+from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from agentrl.trainer.sequences import training_sequences
@@ -103,7 +104,7 @@ async def outcome_of(workflow: Workflow, nano_format: ChatFormat, trajectories: 
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
-        await in_thread(store.open_group, 0, 0, 0)
+        await in_thread(store.write, [OpenGroup(0, 0, 0)])
         yield store
 
 
@@ -127,7 +128,7 @@ async def test_a_title_never_reaches_the_trainer_and_nothing_of_it_is_lost(
     assert re.fullmatch("sub-agent-[0-9a-f]{8}", sub_agent)
     assert [turn.role for turn in turns] == ["", "", sub_agent, sub_agent, ""]
 
-    await in_thread(store.add, 0, 0, 0, outcome)
+    await in_thread(store.write, [InsertEpisode(0, 0, 0, outcome)])
     (stored,) = await in_thread(store.episodes, [0])
     assert stored.record.to_json() == outcome.record.to_json()
     assert len(stored.record.turns) == 5
@@ -170,7 +171,7 @@ async def test_all_is_what_it_says(nano_format: ChatFormat, store: Store) -> Non
     for outcome in (await outcome_of(agent, nano_format, "all"), await outcome_of(run, nano_format)):
         assert outcome.roots == {"main": 1, "side_call": 1, "sub_agent": 1}
         assert all(not turn.left_out and turn.role == "" for turn in outcome.record.turns)
-    await in_thread(store.add, 0, 0, 0, outcome)
+    await in_thread(store.write, [InsertEpisode(0, 0, 0, outcome)])
     trained = await in_thread(trained_texts, store, nano_format)
     assert len(trained) == 3
     assert TITLE in "".join(trained)
@@ -206,7 +207,7 @@ async def test_a_function_of_the_workflow_chooses_and_its_faults_are_its_episode
     assert [root.reply for root in seen] == [TITLE, FOUND, FOUND]
     for choice, error in ((fails, "no side_call"), ("side", "episode.trajectories is 'side'"), (len, "TypeError")):
         failed = await outcome_of(with_choice(choice), nano_format)
-        assert failed.status == "trajectories"
+        assert failed.reason == "trajectories"
         assert error in (failed.error or "")
         assert len(failed.record.turns) == 5
 
@@ -253,7 +254,7 @@ async def test_an_episode_that_starts_over_chooses_the_same_and_what_is_stored_s
     assert [[vars(turn)[name] for name in names] for turn in again.record.turns] == [
         [vars(turn)[name] for name in names] for turn in straight.record.turns
     ]
-    await in_thread(store.add, 0, 0, 0, again)
+    await in_thread(store.write, [InsertEpisode(0, 0, 0, again)])
     assert TITLE not in "".join(await in_thread(trained_texts, store, nano_format)), "whatever the settings say now"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter, deque
@@ -19,7 +18,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import EngineError, error_line, one_line
 from agentrl.proxy import ChatFormat
 from agentrl.rollout import alarms as alarms_module
-from agentrl.rollout.alarms import ALARMS, Alarm, AlarmWatch, Seen, alarms, alarms_before
+from agentrl.rollout.alarms import ALARMS, Alarm, AlarmWatch, Seen, alarms
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
@@ -142,11 +141,11 @@ def test_a_run_with_a_teacher_or_single_episodes_needs_no_rewards() -> None:
 def test_an_alarm_is_said_when_it_begins_rarely_while_it_lasts_and_counted() -> None:
     said: list[str] = []
     holding = [Alarm("attempts_failed", "no")]
-    watch = AlarmWatch(lambda: holding, said.append, lambda: "now", begun={"mismatch": 2})
+    watch = AlarmWatch(lambda: holding, said.append, lambda: "now")
     for now in range(0, 1300, 10):
         watch.check(now)
     assert said == ["ALARM, now: no"] * 3
-    assert watch.to_metrics() == {"alarm_mismatch": 2, "alarm_attempts_failed": 1}
+    assert watch.to_metrics() == {"alarm_attempts_failed": 1}
     for _ in range(5):  # it comes and goes
         holding.clear()
         watch.check(1300)
@@ -156,19 +155,10 @@ def test_an_alarm_is_said_when_it_begins_rarely_while_it_lasts_and_counted() -> 
     assert watch.begun["attempts_failed"] == 1 + 5
 
 
-def test_a_run_that_goes_on_has_the_alarms_of_its_earlier_starts(tmp_path: Path) -> None:
-    steps = [{"step": 4, "alarm_mismatch": 1}, {"step": 5, "alarm_mismatch": 2}, {"step": 6, "alarm_mismatch": 9}]
-    assert alarms_before(tmp_path, steps, 5) == {"mismatch": 2}
-    for summarised, expected in ((4, {"mismatch": 2}), (5, {"mismatch": 2, "stalled": 1})):
-        (tmp_path / "summary.json").write_text(json.dumps({"steps": summarised, "alarms": {"stalled": 1}}))
-        assert alarms_before(tmp_path, steps, 5) == expected
-    assert alarms_before(tmp_path, [], 0) == {}
-
-
 def test_failures_are_counted_in_a_row_whatever_they_say_and_the_first_is_shown() -> None:
     health, counts = Health(), []
     for status, text in [("error", "f0"), ("finished", ""), ("error", "f1"), ("timeout", "f2"), ("hung", "f3")]:
-        health.attempt_ended(Outcome(status=status, error=text or None), 1)  # type: ignore[arg-type]
+        health.attempt_ended(Outcome(reason=status, error=text or None), 1)  # type: ignore[arg-type]
         counts.append(health.failures)
     assert counts == [1, 0, 1, 2, 3]
     assert health.first_failure == "f1"

@@ -14,7 +14,7 @@ import pytest
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_config
-from agentrl.store.changes import CommitCall
+from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode, OpenGroup
 from agentrl.store.manifest import Manifest, write_manifest
 from agentrl.store.store import Store
 from tests.checkpoints import commit_whole
@@ -28,11 +28,11 @@ def run_dir(tmp_path: Path) -> Path:
         bounded = {"group_size": 2, "batch_size": 4, "max_staleness": 1, "order": "fifo"}
         store.begin_restart("3 tasks 0123, in order", json.dumps({"rollout": bounded}))
         for group in range(7):
-            store.open_group(group, group // 3, group % 3)
+            store.write([OpenGroup(group, group // 3, group % 3)])
             for episode_index in range(2 if group < 6 else 1):
-                store.add(group, episode_index, 0, outcome(float(episode_index)))
+                store.write([InsertEpisode(group, episode_index, 0, outcome(float(episode_index)))])
             if group < 6:
-                store.close_group(group, rejected="all rewards are 0.5" if group == 2 else None)
+                store.write([CloseGroup(group, rejected="all rewards are 0.5" if group == 2 else None)])
         store.write([CommitCall(6, 1, kept_choice([1, 2]))])
         commit_whole(store, 2, tmp_path / "checkpoints" / "step-2", [(1, [0, 1]), (2, [3, 4])])
     (tmp_path / "config.json").write_text(json.dumps({"rollout": {"group_size": 2}}))
@@ -61,7 +61,7 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
             "DROP INDEX finished_once; UPDATE episodes SET episode_index = 0 WHERE group_id = 0",
             "episode 0 of group 0 finished twice",
         ),
-        ("UPDATE episodes SET status = 'error' WHERE id = 1", "episode 1 failed without an error"),
+        ("UPDATE episodes SET reason = 'error' WHERE id = 1", "episode 1 failed without an error"),
         ("DELETE FROM episodes WHERE id = 1", "group 0 was closed with 1 of 2 episodes accounted for"),
         (
             "UPDATE calls SET episode_index = 0 WHERE episode IS NULL",
@@ -86,12 +86,12 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
             "has 2 optimizer steps in it, the batches up to it had 1",
         ),
         (
-            'UPDATE batches SET minibatches = \'[[[0, "0-1"], [1, "0-2"]]]\' WHERE step = 1',
+            "UPDATE batches SET minibatches = '[[[0, [0, 1]], [1, [0, 1, 2]]]]' WHERE step = 1",
             "group 1 of step 1 has no sequence 2",
         ),
         (
-            'UPDATE batches SET minibatches = \'[[[0, "0-1"]], [[0, "1"]]]\' WHERE step = 1',
-            "sequence 1 of group 0 was trained on twice in step 1",
+            "UPDATE batches SET minibatches = '[[[0, [0, 1]]], [[0, [1]]]]' WHERE step = 1",
+            "sequence 1 of group 0 was trained on 2 times in step 1",
         ),
         ("UPDATE batches SET groups = '[[0, 2], [5, 2]]' WHERE step = 1", "was trained on groups 0, 5, the store has"),
         ("UPDATE batches SET groups = 'none' WHERE step = 1", "the batch of step 1 cannot be read"),

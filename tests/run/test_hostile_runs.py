@@ -113,7 +113,7 @@ def test_a_run_of_hostile_workflows_goes_on_and_ends_in_order_with_the_first_sig
     assert b"in swallow ignores its cancellation" in errors
     with Store(run_dir / "store.sqlite") as store:
         checkpoint = store.last_checkpoint()
-        rows = store._db.execute("SELECT seed, error FROM episodes WHERE status != 'finished'").fetchall()
+        rows = store._db.execute("SELECT seed, error FROM episodes WHERE reason != 'finished'").fetchall()
     ended = {0: "KeyboardInterrupt", 1: "SystemExit"}
     assert all(ended[seed % 8] in error for seed, error in rows if "EpisodeTimeoutError" not in error)
     last = metrics(run_dir)[-1]
@@ -121,7 +121,7 @@ def test_a_run_of_hostile_workflows_goes_on_and_ends_in_order_with_the_first_sig
     assert checkpoint[0] == last["step"], "the last step is in a checkpoint"
     assert (
         last["episodes_failed"]
-        >= last.get("ended_hung", 0) + last.get("ended_timeout", 0) + last.get("ended_exit", 0)
+        >= last.get("reason_hung", 0) + last.get("reason_timeout", 0) + last.get("reason_exit", 0)
         >= 1
     )
     assert last["loop_lag_max_s"] >= 0

@@ -19,6 +19,7 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.run.open_run import Run, open_run
 from agentrl.run.run_lock import lock_run
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import sample_replies
 from agentrl.store.store import Store
@@ -36,9 +37,9 @@ def run(tmp_path: Path) -> Run:
         "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "rew'
     )
     with Store(tmp_path / "run" / "store.sqlite") as store:
-        store.open_group(4, 0, 4)
-        failed = Outcome(status=EndReason.ERROR, error=f"Traceback\nValueError: {HELLO}", metrics={"turns": 2.0})
-        store.add(4, 0, 0, failed)
+        store.write([OpenGroup(4, 0, 4)])
+        failed = Outcome(reason=EndReason.ERROR, error=f"Traceback\nValueError: {HELLO}", metrics={"turns": 2.0})
+        store.write([InsertEpisode(4, 0, 0, failed)])
     assert config.trainer.advantage.kind == "grpo"
     return agentrl.open_run(tmp_path / "run")
 
@@ -68,10 +69,11 @@ def test_a_run_that_goes_on_is_read_as_it_grows_and_can_write_meanwhile(run: Run
             assert run.status == "running"
             assert len(run.episodes(group=4)) == 1
             with run.open_store() as held:
-                store.add(4, 1, 0, Outcome(status=EndReason.FINISHED, reward=0.5))  # it waits for nobody
+                ended = Outcome(reason=EndReason.FINISHED, reward=0.5)
+                store.write([InsertEpisode(4, 1, 0, ended)])  # it waits for nobody
                 with pytest.raises(agentrl.DiskError):
-                    held.close_group(4)  # who reads cannot write
-            assert [episode.reward for episode in run.episodes(group=4, status="finished")] == [0.5]
+                    held.write([CloseGroup(4)])  # who reads cannot write
+            assert [episode.reward for episode in run.episodes(group=4, reason="finished")] == [0.5]
     finally:
         os.close(lock)
     assert run.status == "stopped"
@@ -92,15 +94,15 @@ def test_episodes_are_chosen_by_what_came_of_them(run: Run) -> None:
         return [episode.id for episode in run.episodes(**chosen)]  # type: ignore[arg-type]
 
     assert ids(task=1) == ids(group=1) == [4, 5, 6]
-    assert ids(status="failed") == [13]
+    assert ids(reason="failed") == [13]
     assert ids(min_reward=2) == [3, 6, 9, 12]
     assert ids(min_reward=0.5, max_reward=1.5, limit=2, offset=1) == [5, 8]
     assert ids(newest_first=True, limit=2) == [13, 12]
     for unknown in ("fnished", "", "Failed", 1):
         with pytest.raises(
-            UsageError, match=rf"status = {unknown!r}: no episode has it; use failed or one of finished, error"
+            UsageError, match=rf"reason = {unknown!r}: no episode has it; use failed or one of finished, error"
         ):
-            ids(status=unknown)
+            ids(reason=unknown)
     assert ids(task=99) == []
     assert run.episode(5).reward == 1.0
     with pytest.raises(StoreError, match=r"no episode 99; its episodes are 1 to 13"):
@@ -141,7 +143,7 @@ def test_a_transcript_says_which_turn_follows_which_and_what_each_earned(run: Ru
     title.root_kind, title.left_out = "side_call", True
     second.role, second.reward = "critic", 0.25
     with Store(run.path / "store.sqlite", must_exist=True) as store:
-        number = store.add(4, 1, 0, Outcome(status=EndReason.FINISHED, reward=1.0, record=record))
+        number = store.write([InsertEpisode(4, 1, 0, Outcome(reason=EndReason.FINISHED, reward=1.0, record=record))])[0]
     text = {token: run.text.decode([token]) for token in range(10, 16)}
     assert run.episode(number).transcript() == (
         f"episode {number}: task 4, finished, reward 1\n"
@@ -170,7 +172,7 @@ def test_the_best_and_the_worst_reply_are_shown_in_bounded_escaped_lines(
     assert len(best) < 500
     alike = [*run.episodes(group=0, limit=1), *run.episodes(group=0, limit=1)]
     assert [line.partition(" reply")[0] for line in sample_replies(alike)] == ["a"]
-    assert list(sample_replies(run.episodes(status="failed"))) == []
+    assert list(sample_replies(run.episodes(reason="failed"))) == []
 
 
 def test_without_a_tokenizer_figures_are_read_and_text_is_not(run: Run) -> None:

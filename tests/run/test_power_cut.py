@@ -22,6 +22,7 @@ from agentrl.run.audit import audit
 from agentrl.run.run_directory import appending, read_metrics, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store
+from agentrl.store.episodes import resumed_groups
 from tests.components import missing
 from tests.power_cut import Call, Disk, calls, strace, write
 from tests.power_cut_program import TASKS, config, files
@@ -129,7 +130,7 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
             number = int(path.name.removeprefix("step-"))
             if not path.is_dir() or files(path) not in everything.whole[number]:
                 wrong.append(f"checkpoint {number} is not what was written")
-        unused = {group.id for group in store.pending_groups()}
+        unused = {group.id for group in store.read(resumed_groups)}
         for number in range(1, step + 1):
             if number in said.batches and unused & set(said.batches[number]):
                 wrong.append(f"the groups of step {number} would be trained on again")

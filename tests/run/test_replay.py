@@ -16,6 +16,7 @@ from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.run_episode import local_runner
 from agentrl.run.replay import replay
+from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.store import Store
 from agentrl.tasks.tasks import GroupTask, episode_seed, group_seed
 
@@ -55,8 +56,8 @@ async def run_dir(server_url: str, nano_format: ChatFormat, tmp_path: Path) -> P
         outcome = await runner.run(TASKS[0], episode_seed(0, 0, 1), group_seed(0, 0))
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
-        await in_thread(store.open_group, 0, 0, 0, 0, GroupTask(0, 0, TASKS[0]).digest)
-        await in_thread(store.add, 0, 1, 0, outcome)
+        await in_thread(store.write, [OpenGroup(0, 0, 0, 0, GroupTask(0, 0, TASKS[0]).digest)])
+        await in_thread(store.write, [InsertEpisode(0, 1, 0, outcome)])
     return tmp_path
 
 

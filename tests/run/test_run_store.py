@@ -12,6 +12,7 @@ import pytest
 from agentrl.errors import StoreError
 from agentrl.run.run_lock import check_run_dir
 from agentrl.run.run_store import begin_store, known_tasks
+from agentrl.store.changes import CloseGroup, OpenGroup
 from agentrl.store.store import Store
 from tests.checkpoints import commit
 
@@ -21,10 +22,10 @@ TASKS = "3 tasks"
 def test_the_store_knows_which_task_each_group_was_given(tmp_path: Path) -> None:
     with begin_store(tmp_path, TASKS, "{}", resume=False) as store:
         for group in (1, 0, 2):
-            store.open_group(group, 0, group, digest=f"digest {group}")
+            store.write([OpenGroup(group, 0, group, digest=f"digest {group}")])
     assert known_tasks(tmp_path) == ["digest 0", "digest 1", "digest 2"]
     with Store(tmp_path / "store.sqlite", must_exist=True) as store:
-        assert (store.task_digest(1), store.task_digest(9)) == ("digest 1", None)
+        assert store.task_digests()[1] == "digest 1"
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def run_dir(tmp_path: Path) -> Path:
     """A run with checkpoints of steps 1 to 3, of which the last was written and not committed."""
     with begin_store(tmp_path, TASKS, "{}", resume=False) as store:
         for group in range(3):
-            store.open_group(group, 0, group)
-            store.close_group(group)
+            store.write([OpenGroup(group, 0, group)])
+            store.write([CloseGroup(group)])
         for step in (1, 2):
             checkpoint(store, tmp_path, step)
             commit(store, step, tmp_path / f"checkpoints/step-{step:06d}", [(step, [step])])
@@ -133,7 +134,7 @@ def test_the_log_of_a_store_that_is_gone_never_becomes_part_of_a_new_one(tmp_pat
 
 def test_a_committed_checkpoint_is_in_the_database_file_itself(run_dir: Path, tmp_path: Path) -> None:
     with Store(run_dir / "store.sqlite", must_exist=True) as store:
-        store.open_group(7, 1, 0)
+        store.write([OpenGroup(7, 1, 0)])
         commit(store, 3, run_dir / "checkpoints/step-000003", [(3, [0])])
         alone = tmp_path / "alone.sqlite"
         alone.write_bytes((run_dir / "store.sqlite").read_bytes())

@@ -27,6 +27,7 @@ from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.training_loop import COUNTERS
+from agentrl.store.episodes import count_totals, resumed_groups
 from agentrl.store.store import Store
 from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
@@ -287,7 +288,7 @@ def wait_for_ready_groups(run_dir: Path, least: int, timeout_s: float = 240) -> 
     """Wait until more groups wait for the trainer than a batch takes: then some are left whenever the run is interrupted."""
     deadline = time.monotonic() + timeout_s
     with Store(run_dir / "store.sqlite", read_only=True) as store:
-        while sum(group.state == "ready" for group in store.pending_groups()) < least:
+        while sum(group.state == "ready" for group in store.read(resumed_groups)) < least:
             assert time.monotonic() < deadline, "the trainer is not the slower side"
             time.sleep(0.1)
 
@@ -301,7 +302,7 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
     before = audit(run_dir)
     assert before.violations == []
     with Store(run_dir / "store.sqlite") as store:
-        unused = {group.id for group in store.pending_groups() if group.state == "ready"}
+        unused = {group.id for group in store.read(resumed_groups) if group.state == "ready"}
     resumed = [sys.executable, "-m", "agentrl", "train", "--resume", str(run_dir), f"--steps={step + 2}"]
     result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -315,7 +316,7 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
     assert after.finished_episodes >= before.finished_episodes
     with Store(run_dir / "store.sqlite") as store:
         per_step = store._db.execute("SELECT step, COUNT(*) FROM groups WHERE step IS NOT NULL GROUP BY 1").fetchall()
-        still_unused = {group.id for group in store.pending_groups() if group.state == "ready"}
+        still_unused = {group.id for group in store.read(resumed_groups) if group.state == "ready"}
     assert per_step == [(number, 4) for number in range(1, step + 3)], "every step trained on its own four groups"
     assert unused - still_unused, "groups that were ready before the interruption were trained on after it"
     assert json.loads((run_dir / "summary.json").read_text())["steps"] == step + 2
@@ -393,7 +394,7 @@ def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command:
     assert "ExceptionGroup" not in result.stderr
     assert left_behind(tmp_path / "run") == []
     with Store(tmp_path / "run" / "store.sqlite") as store:
-        assert store.totals().failed >= 20
+        assert store.read(count_totals).failed >= 20
 
 
 EPOCH = """

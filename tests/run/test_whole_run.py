@@ -76,7 +76,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
         wait_for_checkpoint(run_dir)
         run.kill()
         run.communicate(timeout=300)
-    recorded = {one.id: one.reward for one in open_run(run_dir).episodes(status="finished")}
+    recorded = {one.id: one.reward for one in open_run(run_dir).episodes(reason="finished")}
     assert len(recorded) >= 3 * 8
     steps = read_metrics(run_dir)[-1]["step"] + 2
 
@@ -89,7 +89,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
     with Store(run_dir / "store.sqlite", read_only=True) as store:
         trained = [group for batch in store.batches() for group in batch.trained.group_ids]
     assert len(trained) == len(set(trained)) == 2 * steps, "every step trained on two groups of its own"
-    now = {one.id: one.reward for one in open_run(run_dir).episodes(status="finished")}
+    now = {one.id: one.reward for one in open_run(run_dir).episodes(reason="finished")}
     assert recorded.items() <= now.items()
     check_steps(run_dir, steps, bound=2)
     check_nothing_is_left_behind(run_dir)

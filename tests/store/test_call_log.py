@@ -23,6 +23,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.call_log import CallLogWriter, EpisodeCallLog, open_call_log
+from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import choice_of, row_of
 from agentrl.store.store import Store
@@ -38,7 +39,7 @@ async def test_a_reply_that_was_handed_over_is_written_whenever_the_run_is_cance
     with anyio.CancelScope() as scope:
         async with open_call_log(store) as call_logs, anyio.create_task_group() as group:
             call_log = call_logs.episode(0, 0)
-            group.start_soon(call_log.keep, RecordedChoice("request", "call", 0, [], whole))
+            group.start_soon(call_log.commit, RecordedChoice("request", "call", 0, [], whole))
             for _ in range(turns + 1):
                 await anyio.lowlevel.checkpoint()
             scope.cancel()
@@ -50,7 +51,7 @@ async def test_a_reply_that_was_handed_over_is_written_whenever_the_run_is_cance
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
-        await in_thread(store.open_group, 0, 0, 0)
+        await in_thread(store.write, [OpenGroup(0, 0, 0)])
         yield store
 
 
@@ -131,14 +132,14 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
     goes_on = True
     outcome, second, replayed = await attempt(run, server_url, nano_format, store)
     assert outcome is not None
-    assert outcome.status == "finished", outcome.error
+    assert outcome.reason == "finished", outcome.error
     assert runs[1][:3] == runs[0]
     assert len(second.calls) == (1 if stream else 2), "only the fourth call was generated"
     assert replayed == sum(len(generation.output_ids) for _, generation in first.calls)
     assert_record_is_what_the_engine_saw(outcome.record, first.calls + second.calls)
 
     # A third time, from the record alone.
-    await in_thread(store.add, 0, 0, 5, outcome)
+    await in_thread(store.write, [InsertEpisode(0, 0, 5, outcome)])
     assert await in_thread(store.logged_calls, 0, 0) == []
     async with running(run, server_url, nano_format) as (runner, engine), open_call_log(store) as call_logs:
         again = await runner.run(
@@ -174,9 +175,9 @@ async def test_equal_prompts_of_one_request_are_each_answered_again_with_their_o
         kept += 1
         await keeps(call_log, choice)
 
-    keeps = EpisodeCallLog.keep
+    keeps = EpisodeCallLog.commit
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(EpisodeCallLog, "keep", keep_some)
+        patched.setattr(EpisodeCallLog, "commit", keep_some)
         await attempt(run, server_url, nano_format, store, stop_when=lambda _: kept == cut_off_at)
     logged = [choice for row in await in_thread(store.logged_calls, 0, 0) if (choice := choice_of(row))]
     assert len({(choice.completion_id, choice.choice_index) for choice in logged}) == len(logged)
@@ -184,7 +185,7 @@ async def test_equal_prompts_of_one_request_are_each_answered_again_with_their_o
     goes_on = True
     outcome, second, _ = await attempt(run, server_url, nano_format, store)
     assert outcome is not None
-    assert outcome.status == "finished", outcome.error
+    assert outcome.reason == "finished", outcome.error
     assert len(second.calls) == 4 - cut_off_at, "only what was not kept was generated"
     turns = {(turn.completion_id, turn.choice_index): turn for turn in outcome.record.turns}
     assert sorted(turns) == [(replies[-1][0], index) for index in range(4)], "the id that the client was told"
@@ -278,8 +279,9 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
             await in_thread(store._lock.acquire)
             threading.Timer(0.02, store._lock.release).start()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(call_log.keep, choice)
+                tasks.start_soon(call_log.commit, choice)
                 await anyio.sleep(0.002 * (episode_index % 3))
-                await call_logs.add(0, episode_index, 1, Outcome(status=EndReason.ERROR, error="timeout"), call_log)
+                ended = Outcome(reason=EndReason.ERROR, error="timeout")
+                await call_logs.commit(InsertEpisode(0, episode_index, 1, ended, call_log.close()))
     for episode_index in range(attempts):
         assert await in_thread(store.logged_calls, 0, episode_index) == []

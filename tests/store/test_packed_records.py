@@ -14,8 +14,9 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.call_log import open_call_log
-from agentrl.store.changes import CloseGroup, OpenGroup
+from agentrl.store.call_log import CallLogWriter, open_call_log
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
+from agentrl.store.episodes import resumed_groups
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.anyio
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
-        await in_thread(store.open_group, 0, 0, 0)
+        await in_thread(store.write, [OpenGroup(0, 0, 0)])
         yield store
 
 
@@ -65,11 +66,10 @@ async def test_what_happens_at_the_same_time_is_committed_together_and_in_its_or
     async with open_call_log(store) as writer:
 
         async def group(number: int) -> None:
-            await writer.change(OpenGroup(number, 0, number))
-            numbers[number] = await writer.add(
-                number, 0, 0, Outcome(status=EndReason.FINISHED, reward=1.0, record=record)
-            )
-            await writer.change(CloseGroup(number))
+            await writer.commit(OpenGroup(number, 0, number))
+            ended = Outcome(reason=EndReason.FINISHED, reward=1.0, record=record)
+            numbers[number] = await writer.commit(InsertEpisode(number, 0, 0, ended))
+            await writer.commit(CloseGroup(number))
 
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
@@ -78,23 +78,25 @@ async def test_what_happens_at_the_same_time_is_committed_together_and_in_its_or
     store._db.set_trace_callback(None)
     assert len(begun) < 40, "of 120 changes"
     assert sorted(numbers.values()) == list(range(1, 41))
-    assert [group.id for group in await in_thread(store.pending_groups) if group.state == "ready"] == list(range(1, 41))
+    assert [group.id for group in await in_thread(store.read, resumed_groups) if group.state == "ready"] == list(
+        range(1, 41)
+    )
 
 
 async def test_a_store_that_fails_fails_all_who_wait_for_it_and_who_come_later(store: Store) -> None:
     failed: list[str] = []
 
-    async def end(writer: object, episode_index: int) -> None:
-        outcome = Outcome(status=EndReason.FINISHED, reward=1.0)
+    async def end(writer: CallLogWriter, episode_index: int) -> None:
+        outcome = Outcome(reason=EndReason.FINISHED, reward=1.0)
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(60):
-                await writer.add(0, episode_index, 0, outcome)  # type: ignore[attr-defined]
+                await writer.commit(InsertEpisode(0, episode_index, 0, outcome))
         except sqlite3.IntegrityError:
             failed.append("refused")
 
     with pytest.RaisesGroup(sqlite3.IntegrityError, flatten_subgroups=True):
         async with open_call_log(store) as writer:
-            await writer.add(0, 0, 0, Outcome(status=EndReason.FINISHED, reward=1.0))
+            await writer.commit(InsertEpisode(0, 0, 0, Outcome(reason=EndReason.FINISHED, reward=1.0)))
             try:
                 async with anyio.create_task_group() as tasks:
                     for _ in range(3):  # an episode cannot finish twice

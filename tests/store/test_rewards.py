@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from agentrl import Episode
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
 from agentrl.run.summary import pooled_reward
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import (
     GroupRewards,
-    RewardsInOrder,
     best_checkpoint,
     mean_of_groups,
-    rewards_of_ended,
+    rewards_in_order,
 )
+from agentrl.store.schema import SCHEMA
 from agentrl.store.store import Store
 from agentrl.tasks.tasks import group_seed
 from tests.checkpoints import commit
@@ -37,14 +38,19 @@ rewards = st.lists(st.floats(-1, 1), max_size=3)
 def test_every_group_counts_once_and_in_order_whenever_it_ends(
     groups: list[list[float]], rng: random.Random, take_every: int
 ) -> None:
-    in_order = RewardsInOrder()
+    db = sqlite3.connect(":memory:")
+    db.executescript(SCHEMA)
+    for index in range(len(groups)):
+        OpenGroup(index, 0, index).write(db, 1)
     order = rng.sample(range(len(groups)), len(groups))
     counted: list[int] = []
     rows = []
     for position, index in enumerate(order, 1):
-        in_order.end(GroupRewards(index, groups[index], 3 - len(groups[index])))
+        for episode_index, reward in enumerate([*groups[index], *[None] * (3 - len(groups[index]))]):
+            InsertEpisode(index, episode_index, 0, episode(reward)).write(db, 1)
+        CloseGroup(index).write(db, 1)
         if position % take_every == 0 or position == len(groups):
-            taken = in_order.take()
+            taken = rewards_in_order(db, len(counted))
             counted += [group.id for group in taken]
             rows.append(mean_of_groups(taken).to_metrics())
             waits = min(set(range(len(groups))) - set(order[:position]), default=len(groups))
@@ -71,48 +77,17 @@ def test_a_figure_names_what_it_rests_on_and_nothing_where_there_is_nothing() ->
     assert mean_of_groups([]).to_metrics()["reward_mean"] is None
 
 
-def simulated_steps(seed: int) -> Iterator[tuple[list[GroupRewards], list[float]]]:
-    """Steps of a run in which half of the groups get 1 and take ten times as long as the others, which get 0: the groups that
-    count at each step, and the rewards of those that ended in it."""
-    rng = random.Random(seed)
-    in_order, running, clock, started = RewardsInOrder(), [], 0.0, 0
-    for _ in range(60):
-        ended: list[float] = []
-        for _ in range(4):
-            while len(running) < 8:
-                reward = float(rng.random() < 0.5)
-                running.append((clock + (10.0 if reward else 1.0) * rng.random(), started, reward))
-                started += 1
-            running.sort()
-            clock, group, reward = running.pop(0)
-            ended.append(reward)
-            in_order.end(GroupRewards(group, [reward], 0))
-        yield in_order.take(), ended
-
-
-def test_short_episodes_do_not_come_first() -> None:
-    """The mean over what ended since the last step says 0.1 in the first steps of a run whose mean reward is 0.5."""
-    by_end, by_start = [], []
-    for seed in range(200):
-        steps = [step for step, _ in zip(simulated_steps(seed), range(5), strict=False)]
-        by_end += [reward for _, ended in steps for reward in ended]
-        by_start += [group.rewards[0] for counted, _ in steps for group in counted]
-    assert statistics.fmean(by_end) < 0.4
-    error = 0.5 / len(by_start) ** 0.5
-    assert abs(statistics.fmean(by_start) - 0.5) < 4 * error + 0.02, "but for the edge: the next group still runs"
-
-
 def episode(reward: float | None) -> Outcome:
-    return Outcome(status=EndReason.ERROR) if reward is None else Outcome(status=EndReason.FINISHED, reward=reward)
+    return Outcome(reason=EndReason.ERROR) if reward is None else Outcome(reason=EndReason.FINISHED, reward=reward)
 
 
 def fill(store: Store, group: int, version: int, rewards: list[float | None], *, ended: bool = True) -> None:
-    store.open_group(group, 0, group, version)
+    store.write([OpenGroup(group, 0, group, version)])
     for episode_index, reward in enumerate(rewards):
-        store.add(group, episode_index, 0, episode(reward))
+        store.write([InsertEpisode(group, episode_index, 0, episode(reward))])
     if ended:
         finished = [reward for reward in rewards if reward is not None]
-        store.close_group(group, rejected="all rewards are equal" if len(set(finished)) < 2 else None)
+        store.write([CloseGroup(group, rejected="all rewards are equal" if len(set(finished)) < 2 else None)])
 
 
 def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path: Path) -> None:
@@ -123,13 +98,8 @@ def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path
         fill(store, 2, 1, [0.0, 0.0])
         fill(store, 3, 1, [1.0], ended=False)
         fill(store, 4, 1, [None, None])
-        ended = store.read(lambda db: rewards_of_ended(db, 1))
-    assert ended == [GroupRewards(1, [0.5], 2), GroupRewards(2, [0.0, 0.0], 0), GroupRewards(4, [], 2)]
-    in_order = RewardsInOrder(counted=1)
-    for group in [GroupRewards(0, [9.0], 0), *ended]:
-        in_order.end(group)
-    assert [group.id for group in in_order.take()] == [1, 2]
-    assert in_order.counted == 3
+        counted = store.read(lambda db: rewards_in_order(db, 1))
+    assert counted == [GroupRewards(1, [0.5], 2), GroupRewards(2, [0.0, 0.0], 0)], "group 4 waits for group 3"
 
 
 def test_a_checkpoint_is_scored_by_the_groups_that_its_policy_sampled(tmp_path: Path) -> None:
@@ -163,22 +133,17 @@ async def test_dropped_groups_count_and_are_not_run_again_by_a_resumed_run(
         tried.append(episode.group_seed)
         return 0.0 if episode.task["n"] % 2 else float(episode.seed % 1000)
 
-    async def until_two_batches() -> tuple[RewardsInOrder, list[GroupRewards], set[int]]:
-        _, controller, _ = await collect(run, server_url, nano_format, tmp_path, batches=2, drop_uniform_groups=True)
+    async def until_two_batches() -> tuple[list[GroupRewards], set[int]]:
+        await collect(run, server_url, nano_format, tmp_path, batches=2, drop_uniform_groups=True)
         with await in_thread(Store, tmp_path / "store.sqlite") as store:
-            ended = await in_thread(store.read, lambda db: rewards_of_ended(db, 0))
+            counted = await in_thread(store.read, lambda db: rewards_in_order(db, 0))
             dropped = store._db.execute("SELECT id FROM groups WHERE state = 'rejected'").fetchall()
-        return controller.rewards, ended, {group_seed(0, group) for (group,) in dropped}
+        return counted, {group_seed(0, group) for (group,) in dropped}
 
-    rewards, ended, dropped = await until_two_batches()
-    counted = rewards.take()
-    assert counted == ended[: len(counted)]
+    counted, dropped = await until_two_batches()
     assert len(dropped) >= 1
     tried.clear()
-    rewards, _, _ = await until_two_batches()
+    again, _ = await until_two_batches()
     assert not dropped & set(tried)
-    again = rewards.take()
-    assert again[: len(counted)] == counted, (
-        "a run resumed at step 0 counts from the first group, dropped ones included"
-    )
+    assert again[: len(counted)] == counted, "dropped ones included"
     assert [group.id for group in again] == list(range(len(again)))

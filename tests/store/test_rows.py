@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.changes import CommitCall, InsertEpisode, OpenGroup
 from agentrl.store.rows import from_column, to_column
 from agentrl.store.store import Store
 from tests.store.test_store import outcome
@@ -50,7 +50,7 @@ def test_any_record_comes_back_as_it_went_in(turns: list[dict[str, Any]], log: l
     """Of turns of which some were logged as they happened."""
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
         store.begin_restart()
-        store.open_group(0, 0, 0)
+        store.write([OpenGroup(0, 0, 0)])
         record = TokenRecord()
         for number, values in enumerate(turns):
             said, new, pick = (values.pop(name) for name in ("said", "new", "parent"))

@@ -16,8 +16,8 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode
-from agentrl.store.episodes import PendingGroup
+from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode, OpenGroup
+from agentrl.store.episodes import ResumedGroup, count_totals, resumed_groups
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
@@ -29,16 +29,16 @@ def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
     spans = [VersionSpan(0, 0, 1), VersionSpan(1, 1, 2)] if interrupted else [VersionSpan(0, 0, 2)]
     reply = Generation(output_ids=[5, 6], logprobs=[-0.1, -0.25], versions=spans, finish="stop")
     record.add("call", None, [1, 2, 3], reply, 1.0).tools = interrupted
-    return Outcome(status=EndReason.FINISHED, reward=reward, metrics={"steps": 2.0}, record=record)
+    return Outcome(reason=EndReason.FINISHED, reward=reward, metrics={"steps": 2.0}, record=record)
 
 
 def fill(store: Store, groups: int = 3) -> None:
     store.begin_restart()
     for group in range(groups):
-        store.open_group(group, 0, group)
+        store.write([OpenGroup(group, 0, group)])
         for episode_index in range(2):
-            store.add(group, episode_index, 0, outcome(float(episode_index), interrupted=group == 0))
-        store.close_group(group)
+            store.write([InsertEpisode(group, episode_index, 0, outcome(float(episode_index), interrupted=group == 0))])
+        store.write([CloseGroup(group)])
 
 
 def test_episodes_come_back_as_they_went_in(tmp_path: Path) -> None:
@@ -47,36 +47,36 @@ def test_episodes_come_back_as_they_went_in(tmp_path: Path) -> None:
         episodes = store.episodes([1])
         assert [episode.reward for episode in episodes] == [0.0, 1.0]
         assert episodes[0].record.to_json() == outcome(0.0).record.to_json()
-        totals = store.totals()
+        totals = store.read(count_totals)
         assert (totals.finished, totals.failed, totals.tokens, totals.interrupted_tokens) == (6, 0, 12, 4)
 
 
 def test_a_batch_is_unused_until_a_checkpoint_contains_it(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        assert [group.id for group in store.pending_groups()] == [0, 1, 2]
+        assert [group.id for group in store.read(resumed_groups)] == [0, 1, 2]
         commit(store, 2, tmp_path / "step-2", [(1, [0]), (2, [2])])
-        assert [(group.id, group.state) for group in store.pending_groups()] == [(1, "ready"), (2, "taken")]
+        assert [(group.id, group.state) for group in store.read(resumed_groups)] == [(1, "ready"), (2, "taken")]
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
 
 
 def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        store.close_group(0, rejected="all rewards are 1")
-        store.open_group(7, 1, 0)
-        store.add(7, 1, 0, outcome(1.0))
-        store.add(7, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="no"))
-        assert store.pending_groups()[-1] == PendingGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
-        assert 0 not in [group.id for group in store.pending_groups()]
+        store.write([CloseGroup(0, rejected="all rewards are 1")])
+        store.write([OpenGroup(7, 1, 0)])
+        store.write([InsertEpisode(7, 1, 0, outcome(1.0))])
+        store.write([InsertEpisode(7, 0, 0, replace(outcome(0.0), reason=EndReason.ERROR, error="no"))])
+        assert store.read(resumed_groups)[-1] == ResumedGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
+        assert 0 not in [group.id for group in store.read(resumed_groups)]
         assert store.next_group_id() == 8
 
 
 def test_old_checkpoints_are_handed_out_for_deletion(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         for step in (1, 2, 3):
-            store.open_group(step, 0, step)
-            store.close_group(step)
+            store.write([OpenGroup(step, 0, step)])
+            store.write([CloseGroup(step)])
             commit(store, step, tmp_path / str(step), [(step, [step])])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "2", tmp_path / "1"]
         assert store.last_checkpoint() == (3, tmp_path / "3")
@@ -92,7 +92,7 @@ def test_kill_9_loses_no_committed_episode(tmp_path: Path) -> None:
     process = subprocess.run([sys.executable, "-c", script, str(path)], cwd=Path(__file__).parents[2], timeout=60)
     assert process.returncode == -9
     with Store(path) as store:
-        assert store.totals().finished == 10
+        assert store.read(count_totals).finished == 10
         assert store.restart == 1
 
 
@@ -119,9 +119,9 @@ def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Pa
         with pytest.raises(StoreError, match="group 0 of step 2 was not waiting"):
             commit(store, 2, tmp_path / "step-2", [(2, [1, 0])])
         assert store.last_checkpoint() == (1, tmp_path / "step-1"), "none of it is committed"
-        assert [group.id for group in store.pending_groups()] == [1, 2]
+        assert [group.id for group in store.read(resumed_groups)] == [1, 2]
         with pytest.raises(sqlite3.IntegrityError):
-            store.add(1, 0, 0, outcome(1.0))
+            store.write([InsertEpisode(1, 0, 0, outcome(1.0))])
 
 
 def kept_choice(ids: list[int], completion_id: str = "a") -> RecordedChoice:
@@ -142,11 +142,11 @@ def logged(store: Store, group: int, episode_index: int) -> list[RecordedChoice 
 def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        store.open_group(9, 0, 9)
+        store.write([OpenGroup(9, 0, 9)])
         store.write([CommitCall(9, 0, kept_choice([1])), CommitCall(9, 1, kept_choice([7]))])
         store.write([CommitCall(9, 0, kept_choice([4], "b")), CommitCall(9, 0, kept_choice([1, 2]))])
         assert logged(store, 9, 0) == [kept_choice([4], "b"), kept_choice([1, 2])]
-        store.add(9, 0, 0, outcome(1.0))
+        store.write([InsertEpisode(9, 0, 0, outcome(1.0))])
         assert store.logged_calls(9, 0) == []
         assert logged(store, 9, 1) == [kept_choice([7])]
 
@@ -159,7 +159,7 @@ def test_calls_of_an_attempt_that_was_cut_off_go_with_their_group(tmp_path: Path
     """A run that goes on with fewer retries does not try it again."""
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart("tasks", "{}")
-        store.open_group(0, 0, 0)
+        store.write([OpenGroup(0, 0, 0)])
         store.write([CommitCall(0, 0, kept_choice([1])), CloseGroup(0, "too few episodes")])
         assert store.read(lambda db: db.execute("SELECT COUNT(*) FROM calls").fetchone()) == (0,)
 
@@ -167,7 +167,7 @@ def test_calls_of_an_attempt_that_was_cut_off_go_with_their_group(tmp_path: Path
 def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_again(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart()
-        store.open_group(0, 0, 0)
+        store.write([OpenGroup(0, 0, 0)])
         asked, other = kept_choice([5, 6], "a"), kept_choice([7], "b")
         second = replace(asked, completion_id="c", generation=replace(asked.generation, top_logprobs=[]))
         store.write([CommitCall(0, 0, choice) for choice in (asked, other, second)])
@@ -197,13 +197,13 @@ def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> Non
 
         def fill_up() -> None:
             for group in range(100, 2000):
-                store.open_group(group, 0, group)
+                store.write([OpenGroup(group, 0, group)])
 
         with pytest.raises(DiskError, match=r"disk is full.*What was committed is safe.*`resume=True` in"):
             fill_up()
         opened = store.next_group_id()
     with Store(tmp_path / "store.sqlite") as store:
-        assert store.totals().finished == 6
+        assert store.read(count_totals).finished == 6
         assert store.next_group_id() == opened
 
 
@@ -220,9 +220,9 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart()
         for step, reward in ((1, 0.2), (2, 0.9), (3, 0.4), (4, 0.5)):
-            store.open_group(step, 0, step, version=step)
-            store.add(step, 0, 0, outcome(reward))
-            store.close_group(step)
+            store.write([OpenGroup(step, 0, step, version=step)])
+            store.write([InsertEpisode(step, 0, 0, outcome(reward))])
+            store.write([CloseGroup(step)])
             commit(store, step, tmp_path / str(step), [(step, [step])])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "3", tmp_path / "1"]
         assert store.kept_checkpoints() == [tmp_path / "2", tmp_path / "4"]
@@ -252,7 +252,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Pat
         store.mark_damaged(2, "a byte has changed")
         assert store.last_checkpoint() == (1, tmp_path / "step-1")
         assert [batch.trained.group_ids for batch in store.batches(after=1)] == [[2]]
-        states = [(group.id, group.state) for group in store.pending_groups()]
+        states = [(group.id, group.state) for group in store.read(resumed_groups)]
         assert states == [(1, "ready"), (2, "taken")], "what it was trained on stays used"
         commit(store, 2, tmp_path / "step-2", [(2, [2])])
         assert store.last_checkpoint() == (2, tmp_path / "step-2")

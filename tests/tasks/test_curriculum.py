@@ -17,6 +17,7 @@ from agentrl.errors import ConfigError
 from agentrl.record.end_reason import EndReason
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from agentrl.tasks.curriculum import DrawnTasks, GivenTask, choose, task_history
@@ -139,7 +140,7 @@ def finished(reward: float, token: int) -> Outcome:
     record = TokenRecord()
     reply = Generation(output_ids=[token], logprobs=[-0.1], versions=[VersionSpan(0, 0, 1)], finish="stop")
     record.add("call", None, [1, 2, 3], reply, 1.0)
-    return Outcome(status=EndReason.FINISHED, reward=reward, record=record)
+    return Outcome(reason=EndReason.FINISHED, reward=reward, record=record)
 
 
 def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: Path) -> None:
@@ -147,13 +148,13 @@ def test_a_store_knows_the_tasks_of_its_groups_and_what_came_of_them(tmp_path: P
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart()
         for group, index in enumerate((4, 2)):
-            store.open_group(group, 0, index, version=group)
-        store.add(1, 0, 0, Outcome(status=EndReason.ERROR, error="x"))
+            store.write([OpenGroup(group, 0, index, version=group)])
+        store.write([InsertEpisode(1, 0, 0, Outcome(reason=EndReason.ERROR, error="x"))])
         for group, episode_index, reward, token in ((1, 1, 0.1, 99), (1, 0, 0.2, 99), (0, 0, 1.0, 5)):
-            store.add(group, episode_index, 0, finished(reward, token))
-        store.close_group(1)
-        store.close_group(0, rejected="all rewards are equal")
-        store.open_group(2, 1, 2, version=5)
+            store.write([InsertEpisode(group, episode_index, 0, finished(reward, token))])
+        store.write([CloseGroup(1)])
+        store.write([CloseGroup(0, rejected="all rewards are equal")])
+        store.write([OpenGroup(2, 1, 2, version=5)])
         known = [GivenTask(4, True, 1.0), GivenTask(2, True, (0.2 + 0.1) / 2), GivenTask(2, False, None)]
         assert store.read(task_history) == known
         assert len(store.reject_episodes(vocabulary=10)) == 2, "the model has no token 99"

@@ -66,7 +66,7 @@ ONCE = {"trust_outside": 1.0, "trust_apart": 0.0, "trust_inside": 0.0, "attempts
 )
 async def test_a_reply_is_graded(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:
     outcome = await outcome_of(code.run, lambda _: reply, TASK)
-    assert (outcome.status, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
+    assert (outcome.reason, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
 
 
 async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: BackendName) -> None:
@@ -196,7 +196,7 @@ async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano
             defaults = SamplingDefaults(max_tokens=16)
             async with local_runner(workflow, proxy, timeout_s=60, defaults=defaults, sandboxes=sandboxes) as runner:
                 outcome = await runner.run(task, 0)
-            assert outcome.status == "finished", outcome.error
+            assert outcome.reason == "finished", outcome.error
             assert outcome.reward == 0.0
             assert outcome.record.turns
 

@@ -24,6 +24,7 @@ from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import local_runner
 from agentrl.run.run_directory import write_config
 from agentrl.sandboxes import BackendName
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from agentrl.workflows import harness
@@ -174,10 +175,10 @@ def step_on(run_dir: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     write_config(config)
     with Store(run_dir / "store.sqlite") as store:
         store.begin_restart("tasks", config.model_dump_json())
-        store.open_group(0, 0, 0)
+        store.write([OpenGroup(0, 0, 0)])
         for index, outcome in enumerate(outcomes):
-            store.add(0, index, 0, outcome)
-        store.close_group(0)
+            store.write([InsertEpisode(0, index, 0, outcome)])
+        store.write([CloseGroup(0)])
     process = TrainerOfRun(run_dir, run_dir / "weights")
     process.load(None)
     metrics: dict[str, Any] = process.step_on([0])["metrics"]

@@ -183,38 +183,9 @@ def test_tasks_of_an_environments_own_datasets() -> None:
         ('vf-kinds?{"kind": "held-out"}', "'vf-kinds' has no dataset to train on: dataset is not set; try @eval"),
         ('vf-kinds?{"kind": "compared"}', r"compares the attempts of a group \(compared\)"),
         ('vf-kinds?{"kind": "compared-mixture"}', r"compares the attempts of a group \(compared\)"),
-        ("./nowhere", "has no pyproject.toml"),
+        ("./nowhere", r"a folder must be installed first: pip install -e \./nowhere"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_refused(source: str, complaint: str) -> None:
     with pytest.raises(TaskFileError, match=complaint):
         list_tasks(f"verifiers:{source}")
-
-
-@pytest.mark.parametrize(
-    "module", ["vf_folder_file.py", "vf_folder_package/__init__.py", "src/vf_folder_src/__init__.py"]
-)
-async def test_a_folder_that_is_not_installed(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = module.removeprefix("src/").partition("/")[0].removesuffix(".py")
-    (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / module).write_bytes((HUB / "vf_kinds.py").read_bytes())
-    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{name.replace("_", "-")}"\nversion = "0.1.0"\n')
-    monkeypatch.chdir(tmp_path.parent)
-    tasks = await in_thread(list_tasks, f"verifiers:./{tmp_path.name}")
-    assert tasks[1] == {"environment": str(tmp_path), "split": "train", "row": 1}
-    assert (await outcome_of(lambda _: "1", tasks[1])).reward == 1.0
-
-
-def test_a_folder_whose_project_is_not_its_module(tmp_path: Path) -> None:
-    pyproject = tmp_path / "pyproject.toml"
-    for content, complaint in (
-        ("[project]\n", "names no project"),
-        ('[project]\nname = "other"\n', r"has neither other\.py nor other/"),
-    ):
-        pyproject.write_text(content)
-        with pytest.raises(TaskFileError, match=complaint):
-            list_tasks(f"verifiers:{tmp_path}")
-    pyproject.write_text('[project]\nname = "json"\n')
-    (tmp_path / "json.py").write_text("")
-    with pytest.raises(TaskFileError, match=r"the module json is .*, not of"):
-        list_tasks(f"verifiers:{tmp_path}")

@@ -31,7 +31,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
+from agentrl.errors import AgentRLError, EpisodeError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.check_tasks import unsendable
@@ -190,25 +190,30 @@ class WorkerRunner:
         """
         started_at = time.time()
         assert call_log is None or isinstance(call_log, EpisodeCallLog)
-        calls = {} if call_log is None else dict(call_log.recorded)
+        recorded = {} if call_log is None else call_log.recorded
+        calls = dict(recorded)
         lost: list[str] = []
         error = unsendable(task)
         while error is None:
             number = next(self.pool.numbers)
             alone = len(lost) >= ALONE_AFTER
             try:
-                frame = Run(number, json.dumps(task), seed, group_seed, self.defaults, list(calls.values()))
+                made_here = [key for key in calls if key not in recorded]
+                replies = list(calls.values())
+                frame = Run(number, json.dumps(task), seed, group_seed, self.defaults, replies, made_here)
                 async with self.pool.new_worker() if alone else self.pool.least_busy() as worker:
                     return await worker.run(frame, RunningEpisode(calls, call_log))
             except WorkerLostError as loss:
                 lost.append(str(loss))
                 if len(lost) == FAILED_AFTER:
                     error = f"the episode lost its worker {FAILED_AFTER} times, the last time alone in it: {loss}"
+            except EpisodeError as refused:
+                error = str(refused)
             except AgentRLError as failure:
                 if not alone:
                     raise
                 error = f"no worker of its own could be started for the episode: {failure}"
-        return Outcome(status=EndReason.WORKER, error=error, started_at=started_at, duration_s=time.time() - started_at)
+        return Outcome(reason=EndReason.WORKER, error=error, started_at=started_at, duration_s=time.time() - started_at)
 
     def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:
         """Return the same workers with other defaults of sampling."""

@@ -2,7 +2,7 @@
 
 run(episode) ─► proxy ─► FollowingEngine ─HTTP─► servers      main process
                   │             └── Report, ServerLost ────►  FleetChanged ──► FollowingEngine
-                  └► WorkerCallLog ── CommitCall ──────────►  store ── Committed ──► proxy
+                  └► WorkerCallLog ── SendCall ────────────►  store ── Committed ──► proxy
 
 The process ends when its connection or its standard input does, and when its event loop is blocked for `rollout.hang_timeout_s`: a timer
 that needs no Python then writes all stacks to the log and exits. All that is printed in it goes to the log.
@@ -29,13 +29,16 @@ from anyio.abc import ByteStream, SocketStream, TaskGroup
 from agentrl.concurrency.event_loop import end_process, run_loop
 from agentrl.config import RunConfig
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, EpisodeError
 from agentrl.machine.garbage import settled
+from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.local_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
+from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, choice_of, pack, row_of
 
 REPORT_EVERY_S = 1.0
@@ -74,19 +77,29 @@ class EpisodeServer:
 
     async def _run(self, frame: protocol.Run) -> None:
         recorded = [choice for call in frame.calls if (choice := choice_of(call)) is not None]
-        log = WorkerCallLog(recorded, server=self, episode=frame.episode, sent={call.key for call in frame.calls})
+        log = WorkerCallLog(
+            recorded,
+            frame.made_here,
+            server=self,
+            episode=frame.episode,
+            sent={call.key for call in frame.calls},
+        )
         runner = replace(self.runner, defaults=frame.defaults)
         with self._running[frame.episode]:
             outcome = await runner.run(json.loads(frame.task), frame.seed, frame.group_seed, log)
             record = pack(outcome.record, log.sent)
-            self.connection.send(protocol.EpisodeResult.of(frame.episode, outcome, record))
+            try:
+                self.connection.send(protocol.EpisodeResult.of(frame.episode, outcome, record))
+            except EpisodeError as refused:
+                failed = Outcome(reason=EndReason.WORKER, error=str(refused), started_at=outcome.started_at)
+                self.connection.send(protocol.EpisodeResult.of(frame.episode, failed, pack(TokenRecord())))
         del self._running[frame.episode]
 
     async def commit(self, episode: int, call: CallRow) -> None:
         """Have a reply committed. Returns when it is in the store."""
         number = next(self._numbers)
         committed = self._committing[number] = anyio.Event()
-        self.connection.send(protocol.CommitCall(number, episode, call))
+        self.connection.send(protocol.SendCall(number, episode, call))
         try:
             await committed.wait()
         finally:
@@ -116,8 +129,8 @@ class WorkerCallLog(RecordedCalls):
     sent: set[Key]
     """The replies that the main process has."""
 
-    async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a reply. Returns when it is in the store."""
+    async def commit(self, choice: RecordedChoice) -> None:
+        """Commit a reply. Returns when it is in the store."""
         await self.server.commit(self.episode, row_of(choice))
         self.sent.add(choice.key)
 

@@ -4,7 +4,7 @@
     Start         what to run, and how                Report         it takes episodes, its event loop turns; what it has counted, and
     FleetChanged  the servers and their weights                      which state of the fleet it has taken over
     Run, Cancel   an episode, with its calls so far   EpisodeResult  an episode has ended; calls that were committed are only named
-    Committed     a call that is in the store         CommitCall     a reply, which its workflow gets when it is in the store
+    Committed     a call that is in the store         SendCall       a reply, which its workflow gets when it is in the store
                                                       ServerLost     a server that does not answer it
 
 A frame is its length (uint32, network order) and msgpack. Replies and records are the bytes of the store, which the main process writes
@@ -24,6 +24,7 @@ from anyio.abc import ByteStream
 from msgspec.msgpack import Decoder, Encoder
 
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
+from agentrl.errors import EpisodeError
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key
@@ -32,7 +33,7 @@ from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, PackedRecord
 
 MAX_FRAME_BYTES = 2**28
-"""A longer one ends the connection."""
+"""A longer one is not sent."""
 LENGTH_BYTES = 4
 READ_BYTES = 2**18
 """At most so much is read at once."""
@@ -66,6 +67,8 @@ class Run(Frame, frozen=True):
     group_seed: int | None
     defaults: SamplingDefaults
     calls: list[CallRow]
+    made_here: list[Key]
+    """Those of `calls` that this start of the run had made, in a worker that was lost."""
 
 
 class Cancel(Frame, frozen=True):
@@ -74,7 +77,7 @@ class Cancel(Frame, frozen=True):
     episode: int
 
 
-class CommitCall(Frame, frozen=True):
+class SendCall(Frame, frozen=True):
     """Commit a reply to the store; answered when it is there."""
 
     number: int
@@ -83,7 +86,7 @@ class CommitCall(Frame, frozen=True):
 
 
 class Committed(Frame, frozen=True):
-    """The answer to the `CommitCall` of this number."""
+    """The answer to the `SendCall` of this number."""
 
     number: int
 
@@ -107,7 +110,7 @@ class EpisodeResult(Frame, frozen=True):
     def outcome(self, committed: Mapping[Key, CallRow]) -> Outcome:
         """Return the outcome with its record. Raises KeyError when a call that it only names is not in `committed`."""
         record = PackedRecord(self.columns, self.prompt_ids, self.calls, self.figures)
-        record.find(committed)
+        record.fill(committed)
         return replace(self.ended, record=record)
 
 
@@ -131,7 +134,7 @@ class ServerLost(Frame, frozen=True):
 
 
 ToWorker = Start | Run | Cancel | Committed | FleetChanged
-ToMain = CommitCall | EpisodeResult | Report | ServerLost
+ToMain = SendCall | EpisodeResult | Report | ServerLost
 
 
 ENCODER = Encoder()
@@ -149,8 +152,17 @@ class Connection(Generic[T]):
     _filled: anyio.Event = field(default_factory=anyio.Event)
 
     def send(self, frame: Frame) -> None:
-        """Put a frame into the outbox. It is dropped when the other end is gone."""
+        """Put a frame into the outbox. It is dropped when the other end is gone.
+
+        Raises:
+            EpisodeError: It is longer than `MAX_FRAME_BYTES`.
+        """
         content = ENCODER.encode(frame)
+        if len(content) > MAX_FRAME_BYTES:
+            raise EpisodeError(
+                f"{type(frame).__name__} is {len(content):,} bytes long, and at most {MAX_FRAME_BYTES:,} pass between the main process and a "
+                "worker; make the task, or the images of the conversation, smaller, or set `rollout.workers` = 0"
+            )
         self._outbox += len(content).to_bytes(LENGTH_BYTES) + content
         self._filled.set()
 
@@ -172,6 +184,6 @@ class Connection(Generic[T]):
                     yield self.decoder.decode(arrived[body:end])
                     start, body = end, end + LENGTH_BYTES
                 del arrived[:start]
-                if len(arrived) > MAX_FRAME_BYTES:
+                if len(arrived) > MAX_FRAME_BYTES + LENGTH_BYTES:
                     return
                 arrived += await self.stream.receive(READ_BYTES)

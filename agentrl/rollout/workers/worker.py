@@ -106,13 +106,13 @@ class Worker:
 
     def _take(self, frame: protocol.ToMain) -> None:
         match frame:
-            case protocol.CommitCall(number, number_of_episode, call):
+            case protocol.SendCall(number, number_of_episode, call):
                 committed = partial(self.connection.send, protocol.Committed(number))
                 episode = self.episodes.get(number_of_episode)
                 if episode is not None:
                     episode.calls[call.key] = call
                 if episode is not None and episode.call_log is not None:
-                    episode.call_log.put(call, committed)
+                    episode.call_log.enqueue(call, committed)
                 else:
                     committed()  # of an episode that has ended, nothing is kept
             case protocol.EpisodeResult() if (episode := self.episodes.get(frame.episode)) is not None:

@@ -253,5 +253,5 @@ async def test_an_episode_that_starts_over_gets_its_altered_replies_again_and_re
 class _Log(RecordedCalls):
     """A call log that keeps nothing."""
 
-    async def keep(self, choice: RecordedChoice) -> None:
+    async def commit(self, choice: RecordedChoice) -> None:
         pass

@@ -63,4 +63,4 @@ async def test_a_nameless_signal_and_a_lack_of_descriptors_end_no_run(
     assert said[0].startswith(f"worker 0 was killed by signal {REAL_TIME_SIGNAL}")
     assert "no worker of its own could be started" in (failed.error or "")
     assert "Too many open files" in (failed.error or "")
-    assert (finished.status, finished.error, lacking) == ("finished", None, [])
+    assert (finished.reason, finished.error, lacking) == ("finished", None, [])

@@ -19,8 +19,9 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.rollout.workers import protocol
-from agentrl.rollout.workers.protocol import CommitCall, Connection, EpisodeResult, Frame, Report, Run
+from agentrl.rollout.workers.protocol import Connection, EpisodeResult, Frame, Report, Run, SendCall
 from agentrl.store.call_log import open_call_log
+from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import pack, row_of
 from agentrl.store.store import Store
@@ -77,6 +78,7 @@ calls = st.builds(RecordedChoice, texts, texts, st.integers(0, 99), st.lists(tex
 runs = st.builds(
     Run, episode=st.integers(0, 9), task=texts, seed=st.integers(0, 2**31), group_seed=st.none() | st.integers(0, 2**31),
     defaults=st.builds(SamplingDefaults), calls=st.lists(calls),
+    made_here=st.lists(st.tuples(texts, st.integers(0, 9))),
 )  # fmt: skip
 servers = st.builds(ServerState, texts, st.integers(0, 9), st.booleans(), st.builds(ServerAbilities))
 fleets = st.builds(
@@ -98,7 +100,7 @@ def test_a_frame_arrives_as_it_was_sent(frame: protocol.ToWorker) -> None:
 def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, reward: float) -> None:
     record, _ = conversation(2)
     record.add("b", record.turns[0], [*record.turns[0].token_ids(), 7], generation, 0.5)
-    outcome = Outcome(status=EndReason.ERROR, reward=reward, error=error, record=pack(record), roots={"main": 2}, rerendered_tokens=7)  # fmt: skip
+    outcome = Outcome(reason=EndReason.ERROR, reward=reward, error=error, record=pack(record), roots={"main": 2}, rerendered_tokens=7)  # fmt: skip
     frame = protocol.TO_MAIN.decode(protocol.ENCODER.encode(EpisodeResult.of(3, outcome, pack(record))))
     assert isinstance(frame, EpisodeResult)
     arrived = frame.outcome({})
@@ -110,7 +112,7 @@ def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, 
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
-        await in_thread(store.open_group, 0, 0, 0)
+        await in_thread(store.write, [OpenGroup(0, 0, 0)])
         yield store
 
 
@@ -123,21 +125,21 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
         of_worker = {choice.key: row_of(choice) for choice in choices[:count]}
         call_log = writer.episode(0, 0)
         for call in of_worker.values():
-            (frame,) = await received([await sent([CommitCall(1, 0, call)])])
-            assert isinstance(frame, CommitCall)
+            (frame,) = await received([await sent([SendCall(1, 0, call)])])
+            assert isinstance(frame, SendCall)
             committed = anyio.Event()
-            call_log.put(frame.call, committed.set)
+            call_log.enqueue(frame.call, committed.set)
             with anyio.fail_after(60):
                 await committed.wait()
         packed = pack(record, of_worker)
         (ended,) = await received(
-            [await sent([EpisodeResult.of(0, Outcome(status=EndReason.FINISHED, reward=1.0), packed)])]
+            [await sent([EpisodeResult.of(0, Outcome(reason=EndReason.FINISHED, reward=1.0), packed)])]
         )
         assert isinstance(ended, EpisodeResult)
-        assert [bool(call.finish) for call in ended.calls] == [False] * count + [True] * (4 - count)
+        assert [call.is_reference for call in ended.calls] == [True] * count + [False] * (4 - count)
         outcome = ended.outcome(of_worker)
         assert outcome.record.figures() == record.figures()
-        await writer.add(0, 0, 7, outcome, call_log)
+        await writer.commit(InsertEpisode(0, 0, 7, outcome, call_log.close()))
         assert "turns" not in vars(outcome.record), "nothing of it was decoded"
     (stored,) = await in_thread(store.episodes, [0])
     assert stored.record.to_json() == record.to_json() == outcome.record.to_json()
@@ -147,9 +149,9 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
 
 
 FRAMES: list[Frame] = [
-    CommitCall(1, 2, row_of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
+    SendCall(1, 2, row_of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
     Report({"x": 1.0}, FollowerReport(1, {"http://a": 2}, 3, 4, "")),
-    EpisodeResult.of(2, Outcome(status=EndReason.FINISHED), pack(conversation(3)[0])),
+    EpisodeResult.of(2, Outcome(reason=EndReason.FINISHED), pack(conversation(3)[0])),
 ]
 
 

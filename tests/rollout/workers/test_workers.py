@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_rollout
+from agentrl.rollout.workers import protocol
 from agentrl.rollout.workers.pool import WorkerRunner, config_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
@@ -218,7 +220,7 @@ async def test_episodes_run_in_the_workers_and_record_what_the_engine_saw(server
         outcomes = await run_all(runner.with_defaults(SamplingDefaults(max_tokens=9)), *todo)
         await wait_until(lambda: runner.metrics().get("sandbox_taken") == 2, 30)
         lost = runner.metrics()["workers_lost"]
-    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
+    assert [(outcome.reason, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
     turns = [turn for outcome in outcomes for turn in outcome.record.turns]
     assert_record_is_what_the_engine_saw(TokenRecord(turns), server.calls)
     pids = {outcome.metrics["pid"] for outcome in outcomes}
@@ -271,8 +273,7 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
     for seed in moved:
         (again,) = (said for (s, pid), said in after.items() if s == seed and pid != killed)
         assert again[:3] == before[seed, killed], "what was answered is answered again, ids and all"
-    replayed = [episode for episode in episodes if episode.replayed_tokens]
-    assert len(replayed) == 2
+    assert not any(episode.replayed_tokens for episode in episodes), "no earlier start of the run made them"
     assert len(server.calls) == 4 * 4 * 2, "no call was made twice"
     turns = [turn for episode in episodes for turn in episode.record.turns]
     assert_record_is_what_the_engine_saw(TokenRecord(turns), server.calls)
@@ -297,7 +298,7 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
     async with workers(server_url, settings(workflow, hang_timeout_s=2), said) as (runner, _):
         blocks, *others = await run_beside(runner, workflow, "sleeps", *["waits_in_the_middle"] * 3)
         lost = runner.metrics()["workers_lost"]
-    assert [outcome.status for outcome in (blocks, *others)] == ["worker"] + ["finished"] * 3
+    assert [outcome.reason for outcome in (blocks, *others)] == ["worker"] + ["finished"] * 3
     assert blocks.error is not None
     where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
     assert f"blocked for 2 s (`rollout.hang_timeout_s`) by {where}" in blocks.error
@@ -329,7 +330,7 @@ async def test_an_episode_that_ends_its_process_fails_alone(server_url: str, wor
     assert exits.error is not None
     assert "lost its worker 3 times, the last time alone in it" in exits.error
     assert all("exit status 7" in line for line in (exits.error, *said))
-    assert other.status == "finished", other.error
+    assert other.reason == "finished", other.error
 
 
 @pytest.mark.soak
@@ -444,13 +445,19 @@ async def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(count: i
     assert (share.graders, share.leases) == (max(2, -(-graders // count)), -(-3 // count))
 
 
-async def test_a_task_that_is_no_json_fails_its_episode_and_costs_no_worker(workflow: Path) -> None:
+async def test_a_task_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(
+    workflow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(body: Any) -> Any:
         return list(sound_states(4, prompt_tokens=len(body["input_ids"])))
 
     async with scripted_server(answer) as server, workers(server.url, settings(workflow), []) as (runner, _):
         failed = await runner.run({"do": "sleeps", "when": (1, 2)}, 0)
+        monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 4000)
+        too_long = await runner.run({"do": "sleeps", "text": "x" * 4000}, 0)
         (finished,) = await run_all(runner, "makes_noise")
         lost = runner.metrics()["workers_lost"]
     assert "the task cannot be sent to a worker process: its field 'when' (tuple)" in (failed.error or "")
-    assert (finished.status, finished.error, lost) == ("finished", None, 0)
+    assert re.search(r"Run is 4,\d+ bytes long, and at most 4,000 pass.*make the task.*smaller", too_long.error or "")
+    assert too_long.reason == "worker"
+    assert (finished.reason, finished.error, lost) == ("finished", None, 0)
