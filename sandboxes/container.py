@@ -111,7 +111,11 @@ async def _wait_for_mark(mark: bytes, output: DockerStream, spec: ContainerSpec)
 
 
 def _start(client: APIClient, name: str, spec: ContainerSpec, mark: str) -> DockerStream:
-    """Start a container, and return its output from the first byte on."""
+    """Start a container, and return its output from the first byte on.
+
+    Raises:
+        SandboxError: It is to have more memory than the engine's machine.
+    """
     from docker.types import Mount, Ulimit
 
     if spec.memory_mb * MB > (there := client.info()["MemTotal"]):
@@ -139,18 +143,17 @@ def _start(client: APIClient, name: str, spec: ContainerSpec, mark: str) -> Dock
         user=spec.user,
         working_dir=spec.workdir,
     )
-    output = DockerStream(client.attach_socket(name, params={"stdout": 1, "stderr": 1, "stream": 1}))
-    try:
-        client.start(name)
-    except BaseException:
-        output.close()
-        raise
-    return output
+    output = client.attach_socket(name, params={"stdout": 1, "stderr": 1, "stream": 1})
+    client.start(name)
+    return DockerStream(output)
 
 
 @dataclass(frozen=True)
 class Container:
-    """A running container. Paths are absolute, or relative to its working folder where a program runs."""
+    """A running container. Paths are absolute, or relative to its working folder where a program runs.
+
+    Each method raises SandboxLostError where the container has ended.
+    """
 
     engine: DockerEngine
     id: str
@@ -167,11 +170,7 @@ class Container:
         stdin: bytes = b"",
         output_mb: float = 1.0,
     ) -> ExecResult:
-        """Run a program to its end, or until its time is up: then all that it started is killed. Of each stream the end is kept.
-
-        Raises:
-            SandboxLostError: The container has ended.
-        """
+        """Run a program to its end, or until its time is up: then all that it started is killed. Of each stream the end is kept."""
         if stdin:  # its length is its end: a connection by TLS cannot be closed in one direction
             argv = ["sh", "-c", 'head -c "$0" | "$@"', str(len(stdin)), *argv]
         outputs = {1: bytearray(), 2: bytearray()}
@@ -206,11 +205,7 @@ class Container:
         user: str | None = None,
         stdin: bool = True,
     ) -> AsyncIterator[ContainerProcess]:
-        """Yield a started program. Where its end was not waited for, it ends with the context, and so does all that it started.
-
-        Raises:
-            SandboxLostError: The container has ended.
-        """
+        """Yield a started program. Where its end was not waited for, it ends with the context, and so does all that it started."""
         mark = secrets.token_hex(16)
 
         def begin(client: APIClient) -> ContainerProcess:
@@ -234,7 +229,6 @@ class Container:
 
         Raises:
             SandboxError: There is no such file, or it is larger than `max_bytes`.
-            SandboxLostError: The container has ended.
         """
         archive = await self.pack(path, max_bytes)
 
@@ -253,7 +247,6 @@ class Container:
 
         Raises:
             SandboxError: It cannot be written.
-            SandboxLostError: The container has ended.
         """
         result = io.BytesIO()
         with tarfile.open(fileobj=result, mode="w") as packed:
@@ -267,7 +260,6 @@ class Container:
 
         Raises:
             SandboxError: There is none, or it is larger than `max_bytes`.
-            SandboxLostError: The container has ended.
         """
 
         def get(client: APIClient) -> bytes:
@@ -286,7 +278,6 @@ class Container:
 
         Raises:
             SandboxError: It cannot be unpacked.
-            SandboxLostError: The container has ended.
         """
         await self._call(lambda client: client.put_archive(self.id, folder, archive))
 
@@ -297,11 +288,7 @@ class Container:
 
     @asynccontextmanager
     async def commit(self) -> AsyncIterator[str]:
-        """Yield an image of the container's state, its files without its processes. It is removed at the end of the context.
-
-        Raises:
-            SandboxLostError: The container has ended.
-        """
+        """Yield an image of the container's state, its files without its processes. It is removed at the end of the context."""
         await self.check_alive()
         image: str = (await self._call(lambda client: client.commit(self.id)))["Id"]
         try:
@@ -392,14 +379,9 @@ class ContainerProcess:
         Raises:
             SandboxLostError: The container has ended.
         """
-
-        def end(client: APIClient) -> None:
-            killer = client.exec_create(
-                self.container.id, ["sh", "-c", _KILL, self.mark], user=self.user or "", workdir="/"
-            )
-            client.exec_start(killer["Id"])
-
-        await self.container._call(end)
+        place, killer = self.container, ["sh", "-c", _KILL, self.mark]
+        options = {"user": self.user or "", "workdir": "/"}
+        await place._call(lambda client: client.exec_start(client.exec_create(place.id, killer, **options)["Id"]))
         with anyio.move_on_after(KILL_S):
             await self.wait()
 
