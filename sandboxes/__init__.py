@@ -4,7 +4,7 @@ from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_backend import Docker
 from agentrl.sandboxes.backends.hosted import HostedSandbox, HostedService
 from agentrl.sandboxes.choose import BackendName, open_sandbox
-from agentrl.sandboxes.grading.comparison import Compare, Comparison
+from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.grading.extract import extract_code
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.task_tests import load_tests
@@ -24,7 +24,7 @@ from agentrl.sandboxes.grading.tests import (
 from agentrl.sandboxes.grading.verdict import Baseline, Status, TestResult, Verdict
 from agentrl.sandboxes.pool import SandboxPool, open_pool
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
+from agentrl.sandboxes.python_session import PythonSession, python_session
 from agentrl.sandboxes.run_sandboxes import open_sandboxes
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
@@ -41,7 +41,6 @@ __all__ = [
     "CallTest",
     "Checker",
     "CodeTask",
-    "Compare",
     "Comparison",
     "Docker",
     "EndReason",
@@ -56,7 +55,6 @@ __all__ = [
     "Sandbox",
     "SandboxPool",
     "SandboxSpec",
-    "SessionResult",
     "Status",
     "Test",
     "TestFile",

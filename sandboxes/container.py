@@ -20,7 +20,7 @@ import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
-from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.errors import SandboxError, SandboxLostError, one_line
 from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, DockerEngine, DockerStream, find_engine
 from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_image, remove_left_over
@@ -29,14 +29,16 @@ from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
 if TYPE_CHECKING:
     from docker import APIClient
 
+START_S = 60.0
+"""How long an image's ENTRYPOINT may take to run its command."""
 KILL_S = 10.0
 POLL_S = 0.02
 SURVIVED_S = 0.5
 """An engine tells of a container's end so long after that of a program in it."""
 MAX_FILE_BYTES = 64 * MB
 PROCESSES = 4096
-_WAIT = ["sh", "-c", "while :; do sleep 3600 & wait $!; done"]
-"""The first process: it waits, and reaps what others leave."""
+_WAIT = 'echo "$0"; while :; do sleep 3600 & wait $!; done'
+"""The first process: it prints a mark, waits, and reaps what others leave."""
 _KILL = """for _ in 1 2 3 4 5; do
     found=$(grep -ls "$0" /proc/[0-9]*/environ) || exit 0
     for file in $found; do id=${file#/proc/}; kill -9 "${id%/environ}"; done
@@ -76,20 +78,44 @@ async def open_container(spec: ContainerSpec) -> AsyncIterator[Container]:
 
     Raises:
         SandboxError: The engine does not answer, has no such image or less memory, or refuses.
-        SandboxLostError: The image's ENTRYPOINT ended at once.
+        SandboxLostError: The image's ENTRYPOINT ended, or did not run its command in time.
     """
     spec = replace(spec, image=spec.image or DEFAULT_IMAGE)
     engine = await in_thread(find_engine)
     await engine.call(remove_left_over, engine)
     await engine.call(have_image, spec.image)
     async with container_name(engine) as name:
-        await engine.call(_start, name, spec)
-        container = Container(engine, name, spec)
-        await container.check_alive()
-        yield container
+        mark = secrets.token_hex(16)
+        with closing(await engine.call(_start, name, spec, mark)) as output:
+            await _wait_for_mark(mark.encode(), output, spec)
+        yield Container(engine, name, spec)
 
 
-def _start(client: APIClient, name: str, spec: ContainerSpec) -> None:
+async def _wait_for_mark(mark: bytes, output: DockerStream, spec: ContainerSpec) -> None:
+    """Wait until the first process runs. The ENTRYPOINT may print anything before.
+
+    Raises:
+        SandboxLostError: The container has ended, or does not run it in time.
+    """
+    printed, how = b"", f"does not run its command within {START_S:g} s"
+    with anyio.move_on_after(START_S):
+        while (part := await output.receive_part()) is not None:
+            printed = printed[-MB:] + part[1]
+            if mark in printed:
+                return
+        how = "has ended before it ran its command"
+    said = one_line(printed.decode(errors="replace")[-200:])
+    raise SandboxLostError(
+        f"the container of {spec.image} {how}: its ENTRYPOINT must run the command that it is given; it printed {said!r}"
+    )
+
+
+def _start(client: APIClient, name: str, spec: ContainerSpec, mark: str) -> DockerStream:
+    """Start a container, and return its output from the first byte on.
+
+    Raises:
+        SandboxError: It is to have more memory than the engine's machine.
+    """
     from docker.types import Mount, Ulimit
 
     if spec.memory_mb * MB > (there := client.info()["MemTotal"]):
@@ -109,7 +135,7 @@ def _start(client: APIClient, name: str, spec: ContainerSpec) -> None:
     )
     client.create_container(
         spec.image,
-        command=_WAIT,
+        command=["sh", "-c", _WAIT, mark],
         environment=dict(spec.env),
         host_config=host,
         labels={LABEL: owner()},
@@ -117,12 +143,17 @@ def _start(client: APIClient, name: str, spec: ContainerSpec) -> None:
         user=spec.user,
         working_dir=spec.workdir,
     )
+    output = client.attach_socket(name, params={"stdout": 1, "stderr": 1, "stream": 1})
     client.start(name)
+    return DockerStream(output)
 
 
 @dataclass(frozen=True)
 class Container:
-    """A running container. Paths are absolute, or relative to its working folder where a program runs."""
+    """A running container. Paths are absolute, or relative to its working folder where a program runs.
+
+    Each method raises SandboxLostError where the container has ended.
+    """
 
     engine: DockerEngine
     id: str
@@ -139,11 +170,7 @@ class Container:
         stdin: bytes = b"",
         output_mb: float = 1.0,
     ) -> ExecResult:
-        """Run a program to its end, or until its time is up: then all that it started is killed. Of each stream the end is kept.
-
-        Raises:
-            SandboxLostError: The container has ended.
-        """
+        """Run a program to its end, or until its time is up: then all that it started is killed. Of each stream the end is kept."""
         if stdin:  # its length is its end: a connection by TLS cannot be closed in one direction
             argv = ["sh", "-c", 'head -c "$0" | "$@"', str(len(stdin)), *argv]
         outputs = {1: bytearray(), 2: bytearray()}
@@ -178,11 +205,7 @@ class Container:
         user: str | None = None,
         stdin: bool = True,
     ) -> AsyncIterator[ContainerProcess]:
-        """Yield a started program. Where its end was not waited for, it ends with the context, and so does all that it started.
-
-        Raises:
-            SandboxLostError: The container has ended.
-        """
+        """Yield a started program. Where its end was not waited for, it ends with the context, and so does all that it started."""
         mark = secrets.token_hex(16)
 
         def begin(client: APIClient) -> ContainerProcess:
@@ -206,7 +229,6 @@ class Container:
 
         Raises:
             SandboxError: There is no such file, or it is larger than `max_bytes`.
-            SandboxLostError: The container has ended.
         """
         archive = await self.pack(path, max_bytes)
 
@@ -225,7 +247,6 @@ class Container:
 
         Raises:
             SandboxError: It cannot be written.
-            SandboxLostError: The container has ended.
         """
         result = io.BytesIO()
         with tarfile.open(fileobj=result, mode="w") as packed:
@@ -239,7 +260,6 @@ class Container:
 
         Raises:
             SandboxError: There is none, or it is larger than `max_bytes`.
-            SandboxLostError: The container has ended.
         """
 
         def get(client: APIClient) -> bytes:
@@ -258,7 +278,6 @@ class Container:
 
         Raises:
             SandboxError: It cannot be unpacked.
-            SandboxLostError: The container has ended.
         """
         await self._call(lambda client: client.put_archive(self.id, folder, archive))
 
@@ -269,11 +288,7 @@ class Container:
 
     @asynccontextmanager
     async def commit(self) -> AsyncIterator[str]:
-        """Yield an image of the container's state, its files without its processes. It is removed at the end of the context.
-
-        Raises:
-            SandboxLostError: The container has ended.
-        """
+        """Yield an image of the container's state, its files without its processes. It is removed at the end of the context."""
         await self.check_alive()
         image: str = (await self._call(lambda client: client.commit(self.id)))["Id"]
         try:
@@ -294,9 +309,7 @@ class Container:
             raise SandboxLostError(f"the container of {self.spec.image} is lost: {error}") from error
         if not state["Running"]:
             why = "out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
-            raise SandboxLostError(
-                f"the container of {self.spec.image} has ended ({why}); if at once: its ENTRYPOINT must run the command that it is given"
-            )
+            raise SandboxLostError(f"the container of {self.spec.image} has ended ({why})")
 
     async def _call(self, function: Any) -> Any:
         try:
@@ -366,14 +379,9 @@ class ContainerProcess:
         Raises:
             SandboxLostError: The container has ended.
         """
-
-        def end(client: APIClient) -> None:
-            killer = client.exec_create(
-                self.container.id, ["sh", "-c", _KILL, self.mark], user=self.user or "", workdir="/"
-            )
-            client.exec_start(killer["Id"])
-
-        await self.container._call(end)
+        place, killer = self.container, ["sh", "-c", _KILL, self.mark]
+        options = {"user": self.user or "", "workdir": "/"}
+        await place._call(lambda client: client.exec_start(client.exec_create(place.id, killer, **options)["Id"]))
         with anyio.move_on_after(KILL_S):
             await self.wait()
 

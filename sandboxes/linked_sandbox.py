@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -141,8 +142,9 @@ class LinkedSandbox(Sandbox):
         number = self._number
         self._answers[number] = None
         try:
-            await self.send(kind, number, payload)
-            await self.wait_until(lambda: self._answers[number] is not None, anyio.current_time() + ANSWER_TIMEOUT_S)
+            deadline = anyio.current_time() + ANSWER_TIMEOUT_S
+            await self.send(kind, number, payload, deadline)
+            await self.wait_until(lambda: self._answers[number] is not None, deadline)
         finally:
             answer = self._answers.pop(number)
         assert answer is not None
@@ -163,22 +165,23 @@ class LinkedSandbox(Sandbox):
         if bound.cancelled_caught:
             raise self.lose("its first process no longer answers")
 
-    async def send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
-        """Send a frame.
+    async def send(self, kind: bytes, number: int, payload: bytes = b"", deadline: float = math.inf) -> None:
+        """Send a frame, within ANSWER_TIMEOUT_S.
 
         Raises:
-            SandboxLostError: The sandbox is gone.
+            SandboxLostError: The sandbox is gone, or the deadline is over.
         """
         self._check()
+        deadline = min(deadline, anyio.current_time() + ANSWER_TIMEOUT_S)
         # Half a frame would garble all that follow: once begun, it is sent whole.
-        with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
+        with anyio.CancelScope(shield=True, deadline=deadline) as bound:
             async with self._sending:
                 try:
                     await self._link.send(frame(kind, number, payload))
                 except SandboxLostError as error:
                     raise self.lose(str(error)) from error
         if bound.cancelled_caught:
-            raise self.lose(f"it took no input for {ANSWER_TIMEOUT_S:g} s")
+            raise self.lose("it takes no input")
 
     def lose(self, why: str) -> SandboxLostError:
         """Give the sandbox up, and wake all who wait for it."""

@@ -41,9 +41,10 @@ class Process:
 
     async def __aexit__(self, *exc_info: object) -> None:
         if self._report is None and not self._sandbox.lost:
-            with anyio.move_on_after(REPORT_GRACE_S, shield=True), suppress(SandboxLostError):
-                await self.kill()
-                await self._until(lambda: self._report is not None)
+            deadline = anyio.current_time() + REPORT_GRACE_S
+            with anyio.CancelScope(shield=True), suppress(SandboxLostError):
+                await self._sandbox.send(b"K", self._number, b"", deadline)
+                await self._sandbox.wait_until(lambda: self._report is not None, deadline)
 
     @property
     def running(self) -> bool:
@@ -53,10 +54,6 @@ class Process:
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
         await self._sandbox.send(b"I", self._number, data)
-
-    async def end_input(self) -> None:
-        """Close its standard input."""
-        await self._sandbox.send(b"E", self._number)
 
     async def kill(self) -> None:
         """Kill it and what it started."""

@@ -58,7 +58,7 @@ class Limits:
             wanted, there = getattr(self, name), getattr(sandbox, name)
             if wanted > there:
                 raise ConfigError(
-                    f"{name} = {wanted} is more than the {there} of the sandbox; make the sandbox with more"
+                    f"{name} = {wanted} is more than the {there} of the sandbox; ask for less, or make the sandbox with more (sandbox.memory_mb of a run)"
                 )
 
     def changed(self, **changes: Any) -> Limits:

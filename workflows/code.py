@@ -8,7 +8,7 @@ fails, up to two times, and the last program is graded by "tests", which it neve
 
 Without "partial" the tests after the first that fails are not run, and the metric `tests_passed` is the share that passed before;
 `trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). A test that cannot be graded, as one whose checker
-fails, is the fault of no program: it fails the episode, and pays no 0.
+fails, or before the verdict's deadline, is the fault of no program: it fails the episode, and pays no 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentrl import Episode, Reward
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, EpisodeError, SandboxError, one_line
 from agentrl.rollout.episode_parts import backend_order, load_backend
-from agentrl.sandboxes import CodeTask, SandboxSpec, Status, Test, Verdict, extract_code, load_code_task
+from agentrl.sandboxes import CodeTask, Limits, SandboxSpec, Status, Test, Verdict, extract_code, load_code_task
 from agentrl.sandboxes.choose import choose_backend
 from agentrl.sandboxes.grading.trust import Trust, trust_of
 
@@ -48,7 +48,7 @@ class ProgramTask(BaseModel):
         try:
             self._code = code = load_code_task(self.model_extra or {})
             for test in (*code.tests, *code.public_tests):
-                trust_of(test)
+                trust_of(test)  # refuses what cannot run apart
         except ConfigError as error:
             raise ValueError(str(error)) from error
         if not code.prompt:
@@ -63,11 +63,13 @@ class ProgramTask(BaseModel):
 
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
-        """Return why no sandbox can be had here: there is no backend, or none that has the image."""
+        """Return why no sandbox can be had here: there is no backend, none that has the image, or too little memory for some task."""
+        most = max(int((test.limits or {}).get("memory_mb", 1)) for task in tasks for test in task.code.tests)
         spec = SandboxSpec(image=config.sandbox.image, runtime=config.sandbox.runtime)
         try:
             await choose_backend(await load_backend(config.sandbox.backend), spec, backend_order(config))
-        except SandboxError as error:
+            Limits(memory_mb=most).check_within(Limits(memory_mb=config.sandbox.memory_mb))
+        except (SandboxError, ConfigError) as error:
             return [str(error)]
         return []
 
@@ -105,10 +107,9 @@ async def graded(
     if source is None:
         return None
     verdict = await episode.grade(task.program(source), tests, language=task.language, **options)
-    for result in verdict.results:
-        if result.status is Status.CHECKER_ERROR:
-            why = f"{result.name} cannot be graded: {one_line(result.message)}"
-            raise EpisodeError(f"{why}; mend it or leave the task out (`agentrl vet` finds such tasks)")
+    if verdict.fault is not None:
+        why = f"{verdict.fault.name} cannot be graded: {one_line(verdict.fault.message)}"
+        raise EpisodeError(f"{why}; mend it or leave the task out (`agentrl vet` finds such tasks)")
     return verdict
 
 
@@ -116,10 +117,9 @@ def reward_of(verdict: Verdict | None) -> Reward:
     """Return the reward of a verdict, with what became of the program as metrics."""
     if verdict is None:
         return Reward(0.0, {"has_code": 0.0})
-    value = float(verdict.passed) if verdict.fraction is None else verdict.fraction
     ran = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
     trusts = {f"trust_{trust}": float(trust is verdict.trust) for trust in Trust}
-    return Reward(value, {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran), **trusts})
+    return Reward(verdict.reward, {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran), **trusts})
 
 
 def feedback(verdict: Verdict | None) -> str:

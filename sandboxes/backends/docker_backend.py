@@ -117,13 +117,9 @@ def _start(client: APIClient, name: str, spec: SandboxSpec) -> tuple[AttachedLin
         user=f"{uid}:{uid}",
         working_dir=WORK,
     )
-    link = AttachedLink(client.attach_socket(name, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
-    try:
-        client.start(name)
-    except BaseException:
-        link.close()
-        raise
-    return link, path
+    attached = client.attach_socket(name, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+    client.start(name)
+    return AttachedLink(attached), path
 
 
 class AttachedLink(DockerStream):

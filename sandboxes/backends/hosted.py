@@ -112,7 +112,13 @@ class _Sandbox(Sandbox):
         files, stdin = options.get("only_files"), options.get("stdin") or b""
         async with self._asked(limits.timeout_s + REPORT_GRACE_S) as hosted:
             if files is not None:
-                await self._command("sh", "-c", EMPTY, WORK)
+                emptied = await hosted.run(
+                    ["sh", "-c", EMPTY, WORK], stdin=b"", env=self.env, cwd="/", limits=self.spec.limits
+                )
+                if not emptied.ok:
+                    raise SandboxError(
+                        f"a sandbox of {self._service.name} cannot be emptied: {emptied.stderr[-500:].decode(errors='replace')}"
+                    )
             for path, data in (files or {}).items():
                 await hosted.write(_under_work(path), data)
             done = await hosted.run(argv, stdin=stdin, env=env, cwd=cwd, limits=limits)
@@ -141,14 +147,10 @@ class _Sandbox(Sandbox):
     async def reset(self) -> None:
         async with self._asked() as hosted:
             await hosted.close()
-            self.hosted = await self._service.start(self.spec)
-
-    async def _command(self, *argv: str) -> None:
-        done = await self.hosted.run(argv, stdin=b"", env=self.env, cwd="/", limits=self.spec.limits)
-        if not done.ok:
-            raise SandboxError(
-                f"{argv[0]} failed in a sandbox of {self._service.name}: {done.stderr[-500:].decode(errors='replace')}"
-            )
+            try:
+                self.hosted = await self._service.start(self.spec)
+            except SandboxError as error:
+                raise self.lose(f"{self._service.name} starts no other: {error}") from error
 
 
 def _under_work(path: str) -> str:

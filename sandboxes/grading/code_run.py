@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from agentrl.sandboxes.grading.code_reading import functions_of, imports_of, libraries_of, names_of_program
-from agentrl.sandboxes.grading.program_runs import CALLS, Grading, result_of
+from agentrl.sandboxes.grading.program_runs import CALLS, Grading
 from agentrl.sandboxes.grading.tests import AssertTest, TestFile
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Status, TestResult, status_of, tail
@@ -32,9 +32,6 @@ from agentrl.sandboxes.seams import EndReason, ExecResult
 RUNNER = "from agentrl.sandboxes.inside.runner import main; main()"
 OUTPUT_MB = 64.0
 """What test code, or the program that it calls, may print and answer in all."""
-LONGEST_PROCESS_S = 600.0
-"""Of a program that is called: each call is bounded by its test's time."""
-MAX_REPORT_BYTES = 4 << 20
 
 
 async def run_code(grading: Grading, test: AssertTest | TestFile, trust: Trust) -> list[TestResult]:
@@ -68,7 +65,7 @@ async def _run_inside(
         status, message = Status.RUNTIME_ERROR, "the program has left before the tests were done"
     elif done.signal == signal.SIGVTALRM:  # the clock of `inside/report.py` for code that no exception ends
         status, message = Status.TIME_LIMIT, ""
-    return [result_of(test, status, message, done)]
+    return [grading.result(test, status, message, done)]
 
 
 async def _run_apart(
@@ -110,7 +107,7 @@ async def _run_apart(
     elif not answered or done.end_reason is EndReason.EXIT:  # tests that end by themselves do so whatever the program
         status = Status.CHECKER_ERROR
         message = f"the test code ended before it was done: {message or fault or tail(done.stderr)}"
-    return [result_of(test, status, message, ExecResult(end_reason=EndReason.KILLED, duration_s=program.spent_s))]
+    return [grading.result(test, status, message, ExecResult(end_reason=EndReason.KILLED, duration_s=program.spent_s))]
 
 
 class _Program:
@@ -127,7 +124,7 @@ class _Program:
         self._time_s = limits.timeout_s
         self._limits = replace(
             limits,
-            timeout_s=LONGEST_PROCESS_S,
+            timeout_s=grading.left_s,  # each call is bounded by its test's time
             cpu_s=None if isinstance(test, TestFile) else limits.cpu_s,
             output_mb=max(limits.output_mb, OUTPUT_MB),
         )
@@ -159,7 +156,7 @@ class _Program:
                     left = Status.RUNTIME_ERROR, "the program has left before it answered"
                     self.failure = left if status is Status.PASSED else (status, message)
             except TimeoutError:
-                self.failure = Status.TIME_LIMIT, DEADLINE_OVER if self._grading.over else ""
+                self.failure = (Status.DEADLINE, DEADLINE_OVER) if self._grading.over else (Status.TIME_LIMIT, "")
             except LongLineError:
                 self.failure = Status.OUTPUT_LIMIT, f"the program answers more than {MAX_BYTES >> 20} MB at once"
             finally:
@@ -169,20 +166,18 @@ class _Program:
 
 def _results(grading: Grading, test: AssertTest | TestFile, line: bytes, done: ExecResult) -> list[TestResult]:
     """Return what a report says, and a failure for each test function that stands in the file and not in the report."""
-    if len(line) > MAX_REPORT_BYTES:
-        return [result_of(test, Status.OUTPUT_LIMIT, "a report that is too long", done)]
     report = json.loads(line)
     results = [
         TestResult(name=name or test.name, status=Status(status), message=message)
         for name, status, message in report["results"]
     ]
-    failed = any(not result.passed for result in results)
-    missing = set() if failed and not grading.fail_fast else functions_of(test) - {*report["functions"]}
-    missing = set() if ANY in report["functions"] else missing
-    status, message = (Status.NOT_RUN, EARLIER_FAILED) if failed else (Status.RUNTIME_ERROR, "it has not run")
+    passed = {result.passed for result in results}
+    # Where none passes, as in a file that cannot be loaded, no share is to be made smaller.
+    missing = set() if ANY in report["functions"] or passed == {False} else functions_of(test) - {*report["functions"]}
+    status, message = (Status.NOT_RUN, EARLIER_FAILED) if False in passed else (Status.RUNTIME_ERROR, "it has not run")
     results += [TestResult(name=name, status=status, message=message) for name in sorted(missing)]
     if not results:
-        return [result_of(test, Status.CHECKER_ERROR, "the test code has no tests", done)]
+        return [grading.result(test, Status.CHECKER_ERROR, "the test code has no tests", done)]
     if len(results) == 1:
-        return [replace(result_of(test, results[0].status, results[0].message, done), name=results[0].name)]
+        return [replace(grading.result(test, results[0].status, results[0].message, done), name=results[0].name)]
     return results

@@ -18,6 +18,10 @@ from agentrl.sandboxes.checked_fields import Tolerance, check_fields
 
 _WORD = re.compile(r"\S+")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMERAL = re.compile(
+    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf|infinity|nan)", re.ASCII | re.IGNORECASE
+)
+"""A word that is a number: one with further zeros before it, as 0011, is text."""
 MAX_NUMBER_CHARACTERS = 400
 """A longer word is compared as text."""
 
@@ -35,7 +39,7 @@ class Compare(Protocol):
 class Comparison:
     """The same words in the same order, whatever the space and the lines between them; of two numbers the value counts, not the text.
 
-    `2.50` is 2.5, `1e3` is 1000, and `-0` is 0. With a tolerance a number may differ from one that has a point or an exponent:
+    `2.50` is 2.5, `1e3` is 1000, and `-0` is 0; `0011` is text, and not 11. With a tolerance a number may differ from one that has a point or an exponent:
     |a − b| ≤ max(absolute, relative · max(|a|, |b|)). Two integers are equal or not, whatever the tolerance.
     """
 
@@ -76,9 +80,8 @@ class Comparison:
             return False
         if a.is_nan() or b.is_nan():
             return self.nan_equal and a.is_nan() and b.is_nan()
-        if _INTEGER.fullmatch(got) and _INTEGER.fullmatch(wanted):
-            return a == b
-        if a == b or not (self.absolute or self.relative):
+        integers = _INTEGER.fullmatch(got) and _INTEGER.fullmatch(wanted)
+        if a == b or integers or not (self.absolute or self.relative):
             return a == b
         x, y = float(a), float(b)
         return math.isfinite(x) and math.isfinite(y) and _close(x, y, self.absolute, self.relative)
@@ -120,8 +123,7 @@ def _close(a: float, b: float, absolute: float, relative: float) -> bool:
 
 
 def _number(word: str) -> Decimal | None:
-    # Decimal() takes digits of every script, and underscores.
-    if len(word) > MAX_NUMBER_CHARACTERS or not word.isascii() or "_" in word:
+    if len(word) > MAX_NUMBER_CHARACTERS or not _NUMERAL.fullmatch(word):
         return None
     try:
         return Decimal(word)

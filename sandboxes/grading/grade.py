@@ -22,7 +22,15 @@ from agentrl.sandboxes.grading.code_run import run_code
 from agentrl.sandboxes.grading.program_runs import Grading, build, run_call, run_io, wall_clock_s
 from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test
 from agentrl.sandboxes.grading.trust import Trust, trust_of
-from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Baseline, Status, TestResult, Verdict
+from agentrl.sandboxes.grading.verdict import (
+    DEADLINE_OVER,
+    EARLIER_FAILED,
+    Baseline,
+    Status,
+    TestResult,
+    Verdict,
+    check_baseline,
+)
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits
@@ -57,8 +65,8 @@ async def grade(
     With `partial`, the baseline of a vetted task, the verdict has a `fraction`.
 
     `deadline_s` bounds the whole verdict in seconds of wall-clock time, but for waiting for a sandbox: builds, programs, test code,
-    comparisons and checkers. When it is over, the test that runs has exceeded its time limit, or is a checker error if the
-    program was not what was waited for, and later tests are not run. Default: `default_deadline_s`.
+    comparisons and checkers. When it is over, tests without a result have the status `deadline`, which is no fault of the program's, or
+    `not_run` where tests have exceeded their own time. Default: `default_deadline_s`.
 
     Whatever the program does is a result.
 
@@ -67,13 +75,12 @@ async def grade(
         SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
     """
     check_argument("source", source, str)
-    check_argument("pool", pool, SandboxPool)
     check_argument("language", language, Language)
     check_argument("limits", limits, Limits | None)
-    check_argument("fail_fast", fail_fast, bool)
     check_argument("deadline_s", deadline_s, AboveZero | None)
     limits = limits or pool.spec.limits
     _check_tests(tests, language, limits, pool.spec.limits)
+    check_baseline("partial", partial, len(tests))
     if partial is not None and fail_fast:
         raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
     named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
@@ -106,23 +113,23 @@ async def _run_tests(grading: Grading, tests: Sequence[Test], pool: SandboxPool,
                 with anyio.fail_after(left_s + GRACE_S):
                     built, build_output = await build(grading)
                     if not built:
-                        rest = Status.BUILD_ERROR, build_output
+                        rest = None if grading.over else (Status.BUILD_ERROR, build_output)
                     while index < len(tests) and rest is None and not grading.over:
                         note(await _run_test(grading, tests[index], trusts[index]))
             except (SandboxError, TimeoutError) as error:
                 # The sandbox is gone, or so full that not even the program can be written to it, or does not end the program.
                 losses += 1
-                if losses == ATTEMPTS or grading.over:
-                    ours = isinstance(error, TimeoutError) or (several and sandboxes[1].lost)
-                    message = str(error) or f"the sandbox did not end the program within {GRACE_S:g} s of the deadline"
-                    status = Status.CHECKER_ERROR if ours else Status.CRASHED
-                    note([TestResult(name=tests[index].name, status=status, message=message)])
+                if losses == ATTEMPTS:
+                    status = Status.CHECKER_ERROR if several and sandboxes[1].lost else Status.CRASHED
+                    note([TestResult(name=tests[index].name, status=status, message=str(error))])
             left_s -= anyio.current_time() - started
         if left_s <= 0:
-            rest = rest or (Status.NOT_RUN, DEADLINE_OVER)
+            rest = rest or (Status.DEADLINE, DEADLINE_OVER)
     while index < len(tests):
         status, message = rest or (Status.NOT_RUN, EARLIER_FAILED)
         note([TestResult(name=tests[index].name, status=status, message=message)])
+    if any(result.status is Status.TIME_LIMIT for result in results):  # which have used up the verdict's time
+        results = [replace(one, status=Status.NOT_RUN) if one.status is Status.DEADLINE else one for one in results]
     return Verdict(results=tuple(results), build_output=build_output)
 
 
@@ -149,10 +156,7 @@ def _check_tests(tests: Sequence[Test], language: Language, limits: Limits, sand
         raise ConfigError("tests is an empty list: there is nothing to grade by")
     for index, test in enumerate(tests):
         if not isinstance(test, Test):
-            raise ConfigError(
-                f"tests[{index}] = {shown(test)} must be an IOTest, CallTest, AssertTest or TestFile; load_tests makes them of "
-                "those in a task"
-            )
+            raise ConfigError(f"tests[{index}] = {shown(test)} is no test; load_tests makes tests of those in a task")
         test.limits_of(limits).check_within(sandbox_limits)
         if language != PYTHON and not isinstance(test, IOTest):
             raise ConfigError(f"a {type(test).__name__} calls Python functions; grade other languages by IOTest")

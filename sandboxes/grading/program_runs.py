@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import shown
 from agentrl.sandboxes.grading.comparison import Comparison, same_value
 from agentrl.sandboxes.grading.tests import CallTest, Checker, IOTest, Language, Test
-from agentrl.sandboxes.grading.verdict import Status, TestResult, status_of, tail
+from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, Status, TestResult, status_of, tail
 from agentrl.sandboxes.inside.plain import decode, encode, read_line
 from agentrl.sandboxes.sandbox import Sandbox, as_bytes
-from agentrl.sandboxes.seams import ExecResult, Limits
+from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
 
 CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"
 CHECKER = "from agentrl.sandboxes.inside.checker_main import main; main()"
@@ -73,17 +72,18 @@ class Grading:
         limits = test.limits_of(self.limits)
         return limits.changed(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=min(wall_clock_s(limits), self.left_s))
 
-
-def result_of(test: Test, status: Status, message: str, done: ExecResult) -> TestResult:
-    """Return the result of a test with what its run took."""
-    return TestResult(
-        name=test.name,
-        status=status,
-        message=message,
-        duration_s=done.duration_s,
-        cpu_s=done.cpu_s,
-        peak_memory_bytes=done.peak_memory_bytes,
-    )
+    def result(self, test: Test, status: Status, message: str, done: ExecResult) -> TestResult:
+        """Return the result of a test with what its run took. A time limit that is the verdict's deadline is no fault of the program's."""
+        if status is Status.TIME_LIMIT and self.over:
+            status, message = Status.DEADLINE, DEADLINE_OVER
+        return TestResult(
+            name=test.name,
+            status=status,
+            message=message,
+            duration_s=done.duration_s,
+            cpu_s=done.cpu_s,
+            peak_memory_bytes=done.peak_memory_bytes,
+        )
 
 
 async def build(grading: Grading) -> tuple[bool, str]:
@@ -126,17 +126,12 @@ async def run_io(grading: Grading, test: IOTest) -> TestResult:
         own = isinstance(test.compare, Comparison)
         size = len(done.stdout) + len(test.stdout) if own else math.inf
         status, message = await _compared(grading, size, lambda: _compare_output(test, done.stdout))
-    return result_of(test, status, message, done)
+    return grading.result(test, status, message, done)
 
 
 async def run_call(grading: Grading, test: CallTest) -> TestResult:
     """Call one function of the program once, and compare what comes back."""
-    call = {
-        "name": test.function,
-        "args": encode(list(test.args)),
-        "kwargs": encode(test.kwargs),
-        "argument": test.argument,
-    }
+    call = {"name": test.function, "args": encode(list(test.args)), "kwargs": encode(test.kwargs), "value_only": True}
     lines = [json.dumps({"source": grading.source, "module": "solution"}), json.dumps(call), ""]
     limits = grading.limits_of(test)
     limits = limits.changed(output_mb=max(limits.output_mb, ANSWERS_MB))
@@ -145,7 +140,7 @@ async def run_call(grading: Grading, test: CallTest) -> TestResult:
     status, message = status_of(done)
     if status is Status.PASSED:
         status, message = await _compared(grading, len(done.stdout), lambda: _compare_answer(test, done.stdout))
-    return result_of(test, status, message, done)
+    return grading.result(test, status, message, done)
 
 
 async def _compared(grading: Grading, size: float, compare: Callable[[], tuple[Status, str]]) -> tuple[Status, str]:
@@ -153,7 +148,7 @@ async def _compared(grading: Grading, size: float, compare: Callable[[], tuple[S
     try:
         with anyio.CancelScope(deadline=grading.deadline):
             return compare() if size <= SHORT_BYTES else await in_users_thread(compare)
-        return Status.TIME_LIMIT, "the verdict's deadline was over before the output was compared"
+        return Status.TIME_LIMIT, ""
     except Exception as error:  # a comparison of the user's
         return Status.CHECKER_ERROR, f"the comparison failed: {type(error).__name__}: {error}"
 
@@ -183,14 +178,7 @@ def _compare_answer(test: CallTest, stdout: bytes) -> tuple[Status, str]:
             return Status.PASSED, ""
     except (ValueError, TypeError, KeyError, IndexError, ArithmeticError) as error:
         return Status.WRONG_ANSWER, f"the answer makes no sense: {error}"
-    return Status.WRONG_ANSWER, f"{_shown(got)}, expected {_shown(test.expected)}"
-
-
-def _shown(value: Any) -> str:
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # an integer of more digits than Python writes
-        return f"a {type(value).__name__}"
+    return Status.WRONG_ANSWER, f"{shown(got)}, expected {shown(test.expected)}"
 
 
 async def _check(grading: Grading, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
@@ -205,6 +193,8 @@ async def _check(grading: Grading, checker: Checker, test: IOTest, output: bytes
     if done.ok:
         return Status.PASSED, ""
     printed = tail(done.stdout + done.stderr)
+    if done.end_reason is EndReason.TIMEOUT and grading.over:
+        return Status.TIME_LIMIT, ""
     if done.exit_code is None:  # what it was given may keep a checker busy, or break it
         return Status.WRONG_ANSWER, f"the checker ended by {done.end_reason} on this output: {printed}".rstrip(": ")
     if done.exit_code in (1, 2):

@@ -30,7 +30,8 @@ from agentrl.sandboxes.grading.tests import (
     Test,
     check_limits,
 )
-from agentrl.sandboxes.grading.verdict import Baseline
+from agentrl.sandboxes.grading.verdict import Baseline, check_baseline
+from agentrl.sandboxes.seams import MB
 
 REFERENCES = ("solution", "reference", "canonical_solution", "code")
 
@@ -126,16 +127,12 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         )
     partial, baseline = task.get("partial", False), task.get("baseline")
     check_argument("partial", partial, bool)
-    check_argument("baseline", baseline, Sequence[float] | None)
     language = LANGUAGES.get(str(task.get("language", "python")).lower())
     if language is None and form is _own:  # in other forms the field may say something else
         raise ConfigError(f"language = {shown(task['language'])} must be one of {', '.join(LANGUAGES)}")
     language = language or PYTHON
     loaded = form({**task, "language": language}, task_name(task, index))
-    if baseline is not None and len(baseline) != len(loaded.tests):
-        raise ConfigError(
-            f"baseline is of {len(baseline)} tests, and there are {len(loaded.tests)}; vet the task again"
-        )
+    check_baseline("baseline", baseline, len(loaded.tests))
     limits, tolerance = _limits(task), task.get("tolerance")
     return replace(
         loaded,
@@ -159,11 +156,12 @@ def _limits(task: Row) -> Row:
     own: Row = task.get("limits", {})
     check_argument("limits", own, Mapping[str, Any])
     check_limits(own)
-    of_contest = {"timeout_s": task.get("time_limit"), "memory_mb": task.get("memory_limit")}
-    if isinstance(seconds := of_contest["timeout_s"], Mapping):
-        of_contest["timeout_s"] = seconds["seconds"] + seconds["nanos"] / 1e9
-    if isinstance(memory_mb := of_contest["memory_mb"], float):
-        of_contest["memory_mb"] = int(memory_mb)
+    seconds, memory_mb = task.get("time_limit"), task.get("memory_limit")
+    if isinstance(seconds, Mapping):
+        seconds = seconds["seconds"] + seconds["nanos"] / 1e9
+    if "memory_limit_bytes" in task:
+        memory_mb = task["memory_limit_bytes"] / MB
+    of_contest = {"timeout_s": seconds, "memory_mb": int(memory_mb) if isinstance(memory_mb, float) else memory_mb}
     known = {name: value for name, value in of_contest.items() if isinstance(value, int | float) and value > 0}
     return own if "tests" in task else {**known, **own}
 

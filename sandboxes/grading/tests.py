@@ -52,10 +52,6 @@ class Checker:
         check_fields(self)
 
 
-COMPARES = must_be(
-    "a Comparison(...), a Checker(...), or a function of your own of output and expected",
-    lambda given: isinstance(given, Compare | Checker) and not isinstance(given, type),
-)
 CALLED = must_be(
     "the name of a function, such as 'add', or of a method, such as 'Solution.add'",
     lambda given: isinstance(given, str) and all(map(str.isidentifier, given.replace("()", "").split("."))),
@@ -80,9 +76,8 @@ class _OneTest:
             check_limits(self.limits)
 
     def limits_of(self, grader: Limits) -> Limits:
-        """Return the limits of the test, its own before those of the grader; more memory than that has is no test's to have."""
-        limits = grader.changed(**(self.limits or {}))
-        return limits.changed(memory_mb=min(limits.memory_mb, grader.memory_mb))
+        """Return the limits of the test, its own before those of the grader."""
+        return grader.changed(**(self.limits or {}))
 
 
 def check_limits(changes: Mapping[str, float]) -> None:
@@ -102,35 +97,26 @@ class IOTest(_OneTest):
 
     stdin: str = ""
     stdout: str = ""
-    compare: Annotated[Compare | Checker, COMPARES] = field(default_factory=Comparison)
+    compare: Compare | Checker = field(default_factory=Comparison)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallTest(_OneTest):
     """A function is called with `args` and is to return `expected`. All are plain data.
 
-    `function` is looked for in the module, and then in a `Solution()`. It may be dotted: `Stack.top` makes a Stack without arguments first. With `argument`, the argument of that
-    index is graded after the call instead of the value returned, for functions that work in place.
+    `function` is looked for in the module, and then in a `Solution()`. It may be dotted: `Stack.top` makes a Stack without arguments first.
     """
 
     function: Annotated[str, CALLED]
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     expected: Any = None
-    argument: int | None = None
     tolerance: Tolerance | None = None
     """By how much a float may differ, absolutely or relatively."""
     nan_equal: bool = False
     """Whether nan is right where nan is expected."""
     wrapped: bool = False
     """Whether an expected list of one item stands for that item too, as in APPS and TACO."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.argument is not None and not 0 <= self.argument < len(self.args):
-            raise ConfigError(
-                f"CallTest.argument = {self.argument} must be one of its {len(self.args)} args, from 0 on"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
+from pydantic import Field
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.seams import EndReason, ExecResult
 
@@ -16,7 +21,7 @@ SHOWN_CHARACTERS = 2000
 DEADLINE_OVER = "the verdict's deadline was over"
 EARLIER_FAILED = "an earlier test failed"
 
-Baseline = Sequence[float]
+Baseline = Sequence[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]]
 """The share of each test that a program passes by doing nothing, as `agentrl vet` measures it: `[1.0, 0.0]`."""
 
 
@@ -40,8 +45,10 @@ class Status(StrEnum):
     """The program took its sandbox down, every time."""
     CHECKER_ERROR = "checker_error"
     """The checker, or the test code, failed by itself: no fault of the program's, and no pass."""
+    DEADLINE = "deadline"
+    """The verdict's deadline was over, though no test had exceeded its own time: no fault of the program's, and no pass."""
     NOT_RUN = "not_run"
-    """An earlier test failed, and the grader was to fail fast; or the verdict's deadline was over before it."""
+    """An earlier test failed, and the grader was to fail fast; or tests that exceeded their time had used up the verdict's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +96,11 @@ class Verdict:
         return bool(self.results) and all(result.passed for result in self.results)
 
     @property
+    def reward(self) -> float:
+        """The fraction, where it was asked for; else 1 where all passed, and 0 where not."""
+        return float(self.passed) if self.fraction is None else self.fraction
+
+    @property
     def trust(self) -> Trust:
         """The least trust of its results."""
         return min((result.trust for result in self.results), key=[*Trust].index, default=Trust.OUTSIDE)
@@ -97,6 +109,11 @@ class Verdict:
     def pass_rate(self) -> float:
         """The share of tests that passed; 0 without any. To look at, and no reward: a program that does nothing may pass some."""
         return sum(result.passed for result in self.results) / len(self.results) if self.results else 0.0
+
+    @property
+    def fault(self) -> TestResult | None:
+        """The first result that is no fault of the program's, and so says nothing of it; None where there is none."""
+        return next((one for one in self.results if one.status in (Status.CHECKER_ERROR, Status.DEADLINE)), None)
 
     @property
     def status(self) -> Status:
@@ -114,6 +131,17 @@ class Verdict:
         """Return a partial reward: Σ max(0, passed − free) / Σ (1 − free) over the tests; 0 where nothing is left to earn."""
         pairs = zip(self.shares(len(baseline)), baseline, strict=True)
         return sum(max(0.0, passed - free) for passed, free in pairs) / (sum(1 - free for free in baseline) or 1)
+
+
+def check_baseline(name: str, baseline: object, count: int) -> None:
+    """Check the baseline of so many tests, where there is one.
+
+    Raises:
+        ConfigError: It is no list of shares, or of other tests.
+    """
+    check_argument(name, baseline, Baseline | None)
+    if isinstance(baseline, Sequence) and len(baseline) != count:
+        raise ConfigError(f"{name} is of {len(baseline)} tests, and there are {count}; vet the task again")
 
 
 _STATUS_OF_END = {

@@ -180,9 +180,8 @@ async def _run_cheats(report: TaskReport, task: CodeTask, pool: SandboxPool) -> 
     rewards, partial = {}, report.baseline
     for name, source in cheats(task).items():
         verdict = await grade(source, task.tests, pool=pool, fail_fast=partial is None, partial=partial)
-        share = float(verdict.passed) if verdict.fraction is None else verdict.fraction
-        if share:
-            rewards[name] = round(share, 4)
+        if verdict.reward:
+            rewards[name] = round(verdict.reward, 4)
     paid = [f"{name!r} gets {reward:.2g}" for name, reward in rewards.items() if reward > PARTIAL_MAX * task.partial]
     report = replace(report, rewards=rewards)
     return with_fault(report, FaultKind.CHEATER, ", ".join(paid)) if paid else report

@@ -3,7 +3,7 @@
 It talks to the host over its own stdin and stdout, which no program in the sandbox can reach: it is process 1, which the kernel
 shields from signals of its own namespace, and it is not dumpable, so that /proc/1/fd, /proc/1/mem and ptrace are shut too.
 
-    host ── S start, I input, E end of input, K kill, W write, R read, Z reset ──►  sandbox
+    host ── S start, I input, K kill, W write, R read, Z reset ──►  sandbox
          ◄── r ready, o stdout, e stderr, x ended, a answer, f failure ─────────────────────
 
 A program in Python is forked from this interpreter, already warm. A reset kills every other process and empties the writable folders;
@@ -141,7 +141,7 @@ class FirstProcess:
         try:
             if kind == b"S":
                 return self.start(number, payload)
-            if kind in b"IEK":
+            if kind in b"IK":
                 self.talk(kind, number, payload[:])
                 return None
             answer = b""
@@ -209,14 +209,13 @@ class FirstProcess:
         return None
 
     def talk(self, kind: bytes, number: int, payload: bytes) -> None:
-        """Pass input to a program, end its input, or kill it."""
+        """Pass input to a program, or kill it."""
         if (running := self.running.get(number)) is None:
             return
         if kind == b"K":
             self.stop(running, "killed")
         else:
             running.pending = memoryview(bytes(running.pending) + payload)
-            running.input_ended = running.input_ended or kind == b"E"
             self.feed(running)
 
     def feed(self, running: Running) -> None:

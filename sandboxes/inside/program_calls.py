@@ -3,8 +3,8 @@
     {"source": ..., "module": "solution"}           ─►  {"names": ["add", ...]}
     {"name": "add", "args": [1, 2], "kwargs": {}}   ─►  {"ok": 3, "args": [1, 2]}, of which the arguments are as the call leaves them
 
-or {"raised": [a class of Python's, its arguments, text]}, or {"fault": why the value cannot pass}. A call with an "argument" is answered by
-{"ok": value} alone: that of the argument of this index, or what is returned where it is null.
+or {"raised": [a class of Python's, its arguments, text]}, or {"fault": why the value cannot pass}. A call that is "value_only"
+is answered by {"ok": value} alone.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def answer_call(module: types.ModuleType, request: dict[str, Any]) -> dict[str, 
     """Call a function of the program, and return what the tests get."""
     args, kwargs = decode(request["args"]), decode(request["kwargs"])
     value = find(module, request["name"])(*args, **kwargs)
-    if "argument" not in request:
-        return {"ok": encode(value), "args": encode(args)}
-    return {"ok": encode(value if request["argument"] is None else args[request["argument"]])}
+    return {"ok": encode(value)} | ({} if request.get("value_only") else {"args": encode(args)})
 
 
 def functions(module: types.ModuleType) -> set[str]:

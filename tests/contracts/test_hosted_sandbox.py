@@ -180,6 +180,19 @@ async def test_programs_are_graded(pool: SandboxPool) -> None:
     assert [verdict.status for verdict in verdicts] == ["passed", "wrong_answer"]
 
 
+async def test_a_sandbox_that_no_other_takes_the_place_of_is_lost(
+    service: HostedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(spec: SandboxSpec) -> HostedSandbox:
+        raise SandboxError("no more today")
+
+    async with open_sandbox(backend=Hosted(service)) as sandbox:
+        monkeypatch.setattr(service, "start", start)
+        for act in (sandbox.reset, lambda: sandbox.run(["ls"])):
+            with pytest.raises(SandboxLostError, match="starts no other: no more today"):
+                await act()
+
+
 async def test_a_program_cannot_be_talked_to(service: HostedService) -> None:
     async with open_sandbox(backend=Hosted(service)) as sandbox:
         with pytest.raises(SandboxLostError, match="cannot talk to one"):

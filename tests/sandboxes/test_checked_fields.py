@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import timeit
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from agentrl.sandboxes import (
     TestFile,
 )
 
-OURS = {"CodeTask", "ExecResult", "SessionResult", "TestResult", "Verdict"}
+OURS = {"CodeTask", "ExecResult", "TestResult", "Verdict"}
 """Values that a user is given, and never makes."""
 RIGHT: dict[type, dict[str, Any]] = {
     Language: {"file": "main.rs", "run": ("./main",)},
@@ -64,17 +63,16 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
     [
         (Comparison, {"absolute": -1}, "Comparison.absolute = -1 must be greater than or equal to 0"),
         (Comparison, {"relative": float("nan")}, "Comparison.relative = nan must be"),
-        (CallTest, {"tolerance": float("inf")}, "CallTest.tolerance = inf must be"),
         (CallTest, {"function": ""}, "CallTest.function = '' must be the name of a function"),
         (CallTest, {"function": "f(1)"}, "CallTest.function = 'f\\(1\\)' must be the name of a function"),
-        (CallTest, {"args": [1], "argument": 1}, "CallTest.argument = 1 must be one of its 1 args, from 0 on"),
-        (CallTest, {"args": [1], "argument": -1}, "CallTest.argument = -1 must be one of its 1 args"),
-        (AssertTest, {"entry_point": ""}, "AssertTest.entry_point = '' must be"),
-        (IOTest, {"compare": Comparison}, "IOTest.compare = <class .*Comparison'> must be a Comparison"),
+        (
+            IOTest,
+            {"compare": "exact"},
+            "IOTest.compare = 'exact' must be an instance of Compare or an instance of Checker",
+        ),
         (Language, {"run": "./main"}, "Language.run = './main' must be a valid tuple"),
         (TestFile, {"framework": "nose"}, "TestFile.framework = 'nose' must be 'unittest' or 'pytest'"),
         (SandboxSpec, {"limits": {"memory_mb": 1}}, "SandboxSpec.limits = .* must be an instance of Limits"),
-        (CallTest, {"nan_equal": 1}, "CallTest.nan_equal = 1 must be a valid boolean"),
         (Limits, {"memory_mb": True}, "Limits.memory_mb = True must be a valid integer"),
         (TestFile, {"module": "a.b"}, "TestFile.module = 'a.b' must be one name"),
         (TestFile, {"files": {"a": 1}}, "TestFile.files = .*, whose 1 must be a valid string or a valid bytes"),
@@ -83,16 +81,3 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
 def test_a_value_without_sense_is_named(kind: type, given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         kind(**RIGHT[kind] | given)
-
-
-@pytest.mark.soak
-def test_what_is_made_by_the_thousand_is_made_quickly() -> None:
-    makers = [
-        lambda: IOTest(stdin="1 2", stdout="3"),
-        lambda: CallTest(function="f", args=[1, 2], expected=3),
-        lambda: TestFile(code="x", files={"a": "b", "c": "d"}),
-        lambda: Limits(timeout_s=2),
-    ]
-    for make in makers:
-        # A few millionths of a second; the bound is for a busy machine.
-        assert min(timeit.repeat(make, number=200, repeat=5)) / 200 < 1e-4

@@ -101,9 +101,19 @@ async def test_an_image_is_as_its_author_meant_it(tmp_path: Path) -> None:
     async with open_container(ContainerSpec(image=image)) as container:
         done = await container.run(["sh", "-c", "id -u; pwd; echo $HOME; touch file && echo mine"])
         assert done.stdout == b"1234\n/home/it\n/home/it\nmine\n"
-    ends = await built_image(await in_thread(source, tmp_path / "ends", 'FROM agentrl/sandbox\nENTRYPOINT ["false"]\n'))
-    with pytest.raises(SandboxLostError, match=r"has ended .*ENTRYPOINT must run the command that it is given"):
-        async with open_container(ContainerSpec(image=ends)):
+
+
+async def test_the_entrypoint_of_an_image_has_run_its_command_before_anything_else_does(tmp_path: Path) -> None:
+    prepares, ends = [
+        f"FROM agentrl/sandbox\nENTRYPOINT {json.dumps(['sh', '-c', f'echo begins; sleep 1; {then}', 'sh'])}\n"
+        for then in ('touch /ready; exec "$@"', "exit 3")
+    ]
+    image = await built_image(await in_thread(source, tmp_path / "prepares", prepares))
+    async with open_container(ContainerSpec(image=image)) as container:
+        assert (await container.run(["ls", "/ready"])).ok
+    image = await built_image(await in_thread(source, tmp_path / "ends", ends))
+    with pytest.raises(SandboxLostError, match=r"has ended .*ENTRYPOINT must run the command .* printed 'begins'"):
+        async with open_container(ContainerSpec(image=image)):
             pass
 
 

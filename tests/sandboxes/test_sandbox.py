@@ -112,10 +112,6 @@ async def test_a_signal_a_missing_program_and_nonsense(sandbox: Sandbox) -> None
         await sandbox.run([])
     with pytest.raises(ConfigError, match="stdin has more than 67108864 bytes"):
         await sandbox.run(["cat"], stdin=bytes(64 * 2**20 + 1))
-    with pytest.raises(ConfigError, match="cwd = None must be a valid string"):
-        await sandbox.run(["true"], cwd=None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"env = .* must be"):
-        await sandbox.run(["true"], env={"A": 1})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="memory_mb = 10000 is more than the 512 of the sandbox"):
         await sandbox.run(["true"], limits=Limits(memory_mb=10_000))
 
@@ -250,9 +246,7 @@ async def test_what_a_sandbox_cannot_take_is_named(bubblewrap: BackendName) -> N
         for wrong, complaint in (
             ({"argv": "python3 main.py"}, "argv = 'python3 main.py' must be a list of words"),
             ({"argv": ["cat"], "stdin": "1 2"}, "stdin = '1 2' must be a valid bytes"),
-            ({"argv": ["cat"], "limits": {"timeout_s": 2}}, "limits = .* must be an instance of Limits"),
             ({"argv": ["cat"], "timeout": 2}, "a run has no option 'timeout'; it may have stdin, timeout_s,"),
-            ({"argv": ["cat"], "timeout_s": "2"}, "timeout_s = '2' must be a valid number"),
         ):
             with pytest.raises((AgentRLError, TypeError), match=complaint):
                 await sandbox.run(**wrong)

@@ -98,6 +98,15 @@ async def test_a_test_that_cannot_be_graded_fails_the_episode_and_pays_no_0(
     assert "third cannot be graded: the checker failed, with exit code 3" in str(outcome.error)
 
 
+async def test_a_deadline_that_is_over_fails_the_episode_and_pays_no_0(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["agentrl.sandboxes.grading.grade"], "default_deadline_s", lambda *_: 0.5)
+    outcome = await outcome_of(code.run, lambda _: "```python\nimport time\ntime.sleep(60)\n```", TASK)
+    assert not outcome.finished
+    assert "test 1 cannot be graded: the verdict's deadline was over" in str(outcome.error)
+
+
 async def test_a_row_of_a_data_set_is_graded_with_the_imports_that_it_counts_on(bubblewrap: BackendName) -> None:
     row = {"question": "Add.", "input_output": {"fn_name": "add", "inputs": [[[1, 2]]], "outputs": [[3]]}}
     reply = "```python\nclass Solution:\n    def add(self, numbers: List[int]) -> int:\n        return reduce(operator.add, numbers)\n```"

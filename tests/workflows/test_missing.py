@@ -95,6 +95,8 @@ async def test_an_image_of_programs_that_is_nowhere_is_found_before_a_run(docker
     tasks = [{"prompt": "Add.", "tests": [{"kind": "io", "stdout": "1"}]}]
     told = await refused("code", tasks, docker, image=NOWHERE)
     assert f"the image {NOWHERE} is not here, and the engine cannot pull it" in told
+    told = await refused("code", [*tasks, {**tasks[0], "limits": {"memory_mb": 1024}}], docker)
+    assert told.startswith("memory_mb = 1024 is more than the 512 of the sandbox; ask for less, or make the sandbox")
 
 
 @pytest.mark.soak

@@ -217,6 +217,14 @@ async def test_some_tests_pass_and_some_do_not(pool: SandboxPool) -> None:
     assert [result.status.value for result in verdict.results] == ["passed", "time_limit"]
 
 
+async def test_a_test_that_did_not_run_is_no_pass(pool: SandboxPool) -> None:
+    """One of four passes, and the next ends the run: that is no half of them."""
+    code = "import solution\n" + "".join(f"def test_{n}(): assert solution.Add().sum({n}) == {n}\n" for n in range(4))
+    source = "class Add:\n    def sum(self, n):\n        if n: raise KeyboardInterrupt\n        return n"
+    verdict = await tried(pool, source, [TestFile(code=code)])
+    assert [result.status.value for result in verdict.results] == ["passed", "runtime_error", *["not_run"] * 3]
+
+
 @pytest.mark.soak
 async def test_each_test_of_a_file_has_time_of_its_own(pool: SandboxPool) -> None:
     file = TestFile(

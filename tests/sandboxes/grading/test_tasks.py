@@ -62,6 +62,7 @@ CONTEST = {
     "generated_tests": {"input": ["2\n"], "output": ["2 2\n"]},
     "solutions": {"language": [1, 2, 3], "solution": ["print 1", "int main() {}", "n = input()\nprint(n, n)"]},
     "time_limit": {"seconds": 2, "nanos": 500_000_000},
+    "memory_limit_bytes": 256_000_000,
 }
 CODEFORCES = {
     "id": "1/A",
@@ -71,7 +72,7 @@ CODEFORCES = {
     "examples": [{"input": "1", "output": "2"}],
     "official_tests": [{"input": "1", "output": "2"}, {"input": "3", "output": "4"}],
     "time_limit": 1.5,
-    "memory_limit": 1024.0,
+    "memory_limit": 256.0,
     "input_mode": "stdio",
     "interaction_format": None,
     "generated_checker": "import sys\ntests = [open(path).read().strip() for path in sys.argv[1:]]\n"
@@ -79,7 +80,7 @@ CODEFORCES = {
 }
 FUNCTION_IN_PYTHON = "Write a program (python) that defines the function, in one fenced code block."
 PRINTS = "Write a program ({}) that reads standard input and prints the answer, in one fenced code block."
-OF_CONTEST = {"timeout_s": 2.5}
+OF_CONTEST = {"timeout_s": 2.5, "memory_mb": 244}
 PAIRS = {"inputs": [[1, 2]], "outputs": [[3]], "fn_name": "add"}
 WRAPPED = CallTest(function="add", args=[1, 2], expected=[3], wrapped=True)
 
@@ -154,10 +155,10 @@ def test_a_row_of_codeforces_has_its_limits_its_examples_and_its_checker() -> No
         "Print a number that is not n.\n\nn\n\nAny other.\n\nInput:\n1\nOutput:\n2\n\nWrite a program"
     )
     assert [(test.stdin, test.stdout) for test in task.tests if isinstance(test, IOTest)] == [("1", "2"), ("3", "4")]
-    assert [test.limits for test in task.tests] == [{"timeout_s": 1.5, "memory_mb": 1024}] * 2
+    assert [test.limits for test in task.tests] == [{"timeout_s": 1.5, "memory_mb": 256}] * 2
     assert load_code_task({**CODEFORCES, "limits": {"timeout_s": 9}}).tests[0].limits == {
         "timeout_s": 9,
-        "memory_mb": 1024,
+        "memory_mb": 256,
     }
     with pytest.raises(ConfigError, match="interactive or reads a file"):
         load_code_task({**CODEFORCES, "input_mode": "file"})
@@ -232,19 +233,17 @@ class Harm:
         ({"tests": [TEXT_TEST], "language": "rust"}, "language = 'rust' must be one of python, "),
         ({"tests": [TEXT_TEST], "partial": "no"}, "partial = 'no' must be a valid boolean"),
         ({"tests": [TEXT_TEST], "baseline": 3}, "baseline = 3 must be"),
+        ({"tests": [TEXT_TEST], "baseline": [1.5]}, r"baseline = \[1.5\], whose 1.5 must be less than or equal to 1"),
         ({"tests": [TEXT_TEST], "baseline": []}, "baseline is of 0 tests, and there are 1; vet the task again"),
         ({"tests": [TEXT_TEST], "public_tests": [3]}, r"public_tests\[0\] = 3 must be an object"),
         ({"tests": [TEXT_TEST], "tolerance": "x"}, "the task: Comparison.absolute = 'x' must be a valid number"),
-        ({"tests": [TEXT_TEST], "solution": 3}, "solution = 3 must be a valid string"),
-        ({"tests": {"kind": "io"}}, "tests = .* must be a valid list"),
         ({"tests": [{"stdin": "1"}]}, r"tests\[0\] = .* with a kind: one of io, call, assert, file"),
         ({"tests": [TEXT_TEST, {"kind": "io", "stdout": "", "x": 3}]}, r"tests\[1\]: .* argument 'x'"),
         ({"tests": [{"kind": "io"}]}, r"tests\[0\] has no field 'stdout', which it needs without a checker"),
-        ({"tests": [{**TEXT_TEST, "tolerance": "1"}]}, r"tests\[0\]: Comparison.absolute = '1' must be a valid number"),
         ({"tests": [{**TEXT_TEST, "tolerance": {"digits": 3}}]}, r"tests\[0\]: .*argument 'digits'"),
         ({"tests": [{**TEXT_TEST, "exact": True, "tolerance": 1}]}, r"tests\[0\]: Comparison.exact = True .* leave one"),
         ({"tests": [{**TEXT_TEST, "exact": True, "checker": "x"}]}, r"tests\[0\] has a checker and exact"),
-        ({"tests": [{**TEXT_TEST, "compare": "exact"}]}, r"tests\[0\]: IOTest.compare = 'exact' must be a Comparison"),
+        ({"tests": [{**TEXT_TEST, "compare": "exact"}]}, r"tests\[0\]: IOTest.compare = 'exact' must be an instance of Compare"),
         ({"tests": [{"kind": "io", "checker": 3}]}, r"tests\[0\]: Checker.source = 3 must be a valid string"),
         ({"tests": [{"kind": "assert"}]}, r"tests\[0\]: .*'code'"),
         ({"tests": [{"kind": "call", "function": "f"}]}, r"tests\[0\] has no field 'expected'"),

@@ -207,17 +207,8 @@ def test_bad_input_is_named_before_anything_starts(
 async def test_ctrl_c_ends_it_in_order(bubblewrap: BackendName, tmp_path: Path) -> None:
     tasks, kept = tmp_path / "tasks.jsonl", tmp_path / "kept.jsonl"
     tasks.write_text((json.dumps(SOUND) + "\n") * 200)
-    command = [
-        sys.executable,
-        "-m",
-        "agentrl",
-        "vet",
-        str(tasks),
-        "--output",
-        str(kept),
-        "--sandbox.backend",
-        "bubblewrap",
-    ]
+    command = [sys.executable, "-m", "agentrl", "vet", f"{tasks}", "--output", f"{kept}"]
+    command += ["--sandbox.backend", "bubblewrap"]
     async with await anyio.open_process(command, cwd=ROOT, start_new_session=True) as process:
         with anyio.fail_after(60):
             while not children(process.pid):
