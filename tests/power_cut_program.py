@@ -27,7 +27,7 @@ from agentrl.run.run_store import begin_store
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batches import TrainedStep
-from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode, OpenGroup
+from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode, OpenGroup
 from agentrl.store.episodes import resumed_groups
 from agentrl.store.store import Store
 from tests.recorded_run import TrainerOfRun
@@ -88,7 +88,7 @@ def play(store: Store, count: int, version: int) -> list[int]:
     while len(ready) < count:
         group = store.next_group_id()
         store.write([OpenGroup(group, group // 7, group % 7, version)])
-        store.write([CommitCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
+        store.write([InsertCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
         if group % 5 == 3:
             failed = replace(outcome(0.0), reason=EndReason.ERROR, error="lost its way")
             store.write([InsertEpisode(group, 0, 0, failed)])

@@ -17,7 +17,7 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
-from agentrl.store.changes import Change, CommitCall
+from agentrl.store.changes import Change, InsertCall
 from agentrl.store.rows import CallRow, choice_of
 from agentrl.store.store import Store
 
@@ -47,7 +47,7 @@ class EpisodeCallLog(RecordedCalls):
             committed()
             return
         self._committed.add(reply.key)
-        self.writer.enqueue(CommitCall(self.group_id, self.episode_index, reply), committed)
+        self.writer.enqueue(InsertCall(self.group_id, self.episode_index, reply), committed)
 
     def close(self) -> set[Key]:
         """End the attempt: nothing more of it goes to the store but what `InsertEpisode` holds. Returns the replies that are there."""

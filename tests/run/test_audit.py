@@ -14,7 +14,7 @@ import pytest
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_config
-from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode, OpenGroup
+from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode, OpenGroup
 from agentrl.store.manifest import Manifest, write_manifest
 from agentrl.store.store import Store
 from tests.checkpoints import commit_whole
@@ -33,7 +33,7 @@ def run_dir(tmp_path: Path) -> Path:
                 store.write([InsertEpisode(group, episode_index, 0, outcome(float(episode_index)))])
             if group < 6:
                 store.write([CloseGroup(group, rejected="all rewards are 0.5" if group == 2 else None)])
-        store.write([CommitCall(6, 1, kept_choice([1, 2]))])
+        store.write([InsertCall(6, 1, kept_choice([1, 2]))])
         commit_whole(store, 2, tmp_path / "checkpoints" / "step-2", [(1, [0, 1]), (2, [3, 4])])
     (tmp_path / "config.json").write_text(json.dumps({"rollout": {"group_size": 2}}))
     return tmp_path
