@@ -34,7 +34,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.store.call_log import open_call_log
-from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.changes import InsertCall, InsertEpisode
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 
@@ -147,7 +147,7 @@ async def store_costs(proxy: Proxy, turns: int, episodes: int, folder: Path) -> 
             choices = recorded_choices(session.record)
             started = time.process_time()
             for choice in choices:
-                store.write([CommitCall(group, 0, choice)])
+                store.write([InsertCall(group, 0, choice)])
             calls_s += time.process_time() - started
             outcome = Outcome(status=EndReason.FINISHED, reward=float(group % 2), record=session.record)
             ended = InsertEpisode(group, 0, 0, outcome, {choice.key for choice in choices})

@@ -17,7 +17,7 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
-from agentrl.store.changes import Change, CommitCall, InsertEpisode
+from agentrl.store.changes import Change, InsertCall, InsertEpisode
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, choice_of
 from agentrl.store.store import Store
@@ -53,7 +53,7 @@ class EpisodeCallLog(RecordedCalls):
             committed()
             return
         self.kept.add(reply.key)
-        self.writer.put(CommitCall(self.group_id, self.episode_index, reply), committed)
+        self.writer.put(InsertCall(self.group_id, self.episode_index, reply), committed)
 
 
 @dataclass(eq=False)

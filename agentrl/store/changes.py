@@ -1,6 +1,6 @@
 """Changes of the groups and episodes of a run, as values that are written within a transaction.
 
-    OpenGroup ─► CommitCall ... InsertEpisode, as many as the group has ─► CloseGroup
+    OpenGroup ─► InsertCall ... InsertEpisode, as many as the group has ─► CloseGroup
 
 Many that come at the same time are committed together: `agentrl.store.store.Store.write`.
 """
@@ -52,7 +52,7 @@ class OpenGroup:
 
 
 @dataclass(frozen=True)
-class CommitCall:
+class InsertCall:
     """A reply of an episode that goes on. It takes the place of one of the same name, which could not be used."""
 
     group_id: int
@@ -118,4 +118,4 @@ class CloseGroup:
         return self.group_id
 
 
-Change = OpenGroup | CommitCall | InsertEpisode | CloseGroup
+Change = OpenGroup | InsertCall | InsertEpisode | CloseGroup

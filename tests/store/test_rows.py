@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentrl.record.recorded_choice import recorded_choices
 from agentrl.record.tokens import ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.store.changes import CommitCall, InsertEpisode
+from agentrl.store.changes import InsertCall, InsertEpisode
 from agentrl.store.rows import from_column, to_column
 from agentrl.store.store import Store
 from tests.store.test_store import outcome
@@ -64,7 +64,7 @@ def test_any_record_comes_back_as_it_went_in(turns: list[dict[str, Any]], log: l
             record.turns.append(turn)
         record.reward_roles({"critic": 0.25})
         logged = [choice for choice, wanted in zip(recorded_choices(record), log, strict=False) if wanted]
-        store.write([CommitCall(0, 0, choice) for choice in logged])
+        store.write([InsertCall(0, 0, choice) for choice in logged])
         ended = replace(outcome(1.0), record=record)
         store.write([InsertEpisode(0, 0, 0, ended, {choice.key for choice in logged})])
         (episode,) = store.episodes([0])

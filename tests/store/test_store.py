@@ -16,7 +16,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.changes import CloseGroup, CommitCall, InsertEpisode
+from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode
 from agentrl.store.episodes import PendingGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import choice_of
@@ -143,8 +143,8 @@ def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
         store.open_group(9, 0, 9)
-        store.write([CommitCall(9, 0, kept_choice([1])), CommitCall(9, 1, kept_choice([7]))])
-        store.write([CommitCall(9, 0, kept_choice([4], "b")), CommitCall(9, 0, kept_choice([1, 2]))])
+        store.write([InsertCall(9, 0, kept_choice([1])), InsertCall(9, 1, kept_choice([7]))])
+        store.write([InsertCall(9, 0, kept_choice([4], "b")), InsertCall(9, 0, kept_choice([1, 2]))])
         assert logged(store, 9, 0) == [kept_choice([4], "b"), kept_choice([1, 2])]
         store.add(9, 0, 0, outcome(1.0))
         assert store.logged_calls(9, 0) == []
@@ -160,7 +160,7 @@ def test_calls_of_an_attempt_that_was_cut_off_go_with_their_group(tmp_path: Path
     with Store(tmp_path / "store.sqlite") as store:
         store.begin_restart("tasks", "{}")
         store.open_group(0, 0, 0)
-        store.write([CommitCall(0, 0, kept_choice([1])), CloseGroup(0, "too few episodes")])
+        store.write([InsertCall(0, 0, kept_choice([1])), CloseGroup(0, "too few episodes")])
         assert store.read(lambda db: db.execute("SELECT COUNT(*) FROM calls").fetchone()) == (0,)
 
 
@@ -170,8 +170,8 @@ def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_aga
         store.open_group(0, 0, 0)
         asked, other = kept_choice([5, 6], "a"), kept_choice([7], "b")
         second = replace(asked, completion_id="c", generation=replace(asked.generation, top_logprobs=[]))
-        store.write([CommitCall(0, 0, choice) for choice in (asked, other, second)])
-        store.write([CommitCall(0, 1, other)])
+        store.write([InsertCall(0, 0, choice) for choice in (asked, other, second)])
+        store.write([InsertCall(0, 1, other)])
         before = rows_of(store)
         record = TokenRecord()
         for choice in (second, asked):
