@@ -19,15 +19,13 @@ import torch
 
 from agentrl.config import RunConfig
 from agentrl.machine.disk import sync
-from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
-from agentrl.run.run_directory import appending, config_text, write_config
+from agentrl.run.run_directory import appending, begin_store, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
-from agentrl.run.run_store import begin_store
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batches import TrainedStep
-from agentrl.store.changes import CommitCall
+from agentrl.store.changes import InsertCall
 from agentrl.store.store import Store
 from tests.recorded_run import TrainerOfRun
 from tests.store.test_store import kept_choice, outcome
@@ -87,7 +85,7 @@ def play(store: Store, count: int, version: int) -> list[int]:
     while len(ready) < count:
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7, version)
-        store.write([CommitCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
+        store.write([InsertCall(group, episode_index, kept_choice([5])) for episode_index in range(2)])
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status=EndReason.ERROR, error="lost its way"))
         for episode_index in range(2):
@@ -110,7 +108,6 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
     if not resume:
         write_config(settings)
     with begin_store(run_dir, TASKS, config_text(settings), resume=resume) as store:
-        write_whole(run_dir / "config.json", config_text(settings))
         mark(created=True)
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
         trainer = TrainerSupervisor(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
