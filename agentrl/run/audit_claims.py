@@ -113,7 +113,7 @@ def _stale_groups(db: sqlite3.Connection) -> Iterator[str]:
         bounds = [_bound(text) for (text,) in db.execute("SELECT config FROM restarts")]
     except (ConfigError, ValueError):
         return  # of another version of agentrl
-    if None in bounds:
+    if not bounds or None in bounds:
         return  # a greedy order has none
     bound = max(filter(None, bounds), default=0)
     tokens = (

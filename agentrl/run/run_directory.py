@@ -73,8 +73,8 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
         )
     path = run_dir / "config.json"
     try:
-        content = dict(json.loads(path.read_bytes())) | {"run_dir": str(run_dir)}
-    except FileNotFoundError as error:
+        content = json.loads(path.read_bytes()) | {"run_dir": str(run_dir)}
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(f"{run_dir} holds no run to resume: it has no config.json") from error
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(
