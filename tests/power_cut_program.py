@@ -19,11 +19,9 @@ import torch
 
 from agentrl.config import RunConfig
 from agentrl.machine.disk import sync
-from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
-from agentrl.run.run_directory import appending, config_text, write_config
+from agentrl.run.run_directory import appending, begin_store, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
-from agentrl.run.run_store import begin_store
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batches import TrainedStep
@@ -108,7 +106,6 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
     if not resume:
         write_config(settings)
     with begin_store(run_dir, TASKS, config_text(settings), resume=resume) as store:
-        write_whole(run_dir / "config.json", config_text(settings))
         mark(created=True)
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
         trainer = TrainerSupervisor(cast(TrainerClient, client), store, run_dir, keep=1, say=print)

@@ -25,8 +25,8 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import read_config, write_config
-from agentrl.run.trainer_client import Hosts, TrainerClient, open_trainer
-from agentrl.run.trainer_ranks import TrainerRanks
+from agentrl.run.trainer_client import TrainerClient, open_trainer
+from agentrl.run.trainer_ranks import Hosts, TrainerRanks
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batch_file import write_batch
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup

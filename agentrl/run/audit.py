@@ -19,28 +19,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, Field
+from typing import Any
 
 from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
-from agentrl.run.audit_training import some, stale_groups, wrong_batches, wrong_checkpoints
+from agentrl.run.audit_claims import violations
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, whole_checkpoints
 from agentrl.store.database import check_pages, open_database
-from agentrl.store.manifest import read_manifest
+from agentrl.store.manifest import check_files, read_manifest, unlisted_files
 from agentrl.store.schema import SCHEMA_VERSION
-
-
-class _Rollout(BaseModel, strict=True):
-    group_size: Annotated[int, Field(ge=1, lt=2**31)]
-
-
-class _Config(BaseModel):
-    """The part of config.json that the audit needs."""
-
-    rollout: _Rollout
 
 
 @dataclass(frozen=True)
@@ -86,10 +74,12 @@ def audit(run_dir: Path) -> Audit:
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
         check_no_evaluation(db, run_dir)
-        found = _count(db, _violations(db, run_dir, present))
-        checkpoints = [*wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
+        found = _count(db, [*violations(db), *_unknown_checkpoints(db, present)])
+        by_step = [*_wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
         db.execute("COMMIT")
-        found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
+        kept = {step for (step,) in db.execute("SELECT step FROM checkpoints WHERE kept")}
+        # A run that goes on may have deleted a checkpoint while it was read.
+        found.violations.extend(text for step, text in by_step if step is None or step in kept)
         return found
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
@@ -97,7 +87,7 @@ def audit(run_dir: Path) -> Audit:
         db.close()
 
 
-def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
+def _count(db: sqlite3.Connection, found: list[str]) -> Audit:
     """Count everything that the store holds."""
 
     def one(query: str) -> Any:
@@ -121,118 +111,56 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
         logged_calls=one("SELECT COUNT(*) FROM calls WHERE episode IS NULL"),
         replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
         tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
-        violations=violations,
+        violations=found,
     )
-
-
-def _violations(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
-    """Return what is wrong by the tables, and by the files beside them but for the checkpoints."""
-    return [
-        *_wrong_tasks(db),
-        *_wrong_episodes(db, run_dir),
-        *wrong_batches(db),
-        *stale_groups(db),
-        *_wrong_references(db),
-        *_unknown_checkpoints(db, present),
-    ]
-
-
-def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
-    ids = [group for (group,) in db.execute("SELECT id FROM groups ORDER BY id")]
-    missing = sorted(set(range(len(ids))) - set(ids))
-    if missing:
-        yield f"groups {some(missing)} were never handed out, later ones were"
-    for epoch, task, count in db.execute("SELECT epoch, task, COUNT(*) FROM groups GROUP BY 1, 2 HAVING COUNT(*) > 1"):
-        yield f"task {task} was handed out {count} times in epoch {epoch}"
-    identity = next(iter(db.execute("SELECT value FROM run_values WHERE name = 'tasks'")), ("",))[0]
-    if identity.startswith("drawn from "):  # an epoch is then how often its task was drawn before
-        for task, count, last in db.execute("SELECT task, COUNT(*), MAX(epoch) FROM groups GROUP BY task"):
-            if count != last + 1:
-                yield f"task {task} was drawn {last + 1} times, and {count} of them are there"
-        whole = []
-    else:
-        whole = db.execute(
-            "SELECT epoch, COUNT(*), MAX(task) FROM groups WHERE epoch < (SELECT MAX(epoch) FROM groups) GROUP BY epoch"
-        ).fetchall()
-    tasks = re.match(r"(\d{1,9}) tasks", identity)
-    for epoch, count, largest in whole:
-        expected = int(tasks[1]) if tasks else largest + 1
-        if count != expected:
-            yield f"epoch {epoch} handed out {count} of {expected} tasks"
-    for (group,) in db.execute(
-        "SELECT id FROM groups WHERE state = 'rejected' AND (reason IS NULL OR step IS NOT NULL)"
-    ):
-        yield f"group {group} was rejected without a reason, or trained on nevertheless"
-    for (group,) in db.execute("SELECT id FROM groups WHERE state = 'open' AND step IS NOT NULL"):
-        yield f"group {group} was trained on before it was complete"
-
-
-def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
-    twice = "SELECT group_id, episode_index FROM episodes WHERE reason = 'finished' GROUP BY 1, 2 HAVING COUNT(*) > 1"
-    for group, episode_index in db.execute(twice):
-        yield f"episode {episode_index} of group {group} finished twice"
-    for (episode,) in db.execute("SELECT id FROM episodes WHERE reason != 'finished' AND error IS NULL"):
-        yield f"episode {episode} failed without an error"
-    try:
-        size = _Config.model_validate_json((run_dir / "config.json").read_bytes()).rollout.group_size
-    except (OSError, ValueError) as error:
-        yield f"config.json cannot be read ({type(error).__name__}: {one_line(error)}); `resume=True` restores it from the store"
-    else:
-        ended = (
-            "SELECT g.id, COUNT(DISTINCT e.episode_index) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"
-            " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(DISTINCT e.episode_index) != ?"
-        )
-        for group, samples in db.execute(ended, (size,)):
-            yield f"group {group} was closed with {samples} of {size} episodes accounted for"
-    orphans = (
-        "SELECT DISTINCT c.group_id, c.episode_index FROM calls c JOIN groups g ON g.id = c.group_id"
-        " WHERE c.episode IS NULL AND (g.state != 'open' OR EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = c.group_id"
-        " AND e.episode_index = c.episode_index AND e.reason = 'finished'))"
-    )
-    for group, episode_index in db.execute(orphans):
-        yield f"calls of episode {episode_index} of group {group} are kept, which has ended"
-
-
-def _wrong_references(db: sqlite3.Connection) -> Iterator[str]:
-    for table, row, other, _ in db.execute("PRAGMA foreign_key_check"):
-        yield f"row {row} of {table} is of something that {other} does not have"
 
 
 def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterator[str]:
     known = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints").fetchall()
-    names = {Path(path).name for (path,) in known}
-    for (path,) in db.execute(
-        "SELECT path FROM begun_checkpoints WHERE path IN (SELECT path FROM checkpoints WHERE kept)"
-    ):
-        yield f"the checkpoint {path} is committed, and noted as one that was only begun"
     for path in present:
-        if path.name not in names:
+        if path.name not in {Path(of_store).name for (of_store,) in known}:
             yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"
 
 
-def _wrong_at_url(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
+def _wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
+    """Yield (step, what is wrong) of the checkpoints that are kept, by their files."""
+    taken = "(SELECT SUM(optimizer_steps) FROM batches b WHERE b.step <= c.step)"
+    for step, path, steps in db.execute(f"SELECT step, path, {taken} FROM checkpoints c WHERE kept ORDER BY step"):
+        for text in _wrong_files(run_dir / path, step, steps):
+            yield step, f"the checkpoint {path} {text}"
+
+
+def _wrong_files(directory: Path, step: int, optimizer_steps: int) -> Iterator[str]:
+    if not directory.is_dir():
+        yield "is gone; `resume=True` goes on without it: from an older one, or from the model, through the recorded batches"
+        return
+    try:
+        manifest = check_files(directory)
+    except CheckpointError as error:
+        yield f"is damaged: {error}"
+        return
+    if unlisted := unlisted_files(directory, manifest):
+        yield f"holds {unlisted[0]}, which is not in its manifest"
+    if manifest.step != step:
+        yield f"is of step {manifest.step}, not {step}"
+    elif manifest.optimizer_steps != optimizer_steps:
+        yield f"has {manifest.optimizer_steps} optimizer steps in it, the batches up to it had {optimizer_steps}"
+
+
+def _wrong_at_url(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int | None, str]]:
     """Yield (step, what is wrong) of the checkpoints that are kept, where the run's URL should have them too."""
     try:
         if (url := checkpoint_url(read_config(run_dir))) is None:
             return
         there = url.files()
     except (ConfigError, CheckpointUrlError) as error:
-        yield 0, f"the checkpoints at the run's URL cannot be read: {one_line(error, 300)}"
+        yield None, f"the checkpoints at the run's URL cannot be read: {one_line(error, 300)}"
         return
     except StoreError:
-        return  # which is said otherwise
+        return  # there is no configuration that could name one
     for step, path in db.execute("SELECT step, path FROM checkpoints WHERE kept ORDER BY step").fetchall():
         with suppress(CheckpointError):  # which is said of the files here
             found = there.get(Path(path).name, {})
             for name, file in read_manifest(run_dir / path).files.items():
                 if found.get(name) != file.size:
                     yield step, f"the checkpoint {path} has no {name} of {file.size} bytes at {url.shown}"
-
-
-def _still_kept(db: sqlite3.Connection, step: int) -> bool:
-    """Whether the files of a checkpoint should be there even now: a run that goes on may have deleted them meanwhile."""
-    row = db.execute(
-        "SELECT kept OR damaged IS NOT NULL OR step = (SELECT MAX(step) FROM checkpoints) FROM checkpoints WHERE step = ?",
-        (step,),
-    ).fetchone()
-    return row is None or bool(row[0])

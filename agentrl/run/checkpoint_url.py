@@ -10,7 +10,6 @@ what goes first when it is deleted, too.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from agentrl.errors import AgentRLError, CheckpointError, CheckpointUrlError, Co
 from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.extras import check_extra
 from agentrl.machine.privacy import without_secrets
-from agentrl.machine.whole import partial_path
+from agentrl.machine.whole import atomic_dir
 from agentrl.store.manifest import MANIFEST, check_files, read_manifest
 
 OBSTORE_PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs")
@@ -71,21 +70,13 @@ class CheckpointUrl:
             CheckpointError: It is damaged there too, or not there.
             CheckpointUrlError: The URL does not answer.
         """
-        partial = partial_path(directory)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(mode=0o700, parents=True)
-        try:
+        with atomic_dir(directory) as partial:
             self._get(directory.name, MANIFEST, partial)
             for name in read_manifest(partial).files:
                 self._get(directory.name, name, partial)
             check_files(partial)
             sync_tree(partial)
-            shutil.rmtree(directory, ignore_errors=True)
-            partial.rename(directory)
-            sync(directory.parent)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+        sync(directory.parent)
 
     def _get(self, checkpoint: str, name: str, directory: Path) -> None:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)

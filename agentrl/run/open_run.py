@@ -6,7 +6,6 @@ open_run(path) ─► Run ─► config, metrics, summary, checkpoints          
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +18,9 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
 from agentrl.models.text import TokenText, token_text
-from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
+from agentrl.run.run_directory import read_config, read_metrics, read_summary, whole_checkpoints
 from agentrl.store.database import reading
-from agentrl.store.episodes import EpisodeFilter, count_totals, list_episodes
+from agentrl.store.episodes import EpisodeFilter, list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.rewards import best_checkpoint
 from agentrl.store.store import Store
@@ -100,15 +99,7 @@ class Run:
         Raises:
             StoreError: They cannot be read.
         """
-        path = self.path / "summary.json"
-        if not path.exists():
-            return None
-        try:
-            return dict(json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise StoreError(
-                f"{path} cannot be read: {error}; agentrl audit {self.path} tells what else is damaged"
-            ) from error
+        return read_summary(self.path)
 
     @property
     def checkpoints(self) -> list[RunCheckpoint]:
@@ -197,29 +188,11 @@ class Run:
         """The text of token ids, by the tokenizer of the run's model. Raises ConfigError when there is no tokenizer any more."""
         return token_text([Path(self.config.model.path), *(found.path for found in reversed(self.checkpoints))])
 
-    def _facts(self) -> dict[str, object]:
-        metrics, config = read_metrics(self.path), self.config
-        facts: dict[str, object] = {"status": self.status, "step": f"{self.step} of {config.steps}"}
-        means = [row["reward_mean"] for row in metrics if row.get("reward_mean") is not None]
-        if means:
-            facts["reward_mean"] = f"{means[0]:.3f} at first, {means[-1]:.3f} at last"
-        summary = self.summary or {}
-        for name in ("eval_before", "eval_after"):
-            if summary.get(name) is not None:
-                facts[name] = f"{summary[name]:.3f}"
-        if (self.path / "store.sqlite").is_file():
-            with self.open_store() as store:
-                totals = store.read(count_totals)
-            facts["episodes"] = f"{totals.finished:,} finished, {totals.failed:,} failed"
-        facts["checkpoints"] = ", ".join(str(found.step) for found in self.checkpoints) or "none"
-        return facts
-
     def __repr__(self) -> str:
         try:
-            facts = ", ".join(f"{name}: {value}" for name, value in self._facts().items())
+            return f"<Run {self.path}  status: {self.status}, step: {self.step} of {self.config.steps}>"
         except (AgentRLError, OSError) as error:
-            facts = str(error)
-        return f"<Run {self.path}  {facts}>"
+            return f"<Run {self.path}  {error}>"
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

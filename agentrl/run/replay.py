@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -69,13 +69,12 @@ class _Answers(RecordedCalls):
 class _NoEngine:
     """An engine that refuses, and notes what it was asked."""
 
-    decode: Callable[[list[int]], str]
     version: int = 0
     has_grammar: bool = True
     takes_images: bool = True
     vocabulary: int | None = None
     context_length: int | None = None
-    asked: list[str] = field(default_factory=list)
+    asked: list[list[int]] = field(default_factory=list)
 
     async def generate(
         self,
@@ -92,7 +91,7 @@ class _NoEngine:
         Raises:
             EngineError: Always.
         """
-        self.asked.append(self.decode(input_ids))
+        self.asked.append(input_ids)
         raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
 
     def end_session(self, session: str) -> None:
@@ -136,7 +135,7 @@ async def replay(
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
-    engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
+    engine, decode = _NoEngine(), chat_format.tokenizer.decode
     record = await in_thread(lambda: recorded.record)
     answers = _Answers(recorded_choices(record))
     # The run may be going on at its own address.
@@ -149,15 +148,13 @@ async def replay(
             answers,
         )
     turns = outcome.record.turns
-    said = [(engine.decode(turn.prompt_ids), engine.decode(turn.output_ids)) for turn in turns]
-    return Replay(recorded, outcome, answers.answered, len(record.turns), said, engine.asked)
+    said = [(decode(turn.prompt_ids), decode(turn.output_ids)) for turn in turns]
+    return Replay(recorded, outcome, answers.answered, len(record.turns), said, [*map(decode, engine.asked)])
 
 
 def _found(
     run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
 ) -> tuple[RunConfig, RunEpisode, Task, Workflow]:
-    if not (run_dir / "store.sqlite").is_file():
-        raise StoreError(f"{run_dir} holds no run")
     config = read_config(run_dir)
     with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", read_only=True) as store:
         store.read(partial(check_no_evaluation, path=run_dir))
@@ -173,12 +170,8 @@ def _found(
     if isinstance(source, DrawnTasks):
         source.restore(history)
     found = source.task_of_group(recorded.group)
-    if found is None:
-        raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group} any more")
-    if found.task is None:
-        raise StoreError(f"the task of group {recorded.group} cannot be used any more: {found.fault}")
-    if found.digest != digests[recorded.group]:
+    if found is None or found.task is None or found.digest != digests[recorded.group]:
         raise StoreError(
-            f"the task of group {recorded.group} is another now than the one that episode {episode_id} had"
+            f"the task of group {recorded.group} is another now than the one that episode {episode_id} had, or is gone"
         )
     return config, recorded, found.task, workflow

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import re
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +31,8 @@ from agentrl.machine.privacy import open_private
 from agentrl.machine.process_limits import room_in_shared_memory
 from agentrl.machine.shared_memory import shared_memory_directory
 from agentrl.machine.whole import write_whole
-from agentrl.store.database import RESTORE, reading_uri
+from agentrl.store.database import RESTORE
+from agentrl.store.store import Store
 
 PUBLISHED_VERSIONS = 10
 """Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""
@@ -58,14 +57,14 @@ def config_text(config: RunConfig) -> str:
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
-    """Return the configuration of the run in `run_dir`; that of its newest start in the store where `config.json` cannot be read.
+    """Return the configuration of the run in `run_dir`.
 
     Args:
         run_dir: The run's directory, whatever the configuration says.
         overrides: Values of dotted keys that are to be others.
 
     Raises:
-        StoreError: Neither can be read, or what is read is of another version of agentrl.
+        StoreError: It cannot be read, or is of another version of agentrl.
         ConfigError: A key of the overrides is wrong, or its value.
     """
     if overrides and "run_dir" in overrides:
@@ -73,20 +72,14 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
             f"run_dir: the run in {run_dir} stays where it is; leave `run_dir` out, or copy the run and name the copy"
         )
     path = run_dir / "config.json"
-    content: dict[str, Any] | None
     try:
-        content = _json_object(path)
-    except (OSError, ValueError) as error:
-        store = run_dir / "store.sqlite"
-        if not path.is_file() and not store.is_file():
-            raise StoreError(f"{run_dir} holds no run to resume") from error
-        content = _config_in(store) if store.is_file() else None
-        if content is None:
-            raise StoreError(
-                f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
-                "`run_dir`"
-            ) from error
-    content |= {"run_dir": str(run_dir)}
+        content = json.loads(path.read_bytes()) | {"run_dir": str(run_dir)}
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreError(f"{run_dir} holds no run to resume: it has no config.json") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({one_line(error)}): restore it, or begin a new run in another `run_dir`"
+        ) from error
     try:
         config_of(content)
     except ConfigError as error:
@@ -95,26 +88,6 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
             "wrote it, or begin a new run whose `model.path` is the newest of its checkpoints"
         ) from error
     return config_of(content, overrides)
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_bytes())
-    if not isinstance(content, dict):
-        raise ValueError("it holds no configuration")
-    return content
-
-
-def _config_in(store: Path) -> dict[str, Any] | None:
-    """Return the configuration of the newest start in a store, None where there is none."""
-    try:
-        db = sqlite3.connect(reading_uri(store), uri=True)
-        try:
-            (text,) = db.execute("SELECT config FROM restarts ORDER BY restart DESC LIMIT 1").fetchone()
-        finally:
-            db.close()
-        return dict(json.loads(text)) or None
-    except (sqlite3.Error, TypeError, ValueError):
-        return None
 
 
 @contextmanager
@@ -148,40 +121,33 @@ def whole_lines(content: bytes) -> list[bytes]:
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """Return the metrics of the run's steps.
 
-    Where steps were lost by a crash, and the run went on from before them, they are those of the later start. A line that is none
-    of a step, which the audit reports, is passed over.
+    Where steps were lost by a crash, and the run went on from before them, they are those of the later start.
     """
     path = run_dir / "metrics.jsonl"
-    rows = [json.loads(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
     steps: list[dict[str, Any]] = []
-    for row in rows:
-        if isinstance(row, dict) and type(row.get("step")) is int:
-            while steps and steps[-1]["step"] >= row["step"]:
-                steps.pop()
-            steps.append(row)
+    for line in whole_lines(path.read_bytes()) if path.exists() else ():
+        row = json.loads(line)
+        while steps and steps[-1]["step"] >= row["step"]:
+            steps.pop()
+        steps.append(row)
     return steps
 
 
-def read_mean_reward(evaluation: Path) -> float | None:
-    """Return the mean reward of an evaluation that a start of the run wrote; None where there is none that can be read."""
-    try:
-        return float(json.loads(evaluation.read_bytes())["mean_reward"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def read_summary(run_dir: Path) -> dict[str, Any] | None:
+    """Return the metrics of a whole run; None before its end.
 
-
-def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
-    """Return the summary of a run that has ended with all its steps.
-
-    None for one that has not, or whose last step is none of a kept checkpoint.
+    Raises:
+        StoreError: They cannot be read.
     """
-    run_dir = Path(config.run_dir)
-    try:
-        summary = json.loads((run_dir / "summary.json").read_bytes())
-        done = type(summary["steps"]) is int and summary["steps"] >= config.steps
-        return dict(summary) if done and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
-    except (OSError, ValueError, KeyError, TypeError):
+    path = run_dir / "summary.json"
+    if not path.exists():
         return None
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(
+            f"{path} cannot be read: {error}; agentrl audit {run_dir} tells what else is damaged"
+        ) from error
 
 
 def checkpoint_directory(run_dir: Path, step: int) -> Path:
@@ -207,19 +173,39 @@ def quarantine(run_dir: Path, checkpoint: Path) -> Path | None:
     return target
 
 
-def check_checkpoints(run_dir: Path, known: Sequence[Path]) -> None:
-    """Check that the store knows every checkpoint: one that does not is an older one, or another run's.
+def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
+    """Open the store of a run that starts, or starts again; delete what its last start left half made, and note its configuration.
 
     Args:
         run_dir: The run's directory.
-        known: The checkpoints that the store knows.
+        tasks: What tells the run's tasks from others.
+        config: The configuration, as JSON.
+        resume: Whether the run goes on.
 
     Raises:
-        StoreError: There is another.
+        StoreError: The store is missing, empty, damaged, older than the checkpoints beside it, or of other tasks. Nothing has been
+            deleted then.
     """
-    names = {path.name for path in known}
+    store = Store(run_dir / "store.sqlite", must_exist=resume)
+    try:
+        if resume:
+            store.check()
+        _check_checkpoints(run_dir, store)
+        store.check_tasks(tasks)
+        remove_unfinished(run_dir, store.unwanted_checkpoints())
+        store.begin_restart(tasks, config)
+        if resume:  # a new run has it since before its store
+            write_whole(run_dir / "config.json", config)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _check_checkpoints(run_dir: Path, store: Store) -> None:
+    known = {path.name for path in store.known_checkpoints()}
     for path in whole_checkpoints(run_dir):
-        if path.name not in names:
+        if path.name not in known:
             raise StoreError(
                 f"{run_dir / 'store.sqlite'} knows nothing of {path}: it is older than its checkpoints, or of another run. {RESTORE}; "
                 f"to go on from what this store knows, move {path.name} elsewhere."
@@ -255,36 +241,17 @@ def weights_directory(config: RunConfig) -> Iterator[Path]:
         with shared_memory_directory(config.run_dir) as directory:
             yield directory
     else:
-        with empty_directory(Path(config.run_dir).absolute() / "weights") as directory:
+        directory = Path(config.run_dir).absolute() / "weights"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(mode=0o700, parents=True)
+        try:
             yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def published_bytes(config: RunConfig) -> int:
     """About how much the trainer publishes with every step, at most: all weights in float32, or nothing to speak of of an adapter."""
     if config.trainer.lora is not None:
         return 0
-    return sum(_in_float32(file) for file in Path(config.model.path).glob("*.safetensors"))
-
-
-def _in_float32(safetensors: Path) -> int:
-    """Bytes of the file's tensors in float32, by its header."""
-    size = safetensors.stat().st_size
-    with safetensors.open("rb") as file:
-        header = file.read(8)
-        header = file.read(min(int.from_bytes(header, "little"), size))
-    try:
-        tensors = json.loads(header)
-        return sum(4 * math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
-    except (ValueError, KeyError, TypeError, AttributeError):  # whoever loads it will say what is wrong with it
-        return size
-
-
-@contextmanager
-def empty_directory(directory: Path) -> Iterator[Path]:
-    """Yield a new directory, for the length of the context."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(mode=0o700, parents=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    return 2 * sum(file.stat().st_size for file in Path(config.model.path).glob("*.safetensors"))  # from 16 bits

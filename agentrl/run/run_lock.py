@@ -14,7 +14,7 @@ from pathlib import Path
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
 from agentrl.evaluation.directory import check_holds_no_evaluation
-from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked, lock_directory
+from agentrl.machine.directory_lock import DirectoryInUseError, lock_directory
 from agentrl.machine.disk import make_directory
 from agentrl.machine.whole import write_whole
 from agentrl.run.run_directory import read_config, whole_checkpoints
@@ -25,7 +25,7 @@ ORPHAN_TIMEOUT_S = 60.0
 
 
 def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqlite") -> None:
-    """Check that the run directory fits a new run, or the one being resumed, and that no run goes on in it.
+    """Check that the run directory fits a new run, or the one being resumed.
 
     Args:
         run_dir: The directory, which need not be there.
@@ -33,14 +33,18 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
         begins_with: The file that a directory with a run holds.
 
     Raises:
-        StoreError: It does not, or one does.
+        StoreError: It does not.
     """
-    _check_content(run_dir, resume=resume, begins_with=begins_with)
-    try:
-        check_unlocked(run_dir)
-    except DirectoryInUseError as error:
-        if error.owner is not None:  # the trainer of a killed run is waited for in `hold_run_dir`
-            raise StoreError(_in_use(run_dir, error)) from None
+    check_holds_no_evaluation(run_dir)
+    exists, found = (run_dir / begins_with).exists(), whole_checkpoints(run_dir)
+    if exists and not resume:
+        raise StoreError(
+            f"{run_dir} holds a run already; go on with `resume=True` in {run_dir}, or choose another `run_dir`"
+        )
+    if not exists and found:
+        raise StoreError(f"{run_dir} holds no run: its {begins_with} is gone, {found[-1]} is there. {RESTORE}")
+    if not exists and resume:
+        raise StoreError(f"{run_dir} holds no run to resume")
 
 
 @contextmanager
@@ -63,7 +67,7 @@ def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.s
     prepare_run_dir(run_dir)
     lock = lock_run(run_dir)
     try:
-        _check_content(run_dir, resume=resume, begins_with=begins_with)
+        check_run_dir(run_dir, resume=resume, begins_with=begins_with)
         if resume:
             _check_model(config)
         yield lock
@@ -94,22 +98,7 @@ def lock_run(run_dir: Path) -> int:
         try:
             return lock_directory(run_dir, ORPHAN_TIMEOUT_S)
         except DirectoryInUseError as error:
-            raise StoreError(_in_use(run_dir, error)) from None
-
-
-def _check_content(run_dir: Path, *, resume: bool, begins_with: str) -> None:
-    check_holds_no_evaluation(run_dir)
-    exists = (run_dir / begins_with).exists()
-    found = whole_checkpoints(run_dir)
-    lost = f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
-    if exists and not resume:
-        raise StoreError(
-            f"{run_dir} holds a run already; go on with `resume=True` in {run_dir}, or choose another `run_dir`"
-        )
-    if resume and not exists:
-        raise StoreError(f"{run_dir} holds no run to resume{lost}")
-    if begins_with == "store.sqlite" and not exists and lost:
-        raise StoreError(f"{run_dir} holds no run{lost}")
+            raise StoreError(f"{run_dir} is {error}; wait for it, or end it") from None
 
 
 def _check_model(config: RunConfig) -> None:
@@ -131,7 +120,3 @@ def _writable(run_dir: Path) -> Iterator[None]:
             f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
             "`run_dir`"
         ) from error
-
-
-def _in_use(run_dir: Path, error: DirectoryInUseError) -> str:
-    return f"{run_dir} is {error}; wait for it, or end it"

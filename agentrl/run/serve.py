@@ -18,10 +18,8 @@ import hmac
 import os
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,8 +48,6 @@ from agentrl.rollout.open_engine import open_engine
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
-MAX_BODY_BYTES = 2**16
-"""Bytes of a request to the service's own paths: they are read on the event loop."""
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 
@@ -144,7 +140,7 @@ class Service:
     def __init__(self, proxy: Proxy, admin_key: str) -> None:
         self._proxy = proxy
         self._admin_key = admin_key
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: dict[str, _Entry] = {}
 
     async def handle(self, method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
         """Answer one HTTP request, the model APIs included.
@@ -163,10 +159,7 @@ class Service:
             return await self._proxy.handle(method, target, headers, body)
         with refusals(method, path) as answered:
             self._check_key(headers)
-            received = b""
-            if method == "POST":
-                received = body if isinstance(body, bytes) else await body()
-                _check_size(received)
+            received = body if isinstance(body, bytes) else await body()
             content = await self._answer(method, path, received or b"{}")
             answered.reply = Response(await in_thread(lambda: b"".join(json_pieces(content))))
         return answered.reply
@@ -208,11 +201,9 @@ class Service:
     def _open(self, body: OpenBody) -> dict[str, Any]:
         entry = _Entry(self._proxy.open_session(SamplingDefaults(**body.model_dump())))
         self._entries[entry.id] = entry
-        surplus = len(self._entries) - len(self._proxy.sessions) - KEPT_ENDED_SESSIONS
-        if surplus > 0:
-            ended = (e.id for e in self._entries.values() if e.session.closed)
-            for old in list(islice(ended, surplus)):
-                del self._entries[old]
+        ended = [entry.id for entry in self._entries.values() if entry.session.closed]
+        for old in ended[:-KEPT_ENDED_SESSIONS]:
+            del self._entries[old]
         return {
             **self._state(entry),
             "api_key": entry.session.key,
@@ -290,18 +281,14 @@ class Service:
         """
         answered, held = set(self._proxy.adapters), adapter_folders(directory).keys() - {""}
         if held != answered:
-            has = f"adapters of the roles {', '.join(sorted(held))}" if held else "no adapters of roles"
-            wants = f"answers the roles {', '.join(sorted(answered))}" if answered else "answers no roles"
             raise EngineError(
-                f"{directory} has {has}, and this service {wants}; start another with a checkpoint of theirs as `--model`, or with "
-                "`--trainer.lora.rank` and `--trainer.lora.roles`"
+                f"{directory} has {_adapters(held)}, and this service answers {_adapters(answered)}; start another with a checkpoint of "
+                "theirs as `--model`, or with `--trainer.lora.rank` and `--trainer.lora.roles`"
             )
 
 
-def _check_size(body: bytes) -> None:
-    if len(body) > MAX_BODY_BYTES:
-        message = f"The request is larger than {MAX_BODY_BYTES} bytes; none of these paths takes so much."
-        raise ApiError(413, message, code="request_too_large")
+def _adapters(roles: set[str]) -> str:
+    return f"the adapters of roles {', '.join(sorted(roles))}" if roles else "no adapters of roles"
 
 
 def _final(entry: _Entry) -> ApiError:

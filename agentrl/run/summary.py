@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentrl.run.run_directory import read_mean_reward, read_metrics
+from agentrl.run.run_directory import read_metrics
 from agentrl.store.episodes import count_totals
 from agentrl.store.rewards import MeanReward, best_checkpoint
 from agentrl.store.store import Store
@@ -37,14 +38,14 @@ def run_summary(
         alarms: How often each alarm has begun.
         staleness_bound: The bound that the order of consumption gives; None: there is none.
     """
-    steps = read_metrics(run_dir)
+    steps, before = read_metrics(run_dir), run_dir / "eval_before.json"
     totals = store.read(count_totals)
     aged = metric_values(steps, "staleness_mean", "staleness_max", "trained_tokens")
     tokens = sum(trained for _, _, trained in aged) or 1
     compared = metric_values(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
     compared_tokens = sum(count for _, _, count in compared)
     return {
-        "eval_before": read_mean_reward(run_dir / "eval_before.json"),
+        "eval_before": json.loads(before.read_bytes())["mean_reward"] if before.exists() else None,
         "eval_after": eval_after,
         "steps": step,
         "wall_s": wall_s,
@@ -70,7 +71,7 @@ def run_summary(
 
 
 def metric_values(rows: Iterable[Mapping[str, Any]], *names: str) -> list[tuple[float, ...]]:
-    """Return the named metrics of the steps that have all of them, without those that are no finite numbers, which the audit reports."""
+    """Return the named metrics of the steps that have all of them as finite numbers."""
     found: Iterator[tuple[Any, ...]] = (tuple(row.get(name) for name in names) for row in rows)
     return [
         values for values in found if all(type(value) in (int, float) and abs(value) < math.inf for value in values)

@@ -43,19 +43,20 @@ from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
-from agentrl.run.rank_hosts import rank_hosts
 from agentrl.run.run_directory import (
+    begin_store,
+    checkpoint_directory,
     config_text,
     read_metrics,
-    summary_of_finished,
+    read_summary,
     weights_directory,
     with_run_dir,
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
-from agentrl.run.run_store import begin_store, known_tasks
 from agentrl.run.summary import metric_values, run_summary
 from agentrl.run.trainer_client import TrainerClient, open_trainer
+from agentrl.run.trainer_ranks import rank_hosts
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
@@ -116,10 +117,8 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     await in_thread(check_extra, "train", "training")
     url = await in_thread(checkpoint_url, config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
-    if resume and (summary := await in_thread(summary_of_finished, config)):
-        view.say(
-            f"nothing is left to train: run {run_dir} ended with step {summary['steps']}, and steps = {config.steps}"
-        )
+    if resume and (ended := await in_thread(_last_step, run_dir)) and ended >= config.steps:
+        view.say(f"nothing is left to train: run {run_dir} ended with step {ended}, and steps = {config.steps}")
         return
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
@@ -132,6 +131,12 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
         await _run(_Start(config, view, workflow, source, held_out, chat_format, lock, url, resume))
+
+
+def _last_step(run_dir: Path) -> int | None:
+    """Return the last step of a run that has ended, whose checkpoint is there."""
+    summary = read_summary(run_dir)
+    return summary["steps"] if summary and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
 
 
 def _stop(scope: anyio.CancelScope, view: RunView) -> None:
@@ -211,16 +216,10 @@ async def _open_store(start: _Start) -> Store:
     config = start.config
     run_dir = await in_thread(Path(config.run_dir).absolute)
     if start.resume:
-        await in_users_thread(check_same_tasks, start.tasks, await in_thread(known_tasks, run_dir))
+        with await in_thread(partial(Store, run_dir / "store.sqlite", must_exist=True)) as known:
+            await in_users_thread(check_same_tasks, start.tasks, await in_thread(known.task_digests))
     identity = f"{start.tasks.identity}, in groups of {config.rollout.group_size}"
-    store = await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
-    try:
-        if start.resume:  # a new run has it since before its store
-            await in_thread(write_whole, run_dir / "config.json", config_text(config))
-    except BaseException:
-        store.close()
-        raise
-    return store
+    return await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
 
 
 async def _say_what_starts(start: _Start, weights_dir: Path) -> None:

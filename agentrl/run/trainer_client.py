@@ -13,7 +13,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.errors import (
     AgentRLError,
-    CheckpointError,
     TrainerDiskError,
     TrainerError,
     TrainerLostError,
@@ -33,17 +32,13 @@ from agentrl.errors import (
 from agentrl.machine.disk import make_directory, sync, sync_tree
 from agentrl.machine.whole import partial_path, write_whole
 from agentrl.run.run_directory import config_text
-from agentrl.run.trainer_ranks import RankStart, TrainerRanks, open_ranks
+from agentrl.run.trainer_ranks import Hosts, RankStart, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import check_files
 
-Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
-"""Opens the machines of the ranks, each as often as it has some, for the length of a context."""
 VERSIONS_KEPT = 8
 """Versions of the weights of a trainer on another machine. A server that is started again loads the newest."""
-FETCH_TRIES = 3
-"""How often a checkpoint is fetched that arrives damaged."""
 
 
 @dataclass(frozen=True)
@@ -54,57 +49,43 @@ class Weights:
     path: Path
 
 
+@dataclass(eq=False)
 class TrainerClient:
     """The commands of `agentrl.trainer.command_loop`. Open it with `open_trainer`."""
 
-    def __init__(
-        self,
-        ranks: Callable[[], AbstractAsyncContextManager[TrainerRanks]],
-        timeout_s: float,
-        store: Path,
-        work_dir: Path,
-        weights_dir: Path,
-    ) -> None:
-        """Keep what the trainer is started with.
-
-        Args:
-            ranks: Starts its processes.
-            timeout_s: Bound of every answer.
-            store: The file of the run's store.
-            work_dir: A directory of this machine for the files that the ranks are to read.
-            weights_dir: One for the weights, where rank 0 is elsewhere.
-        """
-        self._ranks = ranks
-        self._timeout_s = timeout_s
-        self._store = store
-        self._work_dir = work_dir
-        self._weights_dir = weights_dir
-        self._fetched: list[Path] = []
-        """Versions of the weights that were fetched, and are kept."""
-        self._running = AsyncExitStack()
-        self._unread = 0
-        """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
-        self._batches = 0
-        """How many batches were written for the ranks: each has a directory of its own, so that none is taken for another."""
-        self._written: tuple[Path, Path] | None = None
-        """Where the checkpoint that is being written lies on rank 0's machine, and where it is to be here; None: there already."""
-        self.saving = False
-        """Whether a checkpoint was being written when the trainer last spoke."""
+    ranks: Callable[[], AbstractAsyncContextManager[TrainerRanks]]
+    """Starts its processes."""
+    timeout_s: float
+    """Bound of every answer."""
+    store: Path
+    """The file of the run's store."""
+    work_dir: Path
+    """A directory of this machine for the files that the ranks are to read."""
+    weights_dir: Path
+    """One for the weights, where rank 0 is elsewhere."""
+    saving: bool = field(default=False, init=False)
+    """Whether a checkpoint was being written when the trainer last spoke."""
+    _fetched: list[Path] = field(default_factory=list, init=False)
+    """Versions of the weights that were fetched, and are kept."""
+    _running: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
+    _started: TrainerRanks = field(init=False)
+    _unread: int = field(default=0, init=False)
+    """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
+    _batches: int = field(default=0, init=False)
+    """How many batches were written for the ranks: each has a directory of its own, so that none is taken for another."""
+    _written: tuple[Path, Path] | None = field(default=None, init=False)
+    """Where the checkpoint that is being written lies on rank 0's machine, and where it is to be here; None: there already."""
 
     async def start(self) -> None:
-        """Start the process."""
+        """Start the processes, in place of those that were lost. They know nothing: `load` comes next."""
+        await self.stop()
         self._unread, self.saving, self._written = 0, False, None
-        self._started = await self._running.enter_async_context(self._ranks())
+        self._started = await self._running.enter_async_context(self.ranks())
 
     async def stop(self) -> None:
-        """End the process."""
+        """End the processes."""
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
-
-    async def restart(self) -> None:
-        """Start a new process in place of one that was lost. It knows nothing: `load` comes next."""
-        await self.stop()
-        await self.start()
 
     async def load(self, checkpoint: Path | None) -> Weights:
         """Start from a checkpoint, or from the model as it is."""
@@ -124,9 +105,9 @@ class TrainerClient:
             The new weights, what they were trained on, and the step's metrics.
         """
         self._batches += 1
-        directory = self._work_dir / f"batch-{self._batches}"
+        directory = self.work_dir / f"batch-{self._batches}"
         try:
-            await in_thread(write_batch, self._store, groups, directory)
+            await in_thread(write_batch, self.store, groups, directory)
             async with self._brought(directory, self._started.hosts) as there:
                 own = [{"episodes": str(path / BATCH_FILE)} for path in there]
                 reply = await self._ask(op="step", own=own, groups=list(groups), after=after)
@@ -152,54 +133,44 @@ class TrainerClient:
         self.saving, self._written = True, None if scratch is None else (there, directory)
 
     async def saved(self) -> None:
-        """Wait until the checkpoint is written, and is here.
+        """Wait until the checkpoint is written, and is here: all of its files as they were written.
 
         Raises:
-            TrainerError: What arrived here is not what was written, however often it was fetched.
-            TrainerLostError: Rank 0's machine is gone.
+            TrainerLostError: Rank 0's machine is gone, or what arrived from there is damaged.
         """
         await self._ask(op="saved")
         if self._written is not None:
-            await self._fetch_checkpoint(*self._written)
+            there, directory = self._written
+            await in_thread(make_directory, directory.parent)
+            await self._fetch(there, directory, check_files, sync_tree)
+            await in_thread(sync, directory.parent)
+            with _of_host(self._started.hosts[0]):
+                await self._started.hosts[0].remove(there)
             self._written = None
         self.saving = False
 
-    async def _fetch_checkpoint(self, there: Path, directory: Path) -> None:
-        """Bring a checkpoint from rank 0's machine to where it belongs: it is there when all of its files are what was written.
+    async def _fetch(
+        self, there: Path, directory: Path, *finish: Callable[[Path], object], for_servers: bool = False
+    ) -> None:
+        """Copy a directory from rank 0's machine, in place of one of before: of weights, when a step was taken again.
 
-        What arrives damaged is fetched again.
-
-        Raises:
-            TrainerError: It is damaged every time.
-            TrainerLostError: The machine is gone.
-        """
-        host = self._started.hosts[0]
-        await in_thread(make_directory, directory.parent)
-        for tries_left in reversed(range(FETCH_TRIES)):
-            partial = await self._fetch(there, directory)
-            try:
-                await in_thread(check_files, partial)
-                break
-            except CheckpointError as damaged:
-                if not tries_left:
-                    raise TrainerError(f"what was fetched from {host.name} is damaged: {damaged}") from damaged
-        await in_thread(sync_tree, partial)
-        await in_thread(_put_in_place, partial, directory)
-        await in_thread(sync, directory.parent)
-        with _of_host(host):
-            await host.remove(there)
-
-    async def _fetch(self, there: Path, directory: Path, *, for_servers: bool = False) -> Path:
-        """Copy a directory from rank 0's machine; return where it is until `_put_in_place` gives it its name.
+        Args:
+            there: Where it is.
+            directory: Where it is to be, once it is whole.
+            finish: Called with the copy before it gets its name.
+            for_servers: Whether the engine's servers will read it.
 
         Raises:
-            TrainerLostError: The machine is gone.
+            TrainerLostError: The machine is gone, or the copy is damaged.
         """
         host, partial = self._started.hosts[0], partial_path(directory)
         await in_thread(lambda: shutil.rmtree(partial, ignore_errors=True))
         with _of_host(host):
             await host.fetch(there, partial, for_servers=for_servers)
-        return partial
+            for one in finish:
+                await in_thread(one, partial)
+        await in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
+        await in_thread(partial.rename, directory)
 
     @asynccontextmanager
     async def _brought(self, directory: Path, hosts: Sequence[Host]) -> AsyncIterator[list[Path]]:
@@ -274,8 +245,6 @@ class TrainerClient:
             self._unread += 1  # before it is sent: a cancellation may come when the trainer has it
             await self._started.write_lines(lines)
             reply: dict[str, Any] = json.loads(await self._read())
-            if reply.get("lost") and (gone := await self._started.lost()):
-                raise gone  # which is what rank 0 complains of
         except TrainerLostError:
             self._started.kill()
             raise
@@ -293,15 +262,15 @@ class TrainerClient:
         version, there = reply["version"], Path(reply["weights"])
         if self._started.hosts[0].scratch is None:
             return Weights(version, there)
-        here = self._weights_dir / there.name
-        await in_thread(_put_in_place, await self._fetch(there, here, for_servers=True), here)
+        here = self.weights_dir / there.name
+        await self._fetch(there, here, for_servers=True)
         self._fetched = [*(path for path in self._fetched if path != here), here]
         while len(self._fetched) > VERSIONS_KEPT:
             await in_thread(lambda: shutil.rmtree(self._fetched.pop(0), ignore_errors=True))
         return Weights(version, here)
 
     async def _read(self) -> str:
-        line = await self._started.read_line(self._timeout_s)
+        line = await self._started.read_line(self.timeout_s)
         self._unread -= 1
         return line
 
@@ -317,12 +286,6 @@ def _of_host(host: Host) -> Iterator[None]:
         yield
     except AgentRLError as error:
         raise TrainerLostError(f"the trainer's machine {host.name} failed: {error}") from error
-
-
-def _put_in_place(partial: Path, directory: Path) -> None:
-    """Give a directory that is whole its name, in place of one of before: of weights, when a step was taken again."""
-    shutil.rmtree(directory, ignore_errors=True)
-    partial.rename(directory)
 
 
 @asynccontextmanager

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
 from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.host import Child, Host
-from agentrl.errors import AgentRLError, TrainerLostError
+from agentrl.concurrency.host import Child, Host, OpenHost
+from agentrl.config import RunConfig
+from agentrl.errors import AgentRLError, ClusterError, TrainerLostError
 
+Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
+"""Opens the machines of the ranks, each as often as it has some, for the length of a context."""
 GRACE_S = 5.0
 """How long rank 0 has, once another rank ended, to say what they all saw."""
 
@@ -73,23 +76,14 @@ class TrainerRanks:
             raise self._lost
         return line
 
-    async def lost(self) -> AgentRLError | None:
-        """Return what became of a rank other than the first that ended, where one has or does within a second."""
-        with anyio.move_on_after(1):
-            async with background_tasks() as watching:
-                for other in self._children[1:]:
-                    watching.start_soon(self._watch, other, watching.cancel_scope, 0.0)
-                await anyio.sleep_forever()
-        return self._lost
-
-    async def _watch(self, other: Child, scope: anyio.CancelScope, grace_s: float = GRACE_S) -> None:
-        """Cancel who waits for rank 0, `grace_s` after another rank has ended."""
+    async def _watch(self, other: Child, scope: anyio.CancelScope) -> None:
+        """Cancel who waits for rank 0, `GRACE_S` after another rank has ended."""
         try:
             while True:
                 await other.read_line(math.inf)  # it says nothing
         except AgentRLError as error:
             self._lost = self._lost or error
-        await anyio.sleep(grace_s)
+        await anyio.sleep(GRACE_S)
         scope.cancel()
 
     def kill(self) -> None:
@@ -131,3 +125,28 @@ async def open_ranks(starts: Sequence[RankStart]) -> AsyncIterator[TrainerRanks]
             async with anyio.create_task_group() as closing:
                 for stack in running:
                     closing.start_soon(stack.aclose)
+
+
+def rank_hosts(config: RunConfig, open_host: OpenHost) -> Hosts | None:
+    """Return what opens the nodes of a trainer's ranks, anew whenever the trainer starts; None: they are on this machine.
+
+    Args:
+        config: The run.
+        open_host: Opens a node for one process.
+    """
+    if not (config.cluster.address and config.cluster.ranks_on_nodes):
+        return None
+
+    @asynccontextmanager
+    async def hosts() -> AsyncIterator[Sequence[Host]]:
+        async with AsyncExitStack() as stack:
+            try:
+                opened = [
+                    await stack.enter_async_context(open_host("TrainerRank", f"trainer's rank {rank}"))
+                    for rank in range(config.trainer.ranks)
+                ]
+            except ClusterError as error:
+                raise TrainerLostError(f"the trainer has no place: {error}") from error
+            yield opened
+
+    return hosts

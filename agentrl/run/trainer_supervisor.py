@@ -33,25 +33,16 @@ from agentrl.errors import (
 from agentrl.machine.disk import sync
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
-from agentrl.run.run_store import changed_settings
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.store.batches import TrainedStep
-from agentrl.store.manifest import MANIFEST, check_files, read_manifest
+from agentrl.store.manifest import MANIFEST, check_files
 from agentrl.store.store import Store
 
 T = TypeVar("T")
-URL_WAITS_S = (1.0, 5.0, 25.0)
-"""Between tries to write a checkpoint to its URL. What speaks to object stores tries for minutes by itself."""
 SAVE_TIMEOUT_S = 300.0
 """Bound of the checkpoint that is made when the run ends."""
 MAX_FAILURES = 3
 """How often the trainer may die, or fail in the middle of a step, over one request before the run ends."""
-
-
-@dataclass(frozen=True)
-class _Saving:
-    step: int
-    directory: Path
 
 
 @dataclass
@@ -70,7 +61,8 @@ class TrainerSupervisor:
     weights: Weights = field(init=False)
     _consumed: list[TrainedStep] = field(default_factory=list)
     """The steps that no whole checkpoint contains yet."""
-    _saving: _Saving | None = None
+    _saving: int | None = None
+    """The step of the checkpoint that is being written."""
 
     async def load(self) -> Weights:
         """Go on from the last whole checkpoint, or begin with the model as it is.
@@ -160,59 +152,34 @@ class TrainerSupervisor:
         with self._while_saving(step):
             await in_thread(self.store.begin_checkpoint, directory)
             await self._ask(lambda: self.client.save(directory, step), failures)
-        self._saving = _Saving(step, directory)
+        self._saving = step
 
     async def _commit(self, failures: int) -> None:
-        if (saving := self._saving) is None:
+        if (step := self._saving) is None:
             return
-        with self._while_saving(saving.step):
+        directory = checkpoint_directory(self.run_dir, step)
+        with self._while_saving(step):
             await self._ask(self.client.saved, failures)
-        if self._saving is not saving:
-            return  # the trainer died with it; the next checkpoint will contain its batches
-        manifest = await in_thread(read_manifest, saving.directory)
-        if manifest.step != saving.step:
-            raise TrainerError(
-                f"{saving.directory} is of step {manifest.step} and not what was to be saved; it is not recorded, and its batches "
-                "wait in the store"
-            )
-        if self.url is not None:
-            await self._put(self.url, saving.directory)
-        contained = [trained for trained in self._consumed if trained.step <= saving.step]
-        await in_thread(self.store.commit_checkpoint, saving.directory, saving.step, contained)
+            if self._saving is None:
+                return  # the trainer died with it; the next checkpoint will contain its batches
+            if self.url is not None:
+                await in_thread(self.url.put, directory)
+        contained = [trained for trained in self._consumed if trained.step <= step]
+        await in_thread(self.store.commit_checkpoint, directory, step, contained)
         self._saving = None
-        self._consumed = [trained for trained in self._consumed if trained.step > saving.step]
+        self._consumed = [trained for trained in self._consumed if trained.step > step]
         for old in await in_thread(self.store.forget_checkpoints, self.keep):
             await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
             if self.url is not None:
                 with suppress(CheckpointUrlError):  # it is deleted when the run starts again
                     await in_thread(self.url.remove, old.name)
 
-    async def _put(self, url: CheckpointUrl, directory: Path) -> None:
-        """Write a checkpoint to the URL, as often as it takes.
-
-        Raises:
-            TrainerError: It took more than `URL_WAITS_S` allow.
-        """
-        waits_s = list(URL_WAITS_S)
-        while True:
-            try:
-                await in_thread(url.put, directory)
-                break
-            except CheckpointUrlError as error:
-                if not waits_s:
-                    raise TrainerError(
-                        f"{error}. What was committed is safe: mend the cause, or leave out `trainer.checkpoint.url`, and go on with "
-                        f"`resume=True` in {self.run_dir}"
-                    ) from error
-                self.say(f"{error}; it is tried again in {waits_s[0]:g} s")
-                await anyio.sleep(waits_s.pop(0))
-
     async def _ask(self, ask: Callable[[], Awaitable[T]], max_failures: int = MAX_FAILURES) -> T:
         failures, lost_at = 0, 0.0
         while True:
             try:
                 if failures:
-                    await self._restart()
+                    await self._start_again()
                     self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
                 return await ask()
             except TrainerLostError as lost:
@@ -223,13 +190,11 @@ class TrainerSupervisor:
                     f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"
                 )
 
-    async def _restart(self) -> None:
+    async def _start_again(self) -> None:
         """Start a process that holds what the one before held; a checkpoint that no commit names is deleted."""
         self._saving = None
-        await self.client.restart()
-        unwanted = await in_thread(self.store.unwanted_checkpoints)
-        await in_thread(remove_unfinished, self.run_dir, unwanted)
-        await self._remove_unwanted_at_url()
+        await self.client.start()
+        await in_thread(remove_unfinished, self.run_dir, await in_thread(self.store.unwanted_checkpoints))
         await self._restore()
 
     async def _remove_unwanted_at_url(self) -> None:
@@ -258,8 +223,6 @@ class TrainerSupervisor:
             self.say(
                 f"training steps {after + 1} to {after + len(recorded)} again, on the batches that the store names"
             )
-            if changed := await in_thread(changed_settings, self.store, after):
-                self.say(f"some of them were trained with other settings than they are now: {changed}")
         consumed = []
         for before in again:
             weights, trained, _ = await self.client.step(before.group_ids, weights.version)
@@ -273,24 +236,26 @@ class TrainerSupervisor:
             try:
                 await in_thread(check_files, directory)
             except CheckpointError as damaged:
-                if self.url is not None and await self._got(self.url, directory, damaged):
-                    return step, directory
+                if await self._fetched(directory, damaged):
+                    return newest
                 kept_at = await in_thread(quarantine, self.run_dir, directory)
                 await in_thread(self.store.mark_damaged, step, str(damaged))
                 left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
                 self.say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
-                continue
-            return step, directory
+            else:
+                return newest
         return 0, None
 
-    async def _got(self, url: CheckpointUrl, directory: Path, damaged: CheckpointError) -> bool:
+    async def _fetched(self, directory: Path, damaged: CheckpointError) -> bool:
         """Fetch a checkpoint that is damaged here from the URL, in place of what is left of it; return whether it is whole now."""
+        if self.url is None:
+            return False
         try:
-            await in_thread(url.get, directory)
+            await in_thread(self.url.get, directory)
         except (CheckpointError, CheckpointUrlError) as error:
             self.say(f"{directory.name} is damaged, and cannot be had from its URL: {error}")
             return False
-        self.say(f"{directory.name} was damaged ({damaged}); it was fetched from {url.shown}")
+        self.say(f"{directory.name} was damaged ({damaged}); it was fetched from {self.url.shown}")
         return True
 
     @contextmanager
@@ -305,7 +270,7 @@ class TrainerSupervisor:
             yield
         except TrainerDiskError as error:
             raise DiskError(f"the checkpoint of step {step}", error, self.run_dir) from error
-        except TrainerError as error:
+        except (TrainerError, CheckpointUrlError) as error:
             raise TrainerError(
                 f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
                 f"`resume=True` in {self.run_dir}"

@@ -187,10 +187,7 @@ async def test_what_is_kept_is_at_the_url_and_comes_back_from_it(tmp_path: Path,
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-async def test_a_checkpoint_that_is_not_whole_at_the_url_does_not_count(
-    tmp_path: Path, through: type[Proxy], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agentrl.run.trainer_supervisor.URL_WAITS_S", (0.01,))
+async def test_a_checkpoint_that_is_not_whole_at_the_url_does_not_count(tmp_path: Path, through: type[Proxy]) -> None:
     run_dir, said = tmp_path / "run", list[str]()
     await in_thread(record, run_dir)
     async with run_at_url(run_dir, said) as (trainer, url):
@@ -199,7 +196,6 @@ async def test_a_checkpoint_that_is_not_whole_at_the_url_does_not_count(
         with pytest.raises(TrainerError, match=r"step-000002 cannot be written to s3://.*What was committed is safe"):
             await checkpoint(trainer, 2)
         assert through.faults
-        assert "it is tried again in 0.01 s" in said[0]
         assert await in_thread(whole_at, url) == {"step-000001": True, "step-000002": False}
         with pytest.raises(CheckpointError, match="is not there"):
             await in_thread(url.get, tmp_path / "fetched" / "step-000002")

@@ -19,9 +19,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
 from agentrl.run.audit import audit
-from agentrl.run.run_directory import appending, read_metrics, write_config
+from agentrl.run.run_directory import appending, begin_store, config_text, read_metrics, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
-from agentrl.run.run_store import begin_store
 from agentrl.store.episodes import resumed_groups
 from tests.components import missing
 from tests.power_cut import Call, Disk, calls, strace, write
@@ -122,7 +121,7 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
     RunConfig.model_validate_json((run_dir / "config.json").read_text())
     check_run_dir(run_dir, resume=True)
     prepare_run_dir(run_dir)
-    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
+    with begin_store(run_dir, TASKS, config_text(settings), resume=True) as store:
         step, _ = store.last_checkpoint() or (0, None)
         if step < said.step:
             wrong.append(f"checkpoint {said.step} was committed, and the newest is {step}")

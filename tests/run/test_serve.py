@@ -47,12 +47,6 @@ def service() -> Iterator[Service]:
     process.stdout.close()
 
 
-@pytest.mark.parametrize("path", ["/sessions", "/weights"])
-def test_a_body_that_no_path_of_the_service_takes_is_not_read(service: Service, path: str) -> None:
-    refused = service.ask("POST", path, {"max_tokens": [{}] * 2**15}, status=413)
-    assert "larger than 65536 bytes" in refused["error"]["message"]
-
-
 def test_a_session_from_opening_to_trajectories(service: Service, versions: Any) -> None:
     opened = service.ask("POST", "/sessions", {"max_tokens": 20, "temperature": 0.7})
     with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:

@@ -117,9 +117,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "is damaged": lambda folder: _cut(folder / ROLES / "critic" / "adapter_model.safetensors", 300),
     "roles/critic": lambda folder: _cut(folder / ROLES / "critic" / "adapter_config.json", 30),
     "does not fit the model": _of_another_rank,
-    "adapters of the roles judge, writer, and this service answers the roles critic, writer": lambda folder: (
-        folder / ROLES / "critic"
-    ).rename(folder / ROLES / "judge"),
+    "has the adapters of roles judge, writer, and this service answers the adapters of roles critic, writer": lambda folder: (
+        (folder / ROLES / "critic").rename(folder / ROLES / "judge")
+    ),
     "no adapters of roles": lambda folder: shutil.rmtree(folder / ROLES),
 }
 
