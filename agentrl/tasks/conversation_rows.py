@@ -34,7 +34,7 @@ _ALIASES |= dict.fromkeys(("loss", "train", "training"), "weight")
 """ShareGPT's, ms-swift's and axolotl's names of the fields of a message."""
 _REFUSED = ("images", "videos", "audios", "loss", "mask")
 """Fields of a row that would change what is shown or learned."""
-_EMPTY = (None, "", [], {})
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 _FORM = '{"messages": [...]}; an Alpaca row becomes two: instruction and input of the user, output of the assistant'
 
 
