@@ -6,13 +6,14 @@ hold_run_dir     makes the directory, locks it, and checks again: another run ma
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.evaluation.directory import check_holds_no_evaluation
 from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked, lock_directory
 from agentrl.machine.disk import make_directory
@@ -76,6 +77,7 @@ def prepare_run_dir(run_dir: Path) -> None:
 
     Raises:
         StoreError: Nothing can be written into it.
+        DiskError: Its disk is full.
     """
     with _writable(run_dir):
         make_directory(run_dir, 0o700)
@@ -106,10 +108,8 @@ def _check_content(run_dir: Path, *, resume: bool, begins_with: str) -> None:
         raise StoreError(
             f"{run_dir} holds a run already; go on with `resume=True` in {run_dir}, or choose another `run_dir`"
         )
-    if resume and not exists:
-        raise StoreError(f"{run_dir} holds no run to resume{lost}")
-    if begins_with == "store.sqlite" and not exists and lost:
-        raise StoreError(f"{run_dir} holds no run{lost}")
+    if not exists and (resume or (lost and begins_with == "store.sqlite")):
+        raise StoreError(f"{run_dir} holds no run{' to resume' if resume else ''}{lost}")
 
 
 def _check_model(config: RunConfig) -> None:
@@ -127,7 +127,9 @@ def _writable(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(
+        # A start that is tried again finds room some day; it is not given permission by waiting.
+        kind = DiskError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        raise kind(
             f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
             "`run_dir`"
         ) from error
