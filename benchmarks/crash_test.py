@@ -350,6 +350,7 @@ def ray_cluster(wanted: bool, environment: dict[str, str]) -> Iterator[Any]:
         return
     from ray.cluster_utils import Cluster  # of the extra `cluster`, and slow to import
 
+    environment = environment | {"RAY_raylet_start_wait_time_s": f"{RESTART_TIMEOUT_S:g}"}
     os.environ |= environment
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:

@@ -130,8 +130,7 @@ def _writable(run_dir: Path) -> Iterator[None]:
         # A start that is tried again finds room some day; it is not given permission by waiting.
         kind = DiskError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
         raise kind(
-            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
-            "`run_dir`"
+            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another `run_dir`"
         ) from error
 
 
