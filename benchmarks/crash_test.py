@@ -273,7 +273,9 @@ def disturbed(
             else:
                 while lines(run_dir / "metrics.jsonl") == before and main.poll() is None:
                     if time.monotonic() - begun > RESTART_TIMEOUT_S:
-                        raise SystemExit(f"no step within {RESTART_TIMEOUT_S:g} s; {output}")
+                        raise SystemExit(
+                            f"no step within {RESTART_TIMEOUT_S:g} s:\n{output.read_text(errors='replace')[-2000:]}"
+                        )
                     time.sleep(0.01)
                 if kind and main.poll() is None:
                     course.recovery_s[kind].append(round(time.monotonic() - begun, 1))
