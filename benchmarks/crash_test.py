@@ -83,7 +83,7 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace, cluster: Any 
         "rollout.group_size": GROUP_SIZE,
         "rollout.max_concurrent": 16,
         "rollout.max_tokens": 96,
-        "rollout.episode_timeout_s": 20,
+        "rollout.episode_timeout_s": 60,
         "rollout.cancel_timeout_s": 1,
         "trainer.optimizer.lr": 5e-5,
         "trainer.checkpoint.every": 3,
