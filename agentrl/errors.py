@@ -37,8 +37,6 @@ line, where it has another word for it, says that (`agentrl.cli.option_words`).
 All of them pickle, so that they cross process boundaries unchanged.
 """
 
-from pathlib import Path
-
 MAX_LINE = 400
 """Characters of foreign text that a message quotes at most."""
 
@@ -63,6 +61,14 @@ def error_line(error: str) -> str:
     _, traced, last = error.rpartition("Traceback (most recent call last):\n")
     said = [line for line in last.splitlines() if line.strip()] or [""]
     return one_line(next((line for line in said if traced and not line.startswith(" ")), said[-1]))
+
+
+def unwritten(what: str, reason: object, run_dir: object) -> str:
+    """Return the message of a `DiskError` in a run that has begun."""
+    return (
+        f"{what} cannot be written: {reason}. What was committed is safe: make room, or repair the disk, and go on with "
+        f"`resume=True` in {run_dir}"
+    )
 
 
 class AgentRLError(Exception):
@@ -179,12 +185,6 @@ class NodeLostError(ClusterError):
 
 class DiskError(AgentRLError):
     """The run directory does not take what is to be written: the disk is full, or broken. What was committed is safe."""
-
-    def __init__(self, what: str, reason: object, run_dir: Path) -> None:
-        super().__init__(
-            f"{what} cannot be written: {reason}. What was committed is safe: make room, or repair the disk, and go on with "
-            f"`resume=True` in {run_dir}"
-        )
 
 
 class TooManyFailuresError(AgentRLError):

@@ -3,15 +3,15 @@
     python benchmarks/crash_test.py                       60 disturbances, then an undisturbed run to compare with
     python benchmarks/crash_test.py --dataset stream      the same for tasks whose number nobody knows
     python benchmarks/crash_test.py --roles --workers 2   the same for roles that are adapters of their own, in worker processes
+    python benchmarks/crash_test.py --ray --workers 2     workers, server and trainer on the nodes of a Ray cluster, which are killed too
 
-From outside: SIGKILL to the main process, the trainer, an engine, or all of them; all of them with what the store had not synced (a power
-cut); Ctrl-C once, and twice; a full disk. Each at a random moment: while the run starts, in the middle of steps, checkpoints and weight
+From outside: SIGKILL to the main process, the trainer, an engine, a worker, a raylet, or all of them; all of them with what the store had
+not synced (a power cut); Ctrl-C once, and twice; a full disk. Each at a random moment: while the run starts, in the middle of steps, checkpoints and weight
 updates. A run that ended is started again with --resume. From inside, all the time: replies of the engine that are unsound, optimizer
 steps that run out of memory, weights that find no room (`injected_faults/`), and workflows that do their worst (`hostile_calculator.py`).
 
 After each disturbance, and at the end, `agentrl audit` must find nothing wrong. At the end every task of every epoch must have been trained
-on once, or dropped for a reason; and training the recorded batches again from the start must give the recorded digest of weights and
-optimizer after every step.
+on once, or dropped for a reason.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -53,18 +55,22 @@ DISTURBANCES = {
     "disk full": 1,
 }
 """What is done to a run, and how often relative to the others."""
+RAYLET = {"kill raylet": 2}
+"""With Ray, beside them: SIGKILL to a node, and all that is on it. Another comes in its place."""
 IN_START = 0.15
 """Share of the disturbances that come before the first step of a restart."""
 RESTART_TIMEOUT_S = 300.0
 FULL_DISK_S = 5.0
 """How long a disk stays full."""
 DISK = "400m"
+ROOM = 4
+"""Processes of the run that a node of the cluster takes."""
 ROLES = ["wordy", "rare"]
 """Of `hostile_roles.py`."""
 GROUP_SIZE, GROUPS = 4, 4
 
 
-def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
+def command(folder: Path, run_dir: Path, args: argparse.Namespace, cluster: Any = None) -> list[str]:
     """Return the words that start the run: small steps, a checkpoint every third."""
     source = f"python:{folder / 'stream.py'}:tasks" if args.dataset == "stream" else str(folder / "train.jsonl")
     settings = {
@@ -77,30 +83,35 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
         "rollout.group_size": GROUP_SIZE,
         "rollout.max_concurrent": 16,
         "rollout.max_tokens": 96,
-        "rollout.episode_timeout_s": 20,
+        "rollout.episode_timeout_s": 60,
         "rollout.cancel_timeout_s": 1,
         "trainer.optimizer.lr": 5e-5,
         "trainer.checkpoint.every": 3,
         "rollout.workers": args.workers,
     }
+    if cluster is not None:
+        settings |= {
+            "rollout.workers": 0,
+            "cluster.address": cluster.address,
+            "cluster.rollout_workers": max(1, args.workers),
+        }
+        settings |= {f"cluster.{kind}_resources.room": 1 for kind in ("worker", "server", "rank")} | {
+            "cluster.ranks_on_nodes": True
+        }
     if args.roles:
         settings |= {"trainer.lora.rank": 4, "trainer.lora.roles": json.dumps(ROLES)}
     workflow = str(ROOT / "benchmarks" / ("hostile_roles.py" if args.roles else "hostile_calculator.py"))
     return [*AGENTRL, "train", workflow, *[f"--{key}={value}" for key, value in settings.items()]]
 
 
-def processes(main: psutil.Process) -> dict[str, list[psutil.Process]]:
+def processes(main: psutil.Process, run_dir: Path) -> dict[str, list[psutil.Process]]:
     """Return the processes of a run, by what they are."""
     found: dict[str, list[psutil.Process]] = {"main": [main], "trainer": [], "engine": [], "worker": []}
-    for child in main.children():
-        try:
-            words = " ".join(child.cmdline())
-        except psutil.Error:
-            continue
+    for child, words in marked(run_dir):
         for kind, module in (
-            ("trainer", "agentrl.trainer"),
-            ("engine", "agentrl.engine"),
-            ("worker", "agentrl.rollout.workers.process"),
+            ("trainer", "-m agentrl.trainer"),
+            ("engine", "-m agentrl.engine"),
+            ("worker", "-m agentrl.rollout.workers.process"),
         ):
             if module in words:
                 found[kind].append(child)
@@ -108,13 +119,25 @@ def processes(main: psutil.Process) -> dict[str, list[psutil.Process]]:
     return found
 
 
+def marked(run_dir: Path) -> Iterator[tuple[psutil.Process, str]]:
+    """Yield the processes that a run started, with their command lines: all inherit the variable that names it."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("AGENTRL_CRASH_TEST") == str(run_dir):
+                yield process, " ".join(process.cmdline())
+
+
 def lines(path: Path) -> int:
     """Count the lines of a file; 0 if it is not there."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path | None) -> bool:
+def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path | None, cluster: Any = None) -> bool:
     """Do one thing to a run; False when there was nobody to do it to."""
+    if kind == "kill raylet":
+        cluster.remove_node(random.choice(cluster.list_all_nodes()[1:]), allow_graceful=False)
+        add_node(cluster)
+        return True
     if kind == "disk full":
         if disk is None:
             return False
@@ -133,7 +156,9 @@ def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path 
         main.wait(RESTART_TIMEOUT_S)
         return True
     try:
-        victims = processes(psutil.Process(main.pid))["all" if kind == "power cut" else kind.removeprefix("kill ")]
+        victims = processes(psutil.Process(main.pid), run_dir)[
+            "all" if kind == "power cut" else kind.removeprefix("kill ")
+        ]
     except (psutil.Error, KeyError):
         return False
     for victim in victims:
@@ -192,24 +217,50 @@ def wait_for_moment(delay_s: float, main: subprocess.Popen[bytes], run_dir: Path
         time.sleep(0.01)
 
 
-def disturbed(
-    first: list[str], run_dir: Path, count: int, steps: int, fault_rate: float, rng: random.Random, disk: Path | None
-) -> tuple[Counter[str], Counter[int]]:
-    """Run its `steps` to the end through so many disturbances; how often each came, and how often the run ended with each exit code."""
-    done, ends = Counter[str](), Counter[int]()
-    output = run_dir.parent.parent / "output.log"
-    marked = {
-        **os.environ,
+def variables(run_dir: Path, fault_rate: float) -> dict[str, str]:
+    """Return what the processes of the run have in their environment: what marks them, and what lets faults come from inside."""
+    return {
         "AGENTRL_CRASH_TEST": str(run_dir),
         "AGENTRL_FAULT_LOG": str(run_dir.parent.parent / "faults.log"),
         "AGENTRL_FAULT_RATE": str(fault_rate),
         "AGENTRL_SYNCED_NOTE": str(synced_note(run_dir)),
         "PYTHONPATH": str(ROOT / "benchmarks" / "injected_faults"),
     }
+
+
+@dataclass
+class Course:
+    """What a run went through."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    """How often each disturbance came."""
+    ends: Counter[int] = field(default_factory=Counter)
+    """How often the run ended with each exit code."""
+    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By disturbance: from it, or from the start that followed it, to the next step."""
+
+
+def disturbed(
+    first: list[str],
+    run_dir: Path,
+    count: int,
+    steps: int,
+    fault_rate: float,
+    rng: random.Random,
+    disk: Path | None,
+    cluster: Any,
+) -> Course:
+    """Run its `steps` to the end through so many disturbances."""
+    course = Course()
+    done, ends, kind = course.done, course.ends, ""
+    kinds = DISTURBANCES | (RAYLET if cluster else {})
+    output = run_dir.parent.parent / "output.log"
     while ends.total() <= 3 * count:
         words = [*AGENTRL, "train", "--resume", str(run_dir)] if (run_dir / "store.sqlite").exists() else first
         with output.open("ab") as log:
-            main = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=marked)
+            main = subprocess.Popen(
+                words, cwd=ROOT, stdout=log, stderr=log, env=os.environ | variables(run_dir, fault_rate)
+            )
         begun, before = time.monotonic(), lines(run_dir / "metrics.jsonl")
         while main.poll() is None:
             if done.total() >= count:
@@ -222,12 +273,16 @@ def disturbed(
             else:
                 while lines(run_dir / "metrics.jsonl") == before and main.poll() is None:
                     if time.monotonic() - begun > RESTART_TIMEOUT_S:
-                        raise SystemExit(f"no step within {RESTART_TIMEOUT_S:g} s; {output}")
+                        raise SystemExit(
+                            f"no step within {RESTART_TIMEOUT_S:g} s:\n{output.read_text(errors='replace')[-2000:]}"
+                        )
                     time.sleep(0.01)
+                if kind and main.poll() is None:
+                    course.recovery_s[kind].append(round(time.monotonic() - begun, 1))
                 wait_for_moment(rng.uniform(0, 4), main, run_dir, latest)
             begun, before = time.monotonic(), lines(run_dir / "metrics.jsonl")
-            kind = rng.choices(list(DISTURBANCES), list(DISTURBANCES.values()))[0]
-            if main.poll() is None and disturb(kind, main, run_dir, disk):
+            kind = rng.choices(list(kinds), list(kinds.values()))[0]
+            if main.poll() is None and disturb(kind, main, run_dir, disk, cluster):
                 done[kind] += 1
                 found = audit(run_dir) if (run_dir / "store.sqlite").exists() else None
                 print(
@@ -239,24 +294,12 @@ def disturbed(
         code = main.wait(RESTART_TIMEOUT_S * 4)
         ends[code] += 1
         if code == 0:
-            return done, ends
+            return course
         if code not in (1, 130, -signal.SIGKILL, -signal.SIGINT):
             raise SystemExit(f"the run ended with {code}:\n{output.read_text(errors='replace')[-2000:]}")
     raise SystemExit(
         f"the run ended {ends.total()} times, {dict(ends)}, and never came to its end:\n{output.read_text(errors='replace')[-2000:]}"
     )
-
-
-def left_behind(run_dir: Path) -> list[str]:
-    """Return the processes that outlived the run: all inherit the variable that names it."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("AGENTRL_CRASH_TEST") == str(run_dir):
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return found
 
 
 def evaluated(run_dir: Path, folder: Path) -> tuple[float, float]:
@@ -289,6 +332,9 @@ def main() -> None:
         "--fault-rate", type=float, default=1.0, help="how often faults come from inside, times the usual"
     )
     parser.add_argument("--roles", action="store_true", help="two roles, each an adapter of its own")
+    parser.add_argument(
+        "--ray", action="store_true", help="the run's processes on the nodes of a Ray cluster, which are killed too"
+    )
     parser.add_argument("--workers", type=int, default=0, help="worker processes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-comparison", action="store_true", help="leave the undisturbed run out")
@@ -296,6 +342,32 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="agentrl-crash-") as scratch, small_disk(Path(scratch)) as disk:
         report = crash_test(Path(scratch), args, disk)
     print(json.dumps(report, indent=2))
+
+
+@contextmanager
+def ray_cluster(wanted: bool, environment: dict[str, str]) -> Iterator[Any]:
+    """A Ray cluster whose nodes have this in their environment: a head without room, and two nodes; None where it is not wanted."""
+    if not wanted:
+        yield None
+        return
+    from ray.cluster_utils import Cluster  # of the extra `cluster`, and slow to import
+
+    environment = environment | {"RAY_raylet_start_wait_time_s": f"{RESTART_TIMEOUT_S:g}"}
+    os.environ |= environment
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        for _ in range(2):
+            add_node(cluster)
+        yield cluster
+    finally:
+        cluster.shutdown()
+        for name in environment:
+            del os.environ[name]
+
+
+def add_node(cluster: Any) -> None:
+    """Add a node with room for some processes of a run."""
+    cluster.add_node(num_cpus=ROOM, resources={"room": ROOM}, object_store_memory=80 * 2**20)
 
 
 @contextmanager
@@ -326,11 +398,13 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
     started = time.monotonic()
     rng = random.Random(args.seed)
     steps = args.tasks * args.epochs // GROUPS
-    first = command(folder, run_dir, args)
-    done, ends = disturbed(first, run_dir, args.disturbances, steps, args.fault_rate, rng, disk)
+    with ray_cluster(args.ray, variables(run_dir, args.fault_rate)) as cluster:
+        first = command(folder, run_dir, args, cluster)
+        course = disturbed(first, run_dir, args.disturbances, steps, args.fault_rate, rng, disk, cluster)
+    done = course.done
     if done.total() < args.disturbances:
         raise SystemExit(f"the run ended after {done.total()} disturbances; give it more --tasks or --epochs")
-    if alive := left_behind(run_dir):
+    if alive := [words for _, words in marked(run_dir)]:
         raise SystemExit("processes outlived the run:\n" + "\n".join(alive))
     found = audit(run_dir)
     if found.violations:
@@ -344,7 +418,8 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
         "disturbances": dict(done),
         "injected": dict(injected),
         "faults": done.total() + injected.total(),
-        "ends": dict(ends),
+        "ends": dict(course.ends),
+        "recovery_s": {kind: {"median": median(times), "max": max(times)} for kind, times in course.recovery_s.items()},
         "restarts": found.restarts,
         "wall_s": round(time.monotonic() - started),
         "steps": found.batches,

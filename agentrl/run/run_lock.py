@@ -6,13 +6,14 @@ hold_run_dir     makes the directory, locks it, and checks again: another run ma
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.evaluation.directory import check_holds_no_evaluation
 from agentrl.machine.directory_lock import DirectoryInUseError, lock_directory
 from agentrl.machine.disk import make_directory
@@ -80,6 +81,7 @@ def prepare_run_dir(run_dir: Path) -> None:
 
     Raises:
         StoreError: Nothing can be written into it.
+        DiskError: Its disk is full.
     """
     with _writable(run_dir):
         make_directory(run_dir, 0o700)
@@ -116,7 +118,8 @@ def _writable(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(
-            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
-            "`run_dir`"
+        # A start that is tried again finds room some day; it is not given permission by waiting.
+        kind = DiskError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        raise kind(
+            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another `run_dir`"
         ) from error

@@ -29,6 +29,7 @@ from agentrl.errors import (
     TrainerError,
     TrainerLostError,
     TrainerStateError,
+    unwritten,
 )
 from agentrl.machine.disk import sync
 from agentrl.run.checkpoint_url import CheckpointUrl
@@ -269,7 +270,7 @@ class TrainerSupervisor:
         try:
             yield
         except TrainerDiskError as error:
-            raise DiskError(f"the checkpoint of step {step}", error, self.run_dir) from error
+            raise DiskError(unwritten(f"the checkpoint of step {step}", error, self.run_dir)) from error
         except (TrainerError, CheckpointUrlError) as error:
             raise TrainerError(
                 f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from agentrl.errors import DiskError, StoreError
+from agentrl.errors import DiskError, StoreError, unwritten
 from agentrl.machine.privacy import private
 from agentrl.store.database import check_version, reading_uri, reporting
 from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
@@ -55,7 +55,7 @@ def write_batch(store: Path, group_ids: Sequence[int], directory: Path) -> Path:
         path.unlink(missing_ok=True)
         os.close(private(str(path), os.O_RDWR | os.O_CREAT))
     except OSError as error:
-        raise DiskError(str(path), error, directory) from error
+        raise DiskError(unwritten(str(path), error, directory)) from error
     with reporting(path), closing(sqlite3.connect(path.resolve().as_uri(), uri=True, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = OFF")
         db.execute("PRAGMA synchronous = OFF")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from agentrl.errors import DiskError, StoreError, one_line
+from agentrl.errors import DiskError, StoreError, one_line, unwritten
 from agentrl.machine.privacy import private
 from agentrl.machine.whole import partial_path, put_in_place
 
@@ -50,7 +50,7 @@ def create_database(path: Path, schema: str, version: int) -> None:
             db.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
         put_in_place(path)
     except (sqlite3.OperationalError, OSError) as error:
-        raise DiskError(str(path), error, path.parent) from error
+        raise DiskError(unwritten(str(path), error, path.parent)) from error
 
 
 def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
@@ -75,7 +75,7 @@ def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlit
         uri = reading_uri(path) if read_only else f"{path.resolve().as_uri()}?mode=rw"
         db = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
     except sqlite3.OperationalError as error:
-        raise DiskError(str(path), error, path.parent) from error
+        raise DiskError(unwritten(str(path), error, path.parent)) from error
     try:
         check_version(db, path, version)
         db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
@@ -213,7 +213,7 @@ def reporting(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise DiskError(str(path), error, path.parent) from error
+        raise DiskError(unwritten(str(path), error, path.parent)) from error
     except sqlite3.IntegrityError:
         raise
     except sqlite3.DatabaseError as error:

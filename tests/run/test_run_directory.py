@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import ModelConfig, RunConfig
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
 from agentrl.machine.whole import write_whole
 from agentrl.run import run_lock
@@ -26,7 +27,7 @@ from agentrl.run.run_directory import (
     remove_unfinished,
     write_config,
 )
-from agentrl.run.run_lock import check_run_dir, hold_run_dir, lock_run
+from agentrl.run.run_lock import check_run_dir, hold_run_dir, lock_run, prepare_run_dir
 from agentrl.run.summary import metric_values
 
 HOLD = """
@@ -180,3 +181,16 @@ def test_a_run_does_not_go_on_with_another_model(tmp_path: Path) -> None:
     for same in (began, absolute):
         with hold_run_dir(same, resume=True) as lock:
             os.fstat(lock)
+
+
+def test_a_start_on_a_full_disk_is_no_wrong_input_and_with_room_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(run_lock, "write_whole", full)
+        with pytest.raises(DiskError, match="No space left on device; make room"):
+            prepare_run_dir(tmp_path)
+    prepare_run_dir(tmp_path)

@@ -91,6 +91,11 @@ def environment(run_dir: Path) -> dict[str, str]:
     return {**os.environ, "AGENTRL_TEST_RUN": str(run_dir)}
 
 
+def ended(words: list[str], run_dir: Path, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    """A program that ran to its end, for the run in `run_dir`."""
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=timeout_s)
+
+
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -128,14 +133,7 @@ EVERY_OBJECTIVE: list[dict[str, Any]] = [
 @pytest.mark.timeout(900)
 def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) -> None:
     # Two episodes at a time keep the engine the slower side, so that updates find replies in flight.
-    result = subprocess.run(
-        [*command, "--steps=4", "--rollout.max_concurrent=2"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=environment(tmp_path / "run"),
-        timeout=300,
-    )
+    result = ended([*command, "--steps=4", "--rollout.max_concurrent=2"], tmp_path / "run")
     assert result.returncode == 0, result.stdout + result.stderr
     run_dir = tmp_path / "run"
     summary = json.loads((run_dir / "summary.json").read_text())
@@ -181,14 +179,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
         (run_dir / "config.json").write_text(changed.model_dump_json())
         assert_learns_from(run_dir, tmp_path / f"weights-{number}", settings)
 
-    again = subprocess.run(
-        [*command, "--steps=4"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=environment(tmp_path / "run"),
-        timeout=300,
-    )
+    again = ended([*command, "--steps=4"], tmp_path / "run")
     assert again.returncode == 2
     assert "holds a run already; go on with --resume" in again.stderr
 
@@ -332,9 +323,7 @@ def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], t
     if mounted.returncode:
         missing("a small disk can be made by root only (mount -t tmpfs)")
     try:
-        result = subprocess.run(
-            [*command, "--steps=50"], cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300
-        )
+        result = ended([*command, "--steps=50"], run_dir)
         assert result.returncode == 1, result.stdout + result.stderr
         assert "cannot be written" in result.stderr, "the checkpoint, or the store, whichever came first"
         assert f"make room, or repair the disk, and go on with --resume {run_dir}" in result.stderr
@@ -347,18 +336,10 @@ def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], t
 @pytest.mark.timeout(900)
 def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
     """Kills, power cuts, Ctrl-C, a full disk; unsound replies, steps out of memory, hostile workflows. The audit is in the program."""
-    words = [
-        "--disturbances=4",
-        "--tasks=16",
-        "--epochs=2",
-        "--dataset=stream",
-        "--no-comparison",
-        "--fault-rate=3",
-        "--seed=3",
-    ]
-    done = subprocess.run(
-        [sys.executable, "benchmarks/crash_test.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=850
-    )
+    settings = {"disturbances": 4, "tasks": 16, "epochs": 2, "dataset": "stream", "fault-rate": 3, "seed": 3}
+    words = [f"--{key}={value}" for key, value in settings.items()]
+    program = [sys.executable, "benchmarks/crash_test.py", "--no-comparison"]
+    done = ended([*program, *words], tmp_path / "run", timeout_s=850)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout[done.stdout.index("{") :])
     assert sum(report["disturbances"].values()) == 4
@@ -385,9 +366,7 @@ def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command:
     workflow.write_text("async def run(episode):\n    raise KeyError('no such thing')\n")
     broken = [str(workflow) if word == "workflows/calculator.py" else word for word in command]
     broken = [word for word in broken if not word.startswith("--eval.tasks")]
-    result = subprocess.run(
-        [*broken, "--steps=2"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=300
-    )
+    result = ended([*broken, "--steps=2"], tmp_path / "run")
     assert result.returncode == 1
     assert "rollout.max_failed_share (--rollout.max-failed-share) = 0.5" in result.stderr
     assert "KeyError: 'no such thing'" in result.stderr
