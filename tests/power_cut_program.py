@@ -18,7 +18,6 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
-from agentrl.machine.disk import sync
 from agentrl.record.end_reason import EndReason
 from agentrl.run.run_directory import appending, begin_store, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
@@ -28,6 +27,7 @@ from agentrl.store.batches import TrainedStep
 from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode, OpenGroup
 from agentrl.store.episodes import resumed_groups
 from agentrl.store.store import Store
+from agentrl.system.files import sync
 from tests.recorded_run import TrainerOfRun
 from tests.store.test_store import kept_choice, outcome
 

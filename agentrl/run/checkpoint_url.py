@@ -17,11 +17,10 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, CheckpointError, CheckpointUrlError, ConfigError, one_line
-from agentrl.machine.disk import sync, sync_tree
-from agentrl.machine.extras import check_extra
-from agentrl.machine.privacy import without_secrets
-from agentrl.machine.whole import atomic_dir
 from agentrl.store.manifest import MANIFEST, check_files, read_manifest
+from agentrl.system.failure_text import without_secrets
+from agentrl.system.files import atomic_dir, sync, sync_tree
+from agentrl.system.imports import check_extra
 
 OBSTORE_PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs")
 """Object stores that obstore speaks to, where no package of fsspec for them is installed."""

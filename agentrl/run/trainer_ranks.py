@@ -16,10 +16,11 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.host import Child, Host, OpenHost
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, ClusterError, TrainerLostError
+from agentrl.system.child_process import Child
+from agentrl.system.host import Host, OpenHost
+from agentrl.system.tasks import background_tasks
 
 Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
 """Opens the machines of the ranks, each as often as it has some, for the length of a context."""

@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import (
     AgentRLError,
     CheckpointError,
@@ -31,13 +30,14 @@ from agentrl.errors import (
     TrainerStateError,
     unwritten,
 )
-from agentrl.machine.disk import sync
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import MANIFEST, check_files
 from agentrl.store.store import Store
+from agentrl.system.files import sync
+from agentrl.system.tasks import in_thread
 
 T = TypeVar("T")
 SAVE_TIMEOUT_S = 300.0

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import anyio
 
-from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import shown
 from agentrl.sandboxes.grading.comparison import Comparison, same_value
@@ -22,6 +21,7 @@ from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, Status, TestResult,
 from agentrl.sandboxes.inside.plain import decode, encode, read_line
 from agentrl.sandboxes.sandbox import Sandbox, as_bytes
 from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
+from agentrl.system.tasks import in_users_thread
 
 CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"
 CHECKER = "from agentrl.sandboxes.inside.checker_main import main; main()"

@@ -26,11 +26,9 @@ from pathlib import Path
 import anyio
 from anyio.abc import ByteStream, SocketStream, TaskGroup
 
-from agentrl.concurrency.event_loop import end_process, run_loop
 from agentrl.config import RunConfig
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
 from agentrl.errors import AgentRLError, EpisodeError
-from agentrl.machine.garbage import settled
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.record.trajectory import TokenRecord
@@ -40,6 +38,8 @@ from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, choice_of, pack, row_of
+from agentrl.system.event_loop import end_process, run_loop
+from agentrl.system.this_process import settled
 
 REPORT_EVERY_S = 1.0
 STOP_TIMEOUT_S = 8.0
