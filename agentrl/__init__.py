@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentrl.machine.proxy_variables import exempt_loopback
+from agentrl.system.this_process import exempt_loopback
 
 if TYPE_CHECKING:
     __version__: str

@@ -8,7 +8,7 @@ def command() -> NoReturn:
     """Run the command of this process, and end the process with its exit code."""
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from agentrl.cli.main import main
-    from agentrl.concurrency.event_loop import end_process
+    from agentrl.system.event_loop import end_process
 
     signal.signal(signal.SIGINT, before)
     end_process(main())

@@ -12,8 +12,8 @@ import anyio
 from typing_extensions import TypeVar
 
 from agentrl.errors import EpisodeError
-from agentrl.reporting.failure_text import shown
 from agentrl.reward import MAX_REWARD, add_metrics, checked_number
+from agentrl.system.failure_text import shown
 
 if TYPE_CHECKING:
     import gymnasium

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Complex, Real
 
 from agentrl.errors import BadRewardError
-from agentrl.reporting.failure_text import shown, storable
+from agentrl.system.failure_text import shown, storable
 
 MAX_REWARD = 1e6
 """Bound of |reward|. The square of a larger one loses its last digits in float32, in which the trainer computes."""

@@ -8,9 +8,9 @@ from typing import Any, Generic, ParamSpec
 
 import anyio
 
-from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import RewardFunctionError, WorkflowError
 from agentrl.reward import MAX_METRIC, Reward, checked_number
+from agentrl.system.tasks import in_users_thread
 
 P = ParamSpec("P")
 

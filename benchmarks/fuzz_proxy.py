@@ -25,11 +25,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.machine.garbage import settled
 from agentrl.models import NANO
 from agentrl.proxy import load_chat_format, open_proxy
 from agentrl.proxy.endpoints import Proxy
 from agentrl.run.serve import Service
+from agentrl.system.this_process import settled
 from tests.instant_engine import InstantEngine
 
 ADMIN_KEY = "admin"

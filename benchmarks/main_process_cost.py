@@ -33,14 +33,12 @@ from typing import Any
 import anyio
 from anyio.abc import SocketStream
 
-from agentrl.concurrency.event_loop import run_loop
 from agentrl.config import RunConfig
 from agentrl.engine.client.fleet import Fleet
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.client.sglang_server import ServedModel
-from agentrl.machine.garbage import settled
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
@@ -55,6 +53,8 @@ from agentrl.rollout.workers.worker import Worker
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import pack, row_of
 from agentrl.store.store import Store
+from agentrl.system.event_loop import run_loop
+from agentrl.system.this_process import settled
 from agentrl.tasks.tasks import TaskList
 
 WAITING = "<method 'acquire' of '_thread.lock' objects>"

@@ -16,11 +16,11 @@ import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from openai import BadRequestError, omit
 
-from agentrl.concurrency.resources import Resources
 from agentrl.envs.gym_env import GymEnv
 from agentrl.envs.tool_env import THREADS, Message, ToolEnv
 from agentrl.errors import EpisodeError
 from agentrl.reward import MAX_REWARD, checked_number
+from agentrl.system.tasks import Resources
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion

@@ -21,11 +21,11 @@ from typing import Any, TextIO
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.resources import Lease, Resources
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError
-from agentrl.machine.proxy_variables import is_loopback
+from agentrl.system.tasks import Lease, Resources
+from agentrl.system.this_process import is_loopback
 
 PROBE_TIMEOUT_S = 5.0
 STDERR_TIMEOUT_S = 1.0

@@ -20,11 +20,11 @@ from typing import Any
 import httpx2
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.resources import Lease
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError
-from agentrl.machine.proxy_variables import is_loopback
+from agentrl.system.tasks import Lease
+from agentrl.system.this_process import is_loopback
 
 _BESIDE = ("done", "reward", "metadata")
 """Fields of an observation that are not for the model."""

@@ -25,7 +25,7 @@ from typing import Any
 from agentrl.envs.task_files import write_task_files
 from agentrl.envs.tool_env import Message, Result, ToolEnv
 from agentrl.errors import EpisodeError
-from agentrl.reporting.exit_code import exit_code_of
+from agentrl.system.exit_code import exit_code_of
 
 SIZE = 1024
 """Entries of a family, or the next power of 2 above the index: some families prepare all of them at once."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import math
 import re
 import threading
@@ -27,15 +28,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs.tools import Tool, tools_of
 from agentrl.errors import BadRewardError, EpisodeError, ToolCallError, one_line
-from agentrl.reporting.code_place import place_of
-from agentrl.reporting.logger import logger
-from agentrl.reporting.middle_cut import cut_middle
 from agentrl.reward import MAX_REWARD, checked_number, is_number
+from agentrl.system.failure_text import cut_middle, place_of
+from agentrl.system.tasks import Resources, open_resources
 
-_log = logger(__name__)
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Message = dict[str, Any]

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_backend import Docker
@@ -15,6 +14,7 @@ from agentrl.sandboxes.backends.hosted import Hosted
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
+from agentrl.system.tasks import in_thread
 
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, DockerEngine, DockerStream, find_engine
 from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_image, remove_left_over
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
+from agentrl.system.tasks import background_tasks, in_thread
 
 if TYPE_CHECKING:
     from docker import APIClient

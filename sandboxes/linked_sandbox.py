@@ -10,13 +10,12 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.inside.inbox import frame, take_frames
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.sandbox import RunOptions, Sandbox, as_bytes
 from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, Link, SandboxSpec
+from agentrl.system.tasks import Condition, background_tasks
 
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0

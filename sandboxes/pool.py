@@ -10,6 +10,7 @@ were used last.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,15 +19,14 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from agentrl.concurrency.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError, one_line
-from agentrl.reporting.logger import logger
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.choose import choose_backend
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Backend, SandboxSpec
+from agentrl.system.tasks import background_tasks
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0
 """How long an engine that has started sandboxes may start none, while it is restarted say, before those who wait get its error."""

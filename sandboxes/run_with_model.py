@@ -17,13 +17,13 @@ import anyio
 import anyio.abc
 import httpx2
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.container import Container, ContainerProcess
 from agentrl.sandboxes.inside import relay
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import EndReason, ExecResult
+from agentrl.system.tasks import in_thread
 
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"
 MAX_TRAFFIC_MB = 256.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.child_process import ChildProcess
-from agentrl.concurrency.host import Child, ThisMachine
 from agentrl.errors import AgentRLError
+from agentrl.system.child_process import Child, ChildProcess
+from agentrl.system.host import ThisMachine
 
 
 class OtherMachine(ThisMachine):

@@ -18,8 +18,6 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
-from agentrl.machine.disk import sync
-from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
 from agentrl.run.run_directory import appending, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
@@ -29,6 +27,7 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batches import TrainedStep
 from agentrl.store.changes import CommitCall
 from agentrl.store.store import Store
+from agentrl.system.files import sync, write_whole
 from tests.recorded_run import TrainerOfRun
 from tests.store.test_store import kept_choice, outcome
 

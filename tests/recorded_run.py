@@ -16,8 +16,6 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.child_process import ChildProcess
-from agentrl.concurrency.host import ThisMachine
 from agentrl.config import RunConfig, load_config
 from agentrl.models import NANO
 from agentrl.record.end_reason import EndReason
@@ -31,6 +29,8 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batch_file import write_batch
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
+from agentrl.system.child_process import ChildProcess
+from agentrl.system.host import ThisMachine
 from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.model.ranks import Ranks
 

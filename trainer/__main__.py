@@ -2,7 +2,7 @@
 
 import os
 
-from agentrl.machine.garbage import loading
+from agentrl.system.this_process import loading
 
 with loading():
     from agentrl.trainer.command_loop import main

@@ -24,7 +24,6 @@ from transformers.utils.logging import disable_progress_bar
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
-from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
 from agentrl.rollout.local_runner import chat_format_of
@@ -38,6 +37,7 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.store.manifest import check_files
+from agentrl.system.files import write_whole
 from agentrl.tasks.conversation_rows import CONVERSATION
 from agentrl.tasks.run_tasks import open_run_tasks
 from agentrl.tasks.tasks import GroupTask, Tasks

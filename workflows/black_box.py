@@ -26,11 +26,11 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import Field
 
 from agentrl import Episode, Reward
-from agentrl.concurrency.scratch import scratch_directory
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, error_line, one_line
 from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.sandboxes.seams import ExecResult
+from agentrl.system.files import scratch_directory
 from agentrl.workflows.chat import ChatTask, score
 
 HIDDEN = ("answer", "scorer", "judge", "criteria")

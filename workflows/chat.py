@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, Field, JsonValue, model_validat
 
 from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
-from agentrl.machine.python_file import load_object
+from agentrl.system.imports import load_object
 from agentrl.workflows.answers import alternatives, check_answer, contains, final_answer, is_right, last_number
 from agentrl.workflows.judge import judge_of, judged
 

@@ -15,7 +15,7 @@ import openai
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import EpisodeError, WorkflowError
-from agentrl.machine.proxy_variables import is_loopback
+from agentrl.system.this_process import is_loopback
 
 ASK = """Grade the reply to a question.
 

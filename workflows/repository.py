@@ -24,8 +24,8 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from agentrl.errors import ConfigError, SandboxError, TaskFileError, one_line
-from agentrl.machine.git import run_git
 from agentrl.sandboxes.container import Container
+from agentrl.system.git import run_git
 from agentrl.workflows.black_box import write_files
 from agentrl.workflows.harnesses import if_there
 

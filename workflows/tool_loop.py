@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from agentrl import Episode
 from agentrl.errors import WorkflowError
-from agentrl.machine.python_file import load_object
+from agentrl.system.imports import load_object
 
 
 class EnvTask(BaseModel):

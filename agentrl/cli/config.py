@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.cli.configuration import configuration
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Flag, Keys, Workflow
 from agentrl.config import REQUIRED, Key, RunConfig, config_fields
-from agentrl.machine.privacy import without_secrets
+from agentrl.system.failure_text import without_secrets
 
 
 def config(

@@ -19,7 +19,7 @@ from agentrl.cli.option_words import in_options
 from agentrl.cli.terminal import SteadyConsole
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.evaluation.progress import EvaluationView
-from agentrl.reporting.failure_text import users_part
+from agentrl.system.failure_text import users_part
 
 LINE_EVERY_S = 10.0
 """Time between two lines of progress in a file."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import anyio
 
-from agentrl.concurrency.event_loop import first_signal, run_loop
+from agentrl.system.event_loop import first_signal, run_loop
 
 T = TypeVar("T")
 

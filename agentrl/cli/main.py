@@ -1,7 +1,7 @@
 """The command line. A command is a function of the module in this folder that has its name, imported when it is asked for.
 
 Every configuration key is an option under its dotted name, `--rollout.batch-size 64` or `--rollout.batch_size=64`.
-Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output (`agentrl.reporting.exit_code`).
+Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output (`agentrl.system.exit_code`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from agentrl.reporting.exit_code import exit_code_of
+from agentrl.system.exit_code import exit_code_of
 
 COMMANDS = {
     "train": ("agentrl.cli.train:train", "Train a model on a workflow."),
@@ -83,6 +83,6 @@ def _run(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from agentrl.concurrency.event_loop import end_process
+    from agentrl.system.event_loop import end_process
 
     end_process(main())

@@ -6,7 +6,7 @@ import json
 
 from agentrl.cli.configuration import run_configuration
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Keys, Resume
-from agentrl.machine.extras import check_extra
+from agentrl.system.imports import check_extra
 
 
 def sft(*, resume: Resume = None, config: Files = NO_FILES, keys: Keys = NO_KEYS) -> int:

@@ -13,8 +13,8 @@ def train(
 ) -> int:
     """Train a model on a workflow."""
     from agentrl.cli.terminal import terminal_view
-    from agentrl.concurrency.event_loop import run_loop
     from agentrl.run.train import train as run_training
+    from agentrl.system.event_loop import run_loop
 
     required = "workflow", "tasks", "model.path"
     chosen = run_configuration(keys, config, workflow, *required, resume=resume, run_dir="runs/%Y-%m-%d-%H%M%S")

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, JsonFlag, VetKeys
 from agentrl.config import load_config
 from agentrl.errors import ConfigError, SandboxError, UsageError
-from agentrl.reporting.exit_code import leaves
+from agentrl.system.exit_code import leaves
 
 
 def vet(

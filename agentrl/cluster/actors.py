@@ -26,9 +26,9 @@ from anyio.abc import Process
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RayTaskError
 
 import agentrl
-from agentrl.concurrency.child_process import end_process
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ClusterError, NodeLostError, one_line
+from agentrl.system.child_process import end_process
+from agentrl.system.tasks import in_thread
 
 CALL_TIMEOUT_S = 60.0
 """Bound of a call of an actor that has nothing to copy."""

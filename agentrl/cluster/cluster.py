@@ -14,10 +14,10 @@ import ray
 from agentrl.cluster.actors import EngineServer, RolloutWorker, TrainerRank, call_actor
 from agentrl.cluster.files import ClusterFiles
 from agentrl.cluster.host import RayHost
-from agentrl.concurrency.host import Host, OpenHost
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import ClusterConfig, RunConfig
 from agentrl.errors import ClusterError, ConfigError, NodeLostError, one_line
+from agentrl.system.host import Host, OpenHost
+from agentrl.system.tasks import in_thread
 
 PLACE_TIMEOUT_S = 300.0
 """Bound of finding room for a process, and of starting its actor."""

@@ -25,10 +25,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.cluster.actors import CALL_TIMEOUT_S, call_actor
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ClusterError, NodeLostError, one_line
-from agentrl.machine.process_limits import SHARED_MEMORY, room_in_shared_memory
-from agentrl.machine.shared_memory import shared_memory_directory
+from agentrl.system.locks import SHARED_MEMORY, room_in_shared_memory, shared_memory_directory
+from agentrl.system.tasks import in_thread
 
 COPY_TIMEOUT_S = 1800.0
 """Bound of copying a directory."""

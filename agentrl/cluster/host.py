@@ -18,11 +18,10 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.actors import ActorPlace, call_actor, connect
 from agentrl.cluster.files import ClusterFiles
-from agentrl.concurrency.child_process import STOP_TIMEOUT_S, LineProcess
-from agentrl.concurrency.host import Child
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import AgentRLError, ClusterError, one_line
-from agentrl.machine.privacy import open_private
+from agentrl.system.child_process import STOP_TIMEOUT_S, Child
+from agentrl.system.files import open_private
+from agentrl.system.tasks import in_thread
 
 LOST = -signal.SIGKILL
 """The exit status of a process whose actor, or node, is gone: it ends as if it were killed."""
@@ -32,7 +31,7 @@ LOG_TIMEOUT_S = 2.0
 
 @dataclass(kw_only=True, eq=False)
 class RayHost(ActorPlace):
-    """The node of an actor. It is `agentrl.concurrency.host.Host`."""
+    """The node of an actor. It is `agentrl.system.host.Host`."""
 
     actor: Any
     scratch: Path | None
@@ -101,8 +100,8 @@ class RayHost(ActorPlace):
 
 
 @dataclass(eq=False)
-class RayChild(LineProcess):
-    """A process on a node. It is `agentrl.concurrency.host.Child`."""
+class RayChild(Child):
+    """A process on a node. It is `agentrl.system.host.Child`."""
 
     host: RayHost
     streams: Sequence[SocketStream]

@@ -23,7 +23,7 @@ from agentrl.config.keys import config_fields
 from agentrl.config.run import RunConfig
 from agentrl.config.section import Section, in_full, kinds_of, sections_of
 from agentrl.errors import ConfigError, one_line
-from agentrl.machine.privacy import without_secrets
+from agentrl.system.failure_text import without_secrets
 
 
 def load_config(

@@ -10,6 +10,7 @@ before, and the group is formed anew for the next update. A trainer that was los
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,9 +22,8 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.client.sglang_server import SGLangServer
 from agentrl.engine.launch import free_port
 from agentrl.errors import AgentRLError, EngineError
-from agentrl.reporting.logger import logger
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 60.0
 Backend = Literal["nccl", "gloo"]

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.host import Host, OpenHost, ThisMachine, on_this_machine
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import EngineConfig
 from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.model_facts import vocabulary_of
 from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
-from agentrl.machine.extras import check_extra
-from agentrl.machine.process_limits import raise_file_limit
+from agentrl.system.host import Host, OpenHost, ThisMachine, on_this_machine
+from agentrl.system.imports import check_extra
+from agentrl.system.tasks import in_thread
+from agentrl.system.this_process import raise_file_limit
 
 
 def check_engine(config: EngineConfig) -> None:

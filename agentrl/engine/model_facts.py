@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from agentrl.models import load_description
 from agentrl.models.check import read_object
-from agentrl.models.description import load_description
 
 _ANSWER = "ANSWER"
 

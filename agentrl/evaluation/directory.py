@@ -23,9 +23,6 @@ from typing import Any
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
-from agentrl.machine.directory_lock import DirectoryInUseError, lock_directory
-from agentrl.machine.disk import make_directory
-from agentrl.machine.whole import write_whole
 from agentrl.models.text import TokenText, token_text
 from agentrl.store.database import open_database, reading
 from agentrl.store.episodes import EpisodeFilter, list_episodes
@@ -33,6 +30,8 @@ from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode, sample_replies
 from agentrl.store.schema import SCHEMA_VERSION
 from agentrl.store.store import Store
+from agentrl.system.files import make_directory, write_whole
+from agentrl.system.locks import DirectoryInUseError, lock_directory
 
 NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
 """The directory of an evaluation that none is named for, as `time.strftime` takes it."""

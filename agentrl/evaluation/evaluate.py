@@ -16,18 +16,12 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.loop_watchdog import watch_loop
-from agentrl.concurrency.scratch import scratch_directory
-from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
-from agentrl.machine.garbage import settled
-from agentrl.machine.privacy import without_secrets
-from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_endpoint, check_start
@@ -39,6 +33,11 @@ from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.workflow import Workflow
+from agentrl.system.failure_text import without_secrets
+from agentrl.system.files import scratch_directory
+from agentrl.system.loop_watchdog import watch_loop
+from agentrl.system.tasks import in_thread, in_users_thread
+from agentrl.system.this_process import settled, shortages
 from agentrl.tasks.columns import with_columns
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import TaskList, episode_seed, fingerprint, list_tasks

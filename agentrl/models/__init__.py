@@ -1,8 +1,10 @@
 """The models of a run: the nano models that ship with agentrl, directories, and models of the hub."""
 
 from pathlib import Path
+from typing import Any
 
 from agentrl.models.hub import hub_directory, hub_name, is_hub_id
+from agentrl.system.imports import imported_later
 
 NANO = Path(__file__).parent / "nano"
 """Qwen3 architecture and chat format, 0.9 M parameters, warm-started on the calculator. Made by `make nano-model`."""
@@ -30,3 +32,16 @@ def model_directory(path: str) -> str:
 def model_name(directory: str) -> str:
     """Return the name under which a model is served: that of its directory, or of the hub model in it."""
     return hub_name(Path(directory)) or Path(directory).name
+
+
+def load_description(model_path: str | Path) -> Any:
+    """Return transformers' configuration of the model at `model_path`, without its dtype, and without loading torch.
+
+    Raises:
+        Exception: It cannot be read: transformers raises what it likes.
+    """
+    with imported_later("torch"):
+        from transformers import AutoConfig
+
+        # A dtype is one of torch's, and nobody's concern who reads this. Where it is None, `torch_dtype` counts, its older name.
+        return AutoConfig.from_pretrained(model_path, dtype=False)

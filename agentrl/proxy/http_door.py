@@ -25,9 +25,8 @@ from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.endpoints import Body, Proxy
 from agentrl.proxy.http_response import Response
 from agentrl.proxy.model_names import check_names
-from agentrl.reporting.logger import logger
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 # aiohttp logs heads that it cannot read, and they hold keys.
 _unheard = logging.Logger("aiohttp.server")
 _unheard.disabled = True

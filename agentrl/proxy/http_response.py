@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
@@ -13,9 +14,8 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Json
 from agentrl.proxy.headers import retry_headers
 from agentrl.proxy.json_text import to_json
-from agentrl.reporting.logger import logger
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 
 Framing = Literal["named", "done", "plain", "array"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from agentrl.proxy.completion import CompletionRequest
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import Session
-from agentrl.reporting.logger import logger
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 IGNORED_HEADER = "agentrl-ignored"
 """Names what the client asked for and does not get."""

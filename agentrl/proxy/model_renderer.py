@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,14 +28,13 @@ from renderers.parsers import TOOL_PARSERS
 from agentrl.config.proxy import ControlTokens
 from agentrl.engine.model_facts import end_ids
 from agentrl.errors import ConfigError, one_line
-from agentrl.machine.late_import import imported_later
-from agentrl.models.description import load_description
+from agentrl.models import load_description
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.control_tokens import control_tokens
 from agentrl.proxy.tokenizer import LeanTokenizer
-from agentrl.reporting.logger import logger
+from agentrl.system.imports import imported_later
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.background import background_tasks
 from agentrl.config import RunConfig
 from agentrl.errors import one_line
 from agentrl.rollout.health import RECENT_EPISODES, Health
+from agentrl.system.tasks import background_tasks
 
 CHECK_EVERY_S = 5.0
 """Time between two looks."""

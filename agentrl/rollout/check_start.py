@@ -8,15 +8,11 @@ from pathlib import Path
 
 import httpx
 
-from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
 from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.launch import check_engine
 from agentrl.engine.protocol import ADAPTER_CONFIG
 from agentrl.errors import ConfigError, one_line
-from agentrl.machine.extras import check_extra
-from agentrl.machine.privacy import without_secrets
-from agentrl.machine.proxy_variables import is_loopback
 from agentrl.models import model_directory, model_name
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
@@ -24,6 +20,10 @@ from agentrl.proxy.model_names import check_names
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.local_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
+from agentrl.system.failure_text import without_secrets
+from agentrl.system.imports import check_extra
+from agentrl.system.tasks import in_thread, in_users_thread
+from agentrl.system.this_process import is_loopback
 
 ANSWER_TIMEOUT_S = 10.0
 """How long an endpoint may take to answer."""

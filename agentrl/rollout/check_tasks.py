@@ -16,11 +16,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.concurrency.threads import in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.workflow import Workflow
+from agentrl.system.tasks import in_users_thread
 from agentrl.tasks.curriculum import DrawnTasks
 from agentrl.tasks.task_type import TaskType
 from agentrl.tasks.tasks import TaskList, Tasks

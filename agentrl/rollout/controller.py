@@ -13,20 +13,17 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
 
-from agentrl.concurrency.condition import Condition
-from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError
 from agentrl.record.end_reason import EndReason
-from agentrl.reporting.failure_text import failure_line
-from agentrl.reporting.logger import logger
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
 from agentrl.rollout.run_episode import Runner
@@ -36,10 +33,12 @@ from agentrl.store.episodes import PendingGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import GroupRewards, RewardsInOrder, rewards_of_ended
 from agentrl.store.store import Store
+from agentrl.system.failure_text import failure_line
+from agentrl.system.tasks import Condition, in_thread, in_users_thread
 from agentrl.tasks.curriculum import DrawnTasks, mean_reward
 from agentrl.tasks.tasks import Tasks, episode_seed, group_seed
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 MIN_EPISODES_TO_JUDGE = 20
 """Episodes that must have ended before the failed share can stop the run."""

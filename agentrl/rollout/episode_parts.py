@@ -15,11 +15,10 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
-from agentrl.concurrency.resources import open_resources
-from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import EnvFactory, EpisodeSandboxes
-from agentrl.machine.python_file import load_object
+from agentrl.system.imports import load_object
+from agentrl.system.tasks import in_thread, in_users_thread, open_resources
 
 
 @asynccontextmanager

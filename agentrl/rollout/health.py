@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from agentrl.record.trajectory import RootKind
-from agentrl.reporting.failure_text import failure_line
 from agentrl.store.outcome import Outcome
+from agentrl.system.failure_text import failure_line
 
 RECENT_EPISODES = 64
 """Attempts that metrics are taken of."""

@@ -15,17 +15,17 @@ cancels, raises, or leaves open (its own task, a cancel scope, SystemExit) stays
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import anyio
 
-from agentrl.concurrency.event_loop import leave_behind
-from agentrl.reporting.code_place import place_of_task
-from agentrl.reporting.logger import logger
+from agentrl.system.event_loop import leave_behind
+from agentrl.system.failure_text import place_of_task
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CANCELS = 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RolloutConfig, RunConfig
 from agentrl.engine import Engine
 from agentrl.models import model_name
@@ -15,6 +14,7 @@ from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.trained_roots import load_trajectories
 from agentrl.rollout.workflow import Workflow
+from agentrl.system.tasks import in_thread
 
 
 def chat_format_of(config: RunConfig) -> ChatFormat:

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
-from agentrl.concurrency.host import OpenHost, on_this_machine
-from agentrl.concurrency.scratch import scratch_directory
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.launch import launch_engine
 from agentrl.errors import EngineError, WorkerError
-from agentrl.machine.extras import check_extra
+from agentrl.system.files import scratch_directory
+from agentrl.system.host import OpenHost, on_this_machine
+from agentrl.system.imports import check_extra
+from agentrl.system.tasks import in_thread
 
 NAME_A_LOG = (EngineError, WorkerError)
 """Errors whose messages name the log of a process that was started here."""

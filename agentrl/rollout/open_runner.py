@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agentrl.concurrency.host import OpenHost, on_this_machine
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.client.sglang import SGLangEngine
@@ -16,6 +15,7 @@ from agentrl.rollout.local_runner import in_process_runner
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.workers.pool import open_workers
 from agentrl.rollout.workflow import Workflow
+from agentrl.system.host import OpenHost, on_this_machine
 
 
 @asynccontextmanager

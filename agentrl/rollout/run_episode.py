@@ -15,21 +15,20 @@ import anyio
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
 from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
-from agentrl.machine.proxy_variables import is_loopback
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.end_reason import EndReason, reason_of
 from agentrl.record.trajectory import TokenRecord
-from agentrl.reporting.code_place import place_of_function
-from agentrl.reporting.failure_text import describe
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.isolated_call import CallResult, run_isolated
 from agentrl.rollout.trained_roots import RootChoices, Trajectories, choose_roots
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.outcome import Outcome
+from agentrl.system.failure_text import describe, place_of_function
+from agentrl.system.tasks import in_thread, in_users_thread
+from agentrl.system.this_process import is_loopback
 from agentrl.tasks.task_type import task_of_episode
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"

@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Literal
 
 from agentrl.errors import AgentRLError, ConfigError, EpisodeError, one_line
-from agentrl.machine.python_file import load_object
 from agentrl.record.roots import Root, TurnText, rerendered_tokens, roots_of
 from agentrl.record.trajectory import TokenRecord
-from agentrl.reporting.failure_text import shown
+from agentrl.system.failure_text import shown
+from agentrl.system.imports import load_object
 
 ChooseRoot = Callable[[Root], bool | str]
 """Says of a root whether it is trained on, or under which role."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from agentrl.episode import Episode
 from agentrl.errors import WorkflowError
-from agentrl.machine.python_file import load_file
 from agentrl.reward import Reward
+from agentrl.system.imports import load_file
 
 Workflow = Callable[[Episode[Any]], Awaitable[float | Reward]]
 

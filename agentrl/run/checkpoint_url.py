@@ -18,11 +18,10 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, CheckpointError, CheckpointUrlError, ConfigError, one_line
-from agentrl.machine.disk import sync, sync_tree
-from agentrl.machine.extras import check_extra
-from agentrl.machine.privacy import without_secrets
-from agentrl.machine.whole import partial_path
 from agentrl.store.manifest import MANIFEST, check_files, listed_files
+from agentrl.system.failure_text import without_secrets
+from agentrl.system.files import partial_path, sync, sync_tree
+from agentrl.system.imports import check_extra
 
 OBSTORE_PROTOCOLS = ("s3", "gs", "gcs", "az", "abfs")
 """Object stores that obstore speaks to, where no package of fsspec for them is installed."""

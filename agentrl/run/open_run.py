@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
-from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
 from agentrl.models.text import TokenText, token_text
 from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
 from agentrl.store.database import reading
@@ -25,6 +24,7 @@ from agentrl.store.episodes import EpisodeFilter, list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.rewards import best_checkpoint
 from agentrl.store.store import Store
+from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
 if TYPE_CHECKING:
     import pandas

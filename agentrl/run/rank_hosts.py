@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from agentrl.concurrency.host import Host, OpenHost
 from agentrl.config import RunConfig
 from agentrl.errors import ClusterError, TrainerLostError
 from agentrl.run.trainer_client import Hosts
+from agentrl.system.host import Host, OpenHost
 
 
 def rank_hosts(config: RunConfig, open_host: OpenHost) -> Hosts | None:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
 from agentrl.episode import Task
@@ -23,6 +22,7 @@ from agentrl.store.database import reading
 from agentrl.store.episodes import RecordedEpisode
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
+from agentrl.system.tasks import in_thread
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
 from agentrl.tasks.task_type import task_type_of

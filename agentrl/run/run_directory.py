@@ -28,12 +28,9 @@ from typing import Any
 
 from agentrl.config import RunConfig, config_of
 from agentrl.errors import ConfigError, StoreError, one_line
-from agentrl.machine.disk import sync
-from agentrl.machine.privacy import open_private
-from agentrl.machine.process_limits import room_in_shared_memory
-from agentrl.machine.shared_memory import shared_memory_directory
-from agentrl.machine.whole import write_whole
 from agentrl.store.database import RESTORE, reading_uri
+from agentrl.system.files import open_private, sync, write_whole
+from agentrl.system.locks import room_in_shared_memory, shared_memory_directory
 
 PUBLISHED_VERSIONS = 10
 """Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""

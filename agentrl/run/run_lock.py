@@ -14,11 +14,10 @@ from pathlib import Path
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
 from agentrl.evaluation.directory import check_holds_no_evaluation
-from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked, lock_directory
-from agentrl.machine.disk import make_directory
-from agentrl.machine.whole import write_whole
 from agentrl.run.run_directory import read_config, whole_checkpoints
 from agentrl.store.database import RESTORE
+from agentrl.system.files import make_directory, write_whole
+from agentrl.system.locks import DirectoryInUseError, check_unlocked, lock_directory
 
 ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""

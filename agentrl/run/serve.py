@@ -28,12 +28,10 @@ from typing import Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig, check_is_config
 from agentrl.engine.adapter_folders import adapter_folders
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.errors import EngineError, EpisodeError
-from agentrl.machine.garbage import settled
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.endpoints import Body, Proxy
 from agentrl.proxy.headers import bearer_key
@@ -47,6 +45,8 @@ from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.local_runner import open_model_proxy
 from agentrl.rollout.open_engine import open_engine
+from agentrl.system.tasks import in_thread
+from agentrl.system.this_process import settled
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""

@@ -17,18 +17,11 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.event_loop import first_signal
-from agentrl.concurrency.loop_watchdog import LoopWatchdog, watch_loop
-from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, on_cluster
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.evaluation.figures import Evaluation
-from agentrl.machine.extras import check_extra
-from agentrl.machine.garbage import settled
-from agentrl.machine.process_limits import shortages
-from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms, alarms_before
 from agentrl.rollout.check_start import check_start
@@ -62,6 +55,12 @@ from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.read_episode import sample_replies
 from agentrl.store.rewards import RewardsInOrder
 from agentrl.store.store import Store
+from agentrl.system.event_loop import first_signal
+from agentrl.system.files import write_whole
+from agentrl.system.imports import check_extra
+from agentrl.system.loop_watchdog import LoopWatchdog, watch_loop
+from agentrl.system.tasks import in_thread, in_users_thread
+from agentrl.system.this_process import settled, shortages
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
 from agentrl.tasks.task_type import task_type_of

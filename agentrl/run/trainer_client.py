@@ -19,8 +19,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.host import Host, ThisMachine
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.errors import (
     AgentRLError,
@@ -30,13 +28,14 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.machine.disk import make_directory, sync, sync_tree
-from agentrl.machine.whole import partial_path, write_whole
 from agentrl.run.run_directory import config_text
 from agentrl.run.trainer_ranks import RankStart, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import check_files
+from agentrl.system.files import make_directory, partial_path, sync, sync_tree, write_whole
+from agentrl.system.host import Host, ThisMachine
+from agentrl.system.tasks import in_thread
 
 Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
 """Opens the machines of the ranks, each as often as it has some, for the length of a context."""

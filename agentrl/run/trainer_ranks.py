@@ -16,9 +16,10 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.host import Child, Host
 from agentrl.errors import AgentRLError, TrainerLostError
+from agentrl.system.child_process import Child
+from agentrl.system.host import Host
+from agentrl.system.tasks import background_tasks
 
 GRACE_S = 5.0
 """How long rank 0 has, once another rank ended, to say what they all saw."""

@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import (
     AgentRLError,
     CheckpointError,
@@ -30,7 +29,6 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.machine.disk import sync
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
 from agentrl.run.run_store import changed_settings
@@ -38,6 +36,8 @@ from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import MANIFEST, check_files, read_manifest
 from agentrl.store.store import Store
+from agentrl.system.files import sync
+from agentrl.system.tasks import in_thread
 
 T = TypeVar("T")
 URL_WAITS_S = (1.0, 5.0, 25.0)

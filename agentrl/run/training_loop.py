@@ -18,8 +18,6 @@ from typing import Any, Literal
 import anyio
 import anyio.lowlevel
 
-from agentrl.concurrency.loop_watchdog import LoopWatchdog
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
@@ -27,7 +25,6 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
-from agentrl.machine.whole import write_whole
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
@@ -36,6 +33,9 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
 from agentrl.store.rewards import mean_of_groups
 from agentrl.store.store import Store
+from agentrl.system.files import write_whole
+from agentrl.system.loop_watchdog import LoopWatchdog
+from agentrl.system.tasks import in_thread
 from agentrl.tasks.curriculum import DrawnTasks
 
 COUNTERS = (

@@ -15,9 +15,9 @@ from contextlib import closing
 from pathlib import Path
 
 from agentrl.errors import DiskError, StoreError
-from agentrl.machine.privacy import private
 from agentrl.store.database import check_version, reading_uri, reporting
 from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
+from agentrl.system.files import private
 
 BATCH_FILE = "episodes.sqlite"
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.store.changes import Change, CommitCall, InsertEpisode
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, choice_of
 from agentrl.store.store import Store
+from agentrl.system.tasks import in_thread
 
 
 @dataclass(eq=False, kw_only=True)

@@ -13,8 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from agentrl.errors import DiskError, StoreError, one_line
-from agentrl.machine.privacy import private
-from agentrl.machine.whole import partial_path, put_in_place
+from agentrl.system.files import partial_path, private, put_in_place
 
 READERS_TIMEOUT_MS = 200
 """How long a durable transaction waits for readers, which keep it from emptying the log. It is durable in the log anyway."""

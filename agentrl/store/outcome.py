@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
-from agentrl.reporting.failure_text import storable
+from agentrl.system.failure_text import storable
 
 
 @dataclass(frozen=True, kw_only=True)

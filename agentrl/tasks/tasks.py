@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TaskFileError, one_line
-from agentrl.machine.python_file import load_object
+from agentrl.system.imports import load_object
 from agentrl.tasks.harbor import tasks_of_folder
 from agentrl.tasks.json_lines import load_tasks
 from agentrl.tasks.swe_rows import split_agent, tasks_of_rows

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.threads import in_users_thread
 from agentrl.engine.protocol import Engine, PauseMode, Sampling
 from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation
+from agentrl.system.tasks import in_users_thread
 from agentrl.testing.clause import require, try_cases
 from agentrl.testing.problems import Problems
 

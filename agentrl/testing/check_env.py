@@ -13,12 +13,12 @@ import anyio
 import gymnasium
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-from agentrl.concurrency.loop_watchdog import watch_loop
-from agentrl.concurrency.threads import in_users_thread
 from agentrl.envs import AsyncToolEnv, GymEnv
 from agentrl.envs.async_env import CLOSE_TIMEOUT_S
 from agentrl.errors import BadRewardError, UsageError, one_line
 from agentrl.rollout.episode_parts import open_environments
+from agentrl.system.loop_watchdog import watch_loop
+from agentrl.system.tasks import in_users_thread
 from agentrl.testing.exercise import WRONG_CALLS, exercising_reply
 from agentrl.testing.leaks import REMEDIES, held_now
 from agentrl.testing.problems import Problems

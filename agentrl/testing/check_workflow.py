@@ -12,8 +12,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.loop_watchdog import watch_loop
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Episode
 from agentrl.errors import UsageError, error_line, one_line
@@ -25,6 +23,8 @@ from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.rollout.workflow import check_workflow as check_is_workflow
 from agentrl.store.outcome import Outcome
+from agentrl.system.loop_watchdog import watch_loop
+from agentrl.system.tasks import in_thread
 from agentrl.tasks.task_type import as_task, task_type_of
 from agentrl.testing.check_env import BLOCKED_AFTER_S
 from agentrl.testing.exercise import exercise

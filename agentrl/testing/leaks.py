@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.concurrency.threads import in_thread
+from agentrl.system.tasks import in_thread
 
 OF_THE_LIBRARIES = ("AnyIO worker thread", "agentrl ", "asyncio_")
 """Beginnings of the names of threads that are kept for the next use."""

@@ -10,11 +10,11 @@ from typing import Any
 import openai
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.proxy import SamplingDefaults
 from agentrl.rollout.local_runner import chat_format_of, open_model_proxy
 from agentrl.rollout.open_engine import open_engine
+from agentrl.system.tasks import in_thread
 from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedModel
 
 

@@ -16,13 +16,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
+from agentrl.system.tasks import in_thread
 
 VENV = "/venv"
 """Where a sandbox sees the virtual environment that agentrl runs in."""

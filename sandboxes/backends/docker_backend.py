@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError, error_line
 from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, DockerStream, find_engine
 from agentrl.sandboxes.backends.docker_images import have_image
@@ -24,6 +23,7 @@ from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_argum
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
+from agentrl.system.tasks import in_thread
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError, one_line
+from agentrl.system.tasks import in_thread
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, one_line
 from agentrl.sandboxes.backends.docker_connection import docker_errors, find_engine
 from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from agentrl.system.tasks import in_thread
 
 if TYPE_CHECKING:
     from docker import APIClient

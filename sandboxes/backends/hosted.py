@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.start_arguments import PATH, program_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import ANSWER_TIMEOUT_S
 from agentrl.sandboxes.process import REPORT_GRACE_S, Process
 from agentrl.sandboxes.sandbox import RunOptions, Sandbox, as_bytes
 from agentrl.sandboxes.seams import MB, WORK, EndReason, ExecResult, Limits, SandboxSpec
+from agentrl.system.tasks import in_thread
 
 EMPTY = 'find "$0" /tmp -mindepth 1 -delete 2>/dev/null; mkdir -p "$0"'
 """Empties the user's folder, which is its argument."""

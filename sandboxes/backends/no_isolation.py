@@ -8,12 +8,12 @@ import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agentrl.concurrency.scratch import scratch_directory
 from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import SandboxSpec
+from agentrl.system.files import scratch_directory
 
 
 class NoIsolation:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import Process
 
-from agentrl.concurrency.child_process import kill_process, start_process
 from agentrl.errors import SandboxError, SandboxLostError, error_line
+from agentrl.system.child_process import kill_process, start_process
 
 END_TIMEOUT_S = 10.0
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.threads import in_users_thread
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.grading.comparison import Comparison, same_value
 from agentrl.sandboxes.grading.tests import CallTest, Checker, IOTest, Language, Test
@@ -23,6 +22,7 @@ from agentrl.sandboxes.grading.verdict import Status, TestResult, status_of, tai
 from agentrl.sandboxes.inside.plain import decode, encode, read_line
 from agentrl.sandboxes.sandbox import Sandbox, as_bytes
 from agentrl.sandboxes.seams import ExecResult, Limits
+from agentrl.system.tasks import in_users_thread
 
 CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"
 CHECKER = "from agentrl.sandboxes.inside.checker_main import main; main()"

@@ -14,7 +14,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, one_line
 from agentrl.sandboxes.grading.code_reading import names_of_program
 from agentrl.sandboxes.grading.grade import grade
@@ -22,6 +21,7 @@ from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.grading.tests import CallTest, IOTest, Test
 from agentrl.sandboxes.grading.verdict import Baseline, Verdict
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.system.tasks import in_thread
 
 PARTIAL_MAX = 0.5
 """A cheat may earn so much of a partial reward. Of half the tests, `True` may be the answer."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.machine.extras import PACKAGES
 from agentrl.models import NANO
+from agentrl.system.imports import PACKAGES
 
 WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; from agentrl.cli.main import main; sys.exit(main(sys.argv[2:]))"
 """Python with a package hidden: it is found nowhere, and cannot be imported."""

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from agentrl.cli.terminal import SteadyConsole, TerminalView, terminal_view
-from agentrl.concurrency.event_loop import run_loop
 from agentrl.config import load_config
+from agentrl.system.event_loop import run_loop
 
 STEP: dict[str, Any] = {
     "step": 3,

@@ -19,7 +19,6 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes import (
     EndReason,
@@ -36,6 +35,7 @@ from agentrl.sandboxes import (
     open_sandbox,
 )
 from agentrl.sandboxes.backends.hosted import Hosted
+from agentrl.system.tasks import in_thread
 
 pytestmark = pytest.mark.anyio
 SPEC = SandboxSpec(limits=Limits(timeout_s=20))

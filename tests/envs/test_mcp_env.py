@@ -12,9 +12,9 @@ import anyio
 import gymnasium
 import pytest
 
-from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs import AsyncToolEnv
 from agentrl.errors import EpisodeError, ToolDefinitionError
+from agentrl.system.tasks import Resources, open_resources
 from tests.loopback import python_server
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,10 @@ import anyio
 import gymnasium
 import pytest
 
-from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs import AsyncToolEnv
 from agentrl.errors import EpisodeError
 from agentrl.rollout.run_episode import remote_runner
+from agentrl.system.tasks import Resources, open_resources
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import tool_loop
 from tests.loopback import python_server

@@ -14,12 +14,12 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
 from agentrl.proxy.control_tokens import control_tokens, marked
 from agentrl.proxy.tokenizer import LeanTokenizer
+from agentrl.system.tasks import in_thread
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.template_model import model_with_template
 

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from agentrl.concurrency.condition import Condition
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import TOOL
@@ -26,6 +25,7 @@ from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.run_episode import IN_PROCESS_URL
+from agentrl.system.tasks import Condition
 from tests.conftest import start_server, stop_server
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer

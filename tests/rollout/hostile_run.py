@@ -13,8 +13,6 @@ from typing import Any
 import anyio
 
 from agentrl import Episode
-from agentrl.concurrency.event_loop import run_loop
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RolloutConfig
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.controller import Controller
@@ -22,6 +20,8 @@ from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.store import Store
+from agentrl.system.event_loop import run_loop
+from agentrl.system.tasks import in_thread
 from agentrl.tasks.tasks import TaskList
 from tests.scripted_engine import ScriptedEngine
 

@@ -23,13 +23,13 @@ from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.reporting.failure_text import users_part
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
+from agentrl.system.failure_text import users_part
 from agentrl.tasks.tasks import TaskList, Tasks, TaskStream
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states

@@ -18,9 +18,9 @@ import torch
 from agentrl import Episode, Reward
 from agentrl.errors import BadRewardError
 from agentrl.proxy import ChatFormat
-from agentrl.reporting.failure_text import MAX_TEXT_CHARS, describe
 from agentrl.reward import MAX_METRICS, METRICS_LEFT_OUT
 from agentrl.rollout.workflow import Workflow
+from agentrl.system.failure_text import MAX_TEXT_CHARS, describe
 from tests.rollout.hostile_run import GROUP_SIZE, call, first_of_its_group, play
 from tests.rollout.hostile_workflows import FAILURES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.machine.python_file import load_file
+from agentrl.system.imports import load_file
 
 
 def test_a_file_that_changed_within_a_second_is_loaded_as_it_is(

@@ -15,8 +15,6 @@ import pytest
 
 from agentrl.config import ModelConfig, RunConfig
 from agentrl.errors import ConfigError, StoreError
-from agentrl.machine.directory_lock import DirectoryInUseError, check_unlocked
-from agentrl.machine.whole import write_whole
 from agentrl.run import run_lock
 from agentrl.run.run_directory import (
     appending,
@@ -29,6 +27,8 @@ from agentrl.run.run_directory import (
 from agentrl.run.run_lock import check_run_dir, hold_run_dir, lock_run
 from agentrl.run.summary import metric_values
 from agentrl.store.store import Store
+from agentrl.system.files import write_whole
+from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
 HOLD = """
 import subprocess, sys

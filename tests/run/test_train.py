@@ -21,13 +21,13 @@ from safetensors.torch import load_file
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.envs.calculator_env import distinct_tasks
-from agentrl.machine.shared_memory import OWNER, PREFIX, SHARED_MEMORY
 from agentrl.models import NANO
 from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.training_loop import COUNTERS
 from agentrl.store.store import Store
+from agentrl.system.locks import OWNER, PREFIX, SHARED_MEMORY
 from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
 from tests.recorded_run import TrainerOfRun

@@ -12,8 +12,6 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.host import Host
 from agentrl.errors import TrainerError
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import checkpoint_directory, read_config
@@ -22,6 +20,8 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import MANIFEST, check_files
 from agentrl.store.store import Store
+from agentrl.system.host import Host
+from agentrl.system.tasks import background_tasks
 from tests.components import missing
 from tests.other_machine import OtherMachine
 from tests.recorded_run import batch, record_run, trainer_of

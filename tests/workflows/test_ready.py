@@ -18,12 +18,12 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TaskFileError, error_line
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
-from agentrl.reporting.failure_text import users_part
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.store.outcome import Outcome
+from agentrl.system.failure_text import users_part
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import open_tasks
 from agentrl.testing import Refusal, ScriptedModel, ToolCall

@@ -16,9 +16,9 @@ import httpx
 import torch
 
 from agentrl.errors import TrainerError
-from agentrl.machine.privacy import without_secrets
-from agentrl.machine.proxy_variables import is_loopback
 from agentrl.record.soundness import Expected, fault_of_tokens, rounded
+from agentrl.system.failure_text import without_secrets
+from agentrl.system.this_process import is_loopback
 from agentrl.trainer.packing import TrainingSequence
 
 TRIES = 3

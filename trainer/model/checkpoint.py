@@ -27,9 +27,8 @@ from agentrl.engine.adapter import read_adapter
 from agentrl.engine.adapter_folders import ROLES, role_folders
 from agentrl.engine.protocol import ADAPTER_WEIGHTS
 from agentrl.errors import ConfigError
-from agentrl.machine.disk import sync, sync_tree
-from agentrl.machine.whole import atomic_dir
 from agentrl.store.manifest import Manifest, check_files, write_manifest
+from agentrl.system.files import atomic_dir, sync, sync_tree
 from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.lora import base_weights, check_alpha, is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors

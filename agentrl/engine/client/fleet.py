@@ -6,6 +6,7 @@ A lost server (it died, hangs, failed, refused what the others took, or says wha
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.concurrency.condition import Condition
 from agentrl.engine.client.fleet_state import EngineLimits, LossReport
 from agentrl.engine.client.followers import Followers
 from agentrl.engine.client.routing import Router
@@ -21,10 +21,10 @@ from agentrl.engine.client.server_errors import LocalShortageError, ServerLostEr
 from agentrl.engine.client.sglang_server import SGLangServer
 from agentrl.engine.protocol import PauseMode
 from agentrl.errors import EngineError
-from agentrl.machine.process_limits import streams_within_limits
-from agentrl.reporting.logger import logger
+from agentrl.system.tasks import Condition
+from agentrl.system.this_process import streams_within_limits
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S = 1.0
 """How long aborted replies may take to come back before the server is paused all the same."""

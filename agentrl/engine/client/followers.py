@@ -9,16 +9,16 @@ told of, so that replies which name them are bad ones to it, and never recorded.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import anyio
 
-from agentrl.concurrency.condition import Condition
-from agentrl.reporting.logger import logger
+from agentrl.system.tasks import Condition
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 ACKNOWLEDGE_TIMEOUT_S = 2.0
 """How long a change waits for followers that do not answer."""

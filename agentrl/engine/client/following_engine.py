@@ -23,7 +23,7 @@ from agentrl.engine.client.reply_client import ReplyClient
 from agentrl.engine.client.sglang_server import ServedModel, SGLangServer, open_session
 from agentrl.engine.protocol import PauseMode
 from agentrl.errors import EngineError
-from agentrl.machine.process_limits import raise_file_limit
+from agentrl.system.this_process import raise_file_limit
 
 ENDING_TIMEOUT_S = 2.0
 """How long to wait for replies that are being ended, before others are told how many are left."""

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.threads import in_thread
 from agentrl.engine.client.adapters import Adapter, Adapters, adapters_in
 from agentrl.engine.client.fleet import Fleet, Restart
 from agentrl.engine.client.fleet_state import EngineLimits, FleetState, FollowerReport, ServerState
@@ -30,6 +28,7 @@ from agentrl.engine.client.staging import staged
 from agentrl.engine.client.version_tracker import VERSION_DIGITS, version_number
 from agentrl.engine.protocol import PauseMode
 from agentrl.errors import EngineError
+from agentrl.system.tasks import background_tasks, in_thread
 
 CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""

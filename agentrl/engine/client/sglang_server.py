@@ -18,7 +18,6 @@ import aiohttp
 import anyio
 import pydantic_core
 
-from agentrl.concurrency.condition import Condition
 from agentrl.engine.client.adapters import Adapter
 from agentrl.engine.client.generate_request import sampling_params, stream_interval, with_single_placeholders
 from agentrl.engine.client.growing_reply import GrowingReply
@@ -35,9 +34,10 @@ from agentrl.engine.client.server_events import events, from_json
 from agentrl.engine.client.server_facts import ModelInfo, ServerAbilities, ServerInfo, facts_of, served_version
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
-from agentrl.machine.privacy import without_secrets
 from agentrl.record.soundness import Expected
 from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.system.failure_text import without_secrets
+from agentrl.system.tasks import Condition
 
 IDLE_CONNECTION_S = 1.0
 """An idle connection is closed after at most twice this. SGLang closes it after 5 s, and a request sent at that moment would

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -9,12 +10,10 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.threads import in_thread
-from agentrl.machine.process_limits import SHARED_MEMORY, room_in_shared_memory
-from agentrl.machine.shared_memory import shared_memory_directory
-from agentrl.reporting.logger import logger
+from agentrl.system.locks import SHARED_MEMORY, room_in_shared_memory, shared_memory_directory
+from agentrl.system.tasks import in_thread
 
-log = logger(__name__)
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager

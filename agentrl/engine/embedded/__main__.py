@@ -13,7 +13,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from agentrl.machine.garbage import loading
+from agentrl.system.this_process import loading
 
 
 def main() -> None:

@@ -24,10 +24,6 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.concurrency.background import background_tasks
-from agentrl.concurrency.condition import Condition
-from agentrl.concurrency.host import Host, OpenHost, on_this_machine
-from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
@@ -40,6 +36,8 @@ from agentrl.rollout.workers.protocol import TO_MAIN, Connection, Run, Start
 from agentrl.rollout.workers.worker import RunningEpisode, Worker
 from agentrl.store.call_log import EpisodeCallLog
 from agentrl.store.outcome import Outcome
+from agentrl.system.host import Host, OpenHost, on_this_machine
+from agentrl.system.tasks import Condition, background_tasks, in_thread
 
 ALONE_AFTER, FAILED_AFTER = 2, 3
 """Lost workers after which an episode runs in a process of its own, and after which its attempt has failed."""

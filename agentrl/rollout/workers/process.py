@@ -26,17 +26,17 @@ from pathlib import Path
 import anyio
 from anyio.abc import ByteStream, SocketStream, TaskGroup
 
-from agentrl.concurrency.event_loop import end_process, run_loop
 from agentrl.config import RunConfig
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
 from agentrl.errors import AgentRLError
-from agentrl.machine.garbage import settled
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.rollout.local_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
 from agentrl.store.rows import CallRow, choice_of, pack, row_of
+from agentrl.system.event_loop import end_process, run_loop
+from agentrl.system.this_process import settled
 
 REPORT_EVERY_S = 1.0
 STOP_TIMEOUT_S = 8.0

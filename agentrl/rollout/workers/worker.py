@@ -15,18 +15,17 @@ from signal import Signals
 import anyio
 from anyio.abc import TaskGroup
 
-from agentrl.concurrency.child_process import end_of_log
-from agentrl.concurrency.host import Child
-from agentrl.concurrency.threads import in_thread
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import WorkerLostError
 from agentrl.record.recorded_choice import Key
-from agentrl.reporting.code_place import is_library
 from agentrl.rollout.workers import protocol
 from agentrl.store.call_log import EpisodeCallLog
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow
+from agentrl.system.child_process import Child, end_of_log
+from agentrl.system.failure_text import is_library
+from agentrl.system.tasks import in_thread
 
 END_TIMEOUT_S = 2.0
 """How long a process may take to end when frames come no more."""

@@ -11,8 +11,7 @@ import pytest
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.client.staging import staged
 from agentrl.errors import EngineError
-from agentrl.machine.process_limits import SHARED_MEMORY
-from agentrl.machine.shared_memory import shared_memory_directory
+from agentrl.system.locks import SHARED_MEMORY, shared_memory_directory
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,6 @@ import psutil
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.concurrency.host import ThisMachine
 from agentrl.config import RolloutConfig, RunConfig, SandboxConfig, load_config
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.envs.calculator_env import distinct_tasks
@@ -33,6 +32,7 @@ from agentrl.run.audit import audit
 from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
+from agentrl.system.host import ThisMachine
 from agentrl.tasks.tasks import TaskList
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states

@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.concurrency.threads import in_thread
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, load_code_task, open_pool
+from agentrl.system.tasks import in_thread
 from agentrl.tasks.json_lines import load_tasks
 from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task, unittest_exercises
 

@@ -1,1 +1,0 @@
-"""Tools over anyio and processes that several parts share: tasks, threads, children, and the event loop."""

@@ -1,1 +1,0 @@
-"""Tools over the operating system that several parts share: files that last, shared memory, limits, privacy."""

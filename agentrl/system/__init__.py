@@ -1,0 +1,1 @@
+"""Tools over anyio and the operating system that several parts share: tasks, processes, files, locks, and the text of failures."""

@@ -1,0 +1,64 @@
+"""A condition wakes all who wait, each time that a change is announced."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from agentrl.system.tasks import Condition
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_change_wakes_every_task_that_waits() -> None:
+    condition, woken = Condition(), list[int]()
+
+    async def wait(number: int) -> None:
+        await condition.wait()
+        woken.append(number)
+
+    with anyio.fail_after(40):
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(wait, number)
+            await anyio.wait_all_tasks_blocked()
+            condition.notify_all()
+    assert sorted(woken) == [0, 1, 2]
+
+
+async def test_a_change_that_came_before_wakes_nobody() -> None:
+    condition = Condition()
+    condition.notify_all()
+    with anyio.move_on_after(0.05) as bound:
+        await condition.wait()
+    assert bound.cancelled_caught
+
+
+async def test_who_waits_for_something_looks_again_after_every_change() -> None:
+    condition, count, looked = Condition(), 0, list[int]()
+
+    def enough() -> bool:
+        looked.append(count)
+        return count == 2
+
+    with anyio.fail_after(40):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(condition.wait_for, enough)
+            for _ in range(2):
+                await anyio.wait_all_tasks_blocked()
+                count += 1
+                condition.notify_all()
+    assert looked == [0, 1, 2]
+
+
+async def test_what_is_true_already_is_not_waited_for() -> None:
+    with anyio.fail_after(40):
+        await Condition().wait_for(lambda: True)
+
+
+async def test_an_error_of_the_predicate_reaches_who_waits() -> None:
+    def broken() -> bool:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await Condition().wait_for(broken)
