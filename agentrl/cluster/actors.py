@@ -9,6 +9,7 @@ standard input closes: when the main process is done with it, loses its actor, o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -28,7 +29,6 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Ray
 import agentrl
 from agentrl.errors import ClusterError, NodeLostError, one_line
 from agentrl.system.child_process import end_process
-from agentrl.system.tasks import in_thread
 
 CALL_TIMEOUT_S = 60.0
 """Bound of a call of an actor that has nothing to copy."""
@@ -48,7 +48,7 @@ class ActorPlace:
     address: str
     port: int
     token: bytes
-    """What each connection begins with, so that a stranger's is refused."""
+    """What each connection begins with, before a byte with its number, so that a stranger's is refused."""
     python: str
     package: Path
     """Where agentrl is there."""
@@ -57,13 +57,13 @@ class ActorPlace:
 
 
 class NodeProcess:
-    """One process on the node of this actor."""
+    """One process on the node of this actor: an inference server, a worker, or a rank of the trainer, as the actor's name says."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._listener = socket.create_server((ray.util.get_node_ip_address(), 0))
-        self._listener.settimeout(CONNECT_TIMEOUT_S)
+        self._listener.setblocking(False)
 
     async def place(self) -> ActorPlace:
         """Return where this actor is."""
@@ -102,7 +102,7 @@ class NodeProcess:
             try:
                 lines, log, *streams = [
                     opened.enter_context(connection).fileno()
-                    for connection in await in_thread(_accept, self._listener, self._token, connections)
+                    for connection in await _accept(self._listener, self._token, connections)
                 ]
                 self._process = await anyio.open_process(
                     [*command, *map(str, streams)],
@@ -133,18 +133,6 @@ class NodeProcess:
             await end_process(self._process)
 
 
-class EngineServer(NodeProcess):
-    """An inference server."""
-
-
-class RolloutWorker(NodeProcess):
-    """A worker process, which runs episodes: a proxy, workflows and sandboxes."""
-
-
-class TrainerRank(NodeProcess):
-    """One rank of the trainer."""
-
-
 async def call_actor(call: Awaitable[Answer], what: str, timeout_s: float = CALL_TIMEOUT_S) -> Answer:
     """Return the answer of an actor.
 
@@ -170,35 +158,39 @@ async def call_actor(call: Awaitable[Answer], what: str, timeout_s: float = CALL
         raise ClusterError(f"{what}: no answer within {timeout_s:g} s") from None
 
 
-def connect(place: ActorPlace, connections: int) -> list[socket.socket]:
-    """Make the connections of a process that is being started, in the order of `NodeProcess.start`. It blocks.
+async def _accept(listener: socket.socket, token: bytes, connections: int) -> list[socket.socket]:
+    """Return the main process's connections in their order. A stranger's keeps none of them waiting.
+
+    Each begins with the token and its number. One that says something else, or nothing, is closed.
 
     Raises:
-        OSError: They cannot be made.
+        ClusterError: They are not made in time.
     """
-    with ExitStack() as opened:
-        made = []
-        for number in range(connections):
-            made.append(socket.create_connection((place.address, place.port), CONNECT_TIMEOUT_S))
-            opened.enter_context(made[-1])
-            made[-1].sendall(place.token + bytes([number]))
-        opened.pop_all()
-    return made
-
-
-def _accept(listener: socket.socket, token: bytes, connections: int) -> list[socket.socket]:
-    """Return the main process's connections in their order, as `connect` makes them."""
+    loop = asyncio.get_running_loop()
     accepted: dict[int, socket.socket] = {}
-    while len(accepted) < connections:
-        connection, _ = listener.accept()
-        connection.settimeout(CONNECT_TIMEOUT_S)
-        with suppress(OSError):
-            said = connection.recv(len(token) + 1, socket.MSG_WAITALL)
-            if secrets.compare_digest(said[:-1], token):
-                connection.settimeout(None)
+
+    async def identify(connection: socket.socket) -> None:
+        with ExitStack() as refused:
+            refused.enter_context(connection)
+            said = b""
+            with suppress(OSError):
+                while len(said) <= TOKEN_BYTES and (
+                    more := await loop.sock_recv(connection, TOKEN_BYTES + 1 - len(said))
+                ):
+                    said += more
+            if secrets.compare_digest(said[:TOKEN_BYTES], token):
+                refused.pop_all()
+                connection.setblocking(True)  # as a program expects of its files
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 accepted[said[-1]] = connection
-                continue
-        connection.close()
+        if len(accepted) == connections:
+            tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(CONNECT_TIMEOUT_S):
+        async with anyio.create_task_group() as tasks:
+            while True:
+                tasks.start_soon(identify, (await loop.sock_accept(listener))[0])
+    if len(accepted) < connections:
+        raise ClusterError(f"the main process did not connect within {CONNECT_TIMEOUT_S:g} s")
     listener.close()
     return [accepted[number] for number in range(connections)]

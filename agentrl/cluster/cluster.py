@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import anyio
 import ray
 
-from agentrl.cluster.actors import EngineServer, RolloutWorker, TrainerRank, call_actor
+from agentrl.cluster.actors import NodeProcess, call_actor
 from agentrl.cluster.files import ClusterFiles
 from agentrl.cluster.host import RayHost
 from agentrl.config import ClusterConfig, RunConfig
@@ -23,12 +24,8 @@ PLACE_TIMEOUT_S = 300.0
 """Bound of finding room for a process, and of starting its actor."""
 PLACE_TRIES = 5
 """So many nodes may die, one after the other, with a process that was to start there."""
-ROLES = {
-    "RolloutWorker": (RolloutWorker, "worker"),
-    "EngineServer": (EngineServer, "server"),
-    "TrainerRank": (TrainerRank, "rank"),
-}
-"""The actor of each role, and what the keys of `[cluster]` call it."""
+KINDS = {"RolloutWorker": "worker", "EngineServer": "server", "TrainerRank": "rank"}
+"""Each role of a process, and what the keys of `[cluster]` call it."""
 NOT_SENT = ["runs/", ".git/", ".venv/", "__pycache__/", "*.safetensors", "*.sqlite*", "*.log"]
 """What lies beside a workflow's file and does not travel with it."""
 
@@ -110,7 +107,7 @@ def check_room(config: RunConfig) -> None:
 
 def _resources(cluster: ClusterConfig, role: str) -> dict[str, float]:
     """Return what one process of a role takes, by the names of resources."""
-    kind = ROLES[role][1]
+    kind = KINDS[role]
     own = {"CPU": getattr(cluster, f"cpus_per_{kind}"), "GPU": getattr(cluster, f"gpus_per_{kind}", 0)}
     return own | getattr(cluster, f"{kind}_resources")
 
@@ -120,7 +117,7 @@ def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
 
     async def place(role: str, name: str) -> RayHost:
         for tries_left in reversed(range(PLACE_TRIES)):
-            actor = await in_thread(_start_actor, cluster, role)
+            actor = await in_thread(_start_actor, cluster, role, name)
             try:
                 found = await call_actor(actor.place.remote(), f"no node has room for the {name}", PLACE_TIMEOUT_S)
                 scratch = await files.new_directory(found.node)
@@ -151,15 +148,16 @@ def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
     return open_host
 
 
-def _start_actor(cluster: ClusterConfig, role: str) -> Any:
-    needs, (actor, kind) = _resources(cluster, role), ROLES[role]
+def _start_actor(cluster: ClusterConfig, role: str, name: str) -> Any:
+    needs = _resources(cluster, role)
     return (
-        ray.remote(actor)
+        ray.remote(NodeProcess)
         .options(
+            name=f"{role}: {name} ({secrets.token_hex(4)})",
             num_cpus=needs.pop("CPU"),
             num_gpus=needs.pop("GPU", 0),
             resources={name: amount for name, amount in needs.items() if amount},
-            label_selector=getattr(cluster, f"{kind}_labels") or None,
+            label_selector=getattr(cluster, f"{KINDS[role]}_labels") or None,
             scheduling_strategy="SPREAD",
             max_concurrency=1000,
         )

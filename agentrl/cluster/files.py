@@ -94,14 +94,6 @@ class _Copy:
     lock: anyio.Lock = field(default_factory=anyio.Lock)
 
 
-@dataclass(eq=False)
-class _Source:
-    """A directory of this machine in the object store, as long as it is being copied to some node."""
-
-    stored: StoredDirectory | None = None
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-
-
 class ClusterFiles:
     """What a run has on which node."""
 
@@ -109,7 +101,9 @@ class ClusterFiles:
         self._actors: dict[str, Any] = {}
         """By node: its `NodeFiles`."""
         self._copies: dict[tuple[str, Listing], _Copy] = {}
-        self._sources: weakref.WeakValueDictionary[Listing, _Source] = weakref.WeakValueDictionary()
+        self._stored: weakref.WeakValueDictionary[Listing, StoredDirectory] = weakref.WeakValueDictionary()
+        """Directories of this machine, each as long as it is being copied to some node."""
+        self._putting = anyio.Lock()
 
     async def new_directory(self, node: str) -> Path:
         """Return a new directory on a node."""
@@ -131,11 +125,10 @@ class ClusterFiles:
         try:
             async with copy.lock:
                 if copy.path is None:
-                    source = self._sources.setdefault(files, _Source())
-                    async with source.lock:
-                        if source.stored is None:
-                            source.stored = await in_thread(put_directory, directory, files)
-                    copy.path = await self._call(node, "write", source.stored, timeout_s=COPY_TIMEOUT_S)
+                    async with self._putting:
+                        if (stored := self._stored.get(files)) is None:
+                            stored = self._stored[files] = await in_thread(put_directory, directory, files)
+                    copy.path = await self._call(node, "write", stored, timeout_s=COPY_TIMEOUT_S)
         except BaseException:
             copy.uses -= 1
             if not copy.uses:
@@ -190,11 +183,9 @@ class ClusterFiles:
         return self._actors[node]
 
     async def _call(self, node: str, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        what = " ".join(
-            [f"files of node {node[:8]}: {method}", *(str(one) for one in arguments if isinstance(one, Path))]
-        )
+        call = getattr(self._actor(node), method).remote(*arguments)
         try:
-            return await call_actor(getattr(self._actor(node), method).remote(*arguments), what, timeout_s)
+            return await call_actor(call, f"files of node {node[:8]}: {method}", timeout_s)
         except NodeLostError:
             self._actors.pop(node, None)
             self._copies = {key: copy for key, copy in self._copies.items() if key[0] != node}

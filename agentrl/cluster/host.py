@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from ray.exceptions import RayError
 
-from agentrl.cluster.actors import ActorPlace, call_actor, connect
+from agentrl.cluster.actors import CONNECT_TIMEOUT_S, ActorPlace, call_actor
 from agentrl.cluster.files import ClusterFiles
 from agentrl.errors import AgentRLError, ClusterError, one_line
 from agentrl.system.child_process import STOP_TIMEOUT_S, Child
@@ -56,14 +56,16 @@ class RayHost(ActorPlace):
         async with AsyncExitStack() as stack:
             try:
                 starting = self.actor.start.remote(list(command), own, connections)
-                streams = []
-                for made in await in_thread(connect, self, connections):
-                    streams.append(await SocketStream.from_socket(made))
-                    stack.push_async_callback(streams[-1].aclose)
+                streams: list[SocketStream] = []
+                with anyio.fail_after(CONNECT_TIMEOUT_S):
+                    for number in range(connections):
+                        connected = await anyio.connect_tcp(self.address, self.port)
+                        streams.append(await stack.enter_async_context(connected))
+                        await connected.send(self.token + bytes([number]))
                 await call_actor(starting, f"the {name} cannot be started on {self.name}")
             except ClusterError as failure:
                 raise error(str(failure)) from failure
-            except OSError as failure:
+            except (OSError, anyio.BrokenResourceError) as failure:
                 raise error(f"the {name} cannot be started on {self.name}: {one_line(failure)}") from failure
             own_stream, lines = streams[2] if stream else None, streams[0]
             child = RayChild(f"{name} on {self.name}", lines, lines, log, error, own_stream, self, streams)

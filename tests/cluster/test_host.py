@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -82,8 +81,6 @@ async def test_a_process_on_a_node_is_talked_to_in_lines_and_ends_as_it_is_told_
     cluster: Any, tmp_path: Path
 ) -> None:
     async with open_hosts(cluster, *["EngineServer"] * 4) as (echo, killed, lost, empty):
-        stranger = await in_thread(socket.create_connection, (echo.address, echo.port))
-        stranger.sendall(bytes(64))
         log = tmp_path / "log"
         command = [sys.executable, "-c", ECHO]
         async with echo.child_process("echo", command, log=log, error=EngineError) as child:
@@ -91,7 +88,6 @@ async def test_a_process_on_a_node_is_talked_to_in_lines_and_ends_as_it_is_told_
             assert await child.read_line(60) == "cba"
         assert await child.wait() == 0, "its standard input was closed"
         assert log.read_text() == "ready\n"
-        stranger.close()
         async with killed.child_process("echo", command, log=log, error=EngineError) as child:
             child.kill()
             assert await child.wait() == -signal.SIGKILL
