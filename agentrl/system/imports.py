@@ -21,12 +21,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError, WorkflowError, one_line
 
-PACKAGES = {
-    "train": ("torch", "transformers", "safetensors", "numpy"),
-    "lora": ("peft",),
-    "url": ("fsspec",),
-    "cluster": ("ray",),
-}
+PACKAGES = {"train": "torch transformers safetensors numpy", "lora": "peft", "url": "fsspec", "cluster": "ray"}
 """An extra of pyproject.toml -> the packages that are imported of it."""
 
 
@@ -40,7 +35,7 @@ def check_extra(extra: str, needed_by: str) -> None:
     Raises:
         ConfigError: One is missing. The message says how to install it.
     """
-    for package in PACKAGES[extra]:
+    for package in PACKAGES[extra].split():
         if find_spec(package) is None:
             raise ConfigError(f"{needed_by} needs {package}: pip install -e '/path/to/agentrl[{extra}]'")
 

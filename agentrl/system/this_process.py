@@ -6,7 +6,8 @@ import gc
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 RESERVED_FILES = 96
@@ -76,7 +77,11 @@ def settled() -> Iterator[None]:
 
 def is_loopback(url: str) -> bool:
     """Return whether a URL names this machine: its client then reads nothing from the environment (`trust_env=False`)."""
-    return urlsplit(url).hostname in LOOPBACK
+    host = urlsplit(url).hostname or ""
+    with suppress(ValueError):  # a name
+        address = ip_address(host.removeprefix("::ffff:"))
+        return address.is_loopback or address.is_unspecified
+    return host == "localhost"
 
 
 def exempt_loopback() -> None:

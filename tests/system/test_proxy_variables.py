@@ -45,11 +45,14 @@ def test_a_star_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "ours"),
-    [("http://127.0.0.1:8000/v1", True), ("http://[::1]:80", True), ("http://localhost.example/v1", False)],
+    ("hosts", "ours"),
+    [
+        ("127.0.0.1:8000 127.0.0.2 [::1]:80 [::ffff:127.0.0.1] 0.0.0.0 localhost", True),
+        ("localhost.example 127.0.0.1.example 10.0.0.1 [2001:db8::1]", False),
+    ],
 )
-def test_the_loopback_is_known_by_its_host(url: str, ours: bool) -> None:
-    assert is_loopback(url) is ours
+def test_the_loopback_is_known_by_its_host(hosts: str, ours: bool) -> None:
+    assert {is_loopback(f"http://{host}/v1") for host in hosts.split()} == {ours}
 
 
 def test_a_process_that_imports_agentrl_reaches_the_loopback_and_so_do_its_children() -> None:
