@@ -1,6 +1,7 @@
 """The directory of an evaluation: what was said in its episodes, to be read afterwards, and gone on with.
 
     store.sqlite    the store of a run (`agentrl.store.store`), in which each task is a group and nothing is trained
+    config.json     the configuration of its newest start
     summary.json    the figures, once it has come to its end
     lock            held by the evaluation that goes on in it
 
@@ -85,7 +86,9 @@ class KeptEpisodes:
                 self._store = self._open.enter_context(Store(path / "store.sqlite"))
             if self._store.restart and self._store.read(_tasks_of) != is_what:
                 raise ConfigError(_something_else(path))
-            self._store.begin_restart(is_what, config.model_dump_json(exclude={"run_dir"}))
+            written = config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
+            self._store.begin_restart(is_what, written)
+            write_whole(path / "config.json", written)
             (path / "summary.json").unlink(missing_ok=True)
             with reading("the list of episodes", path):
                 listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(reason="finished")))

@@ -52,9 +52,11 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
                 leave_behind(task)
 
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
+    streams = sys.stdout, sys.stderr
     try:
         return anyio.run(run)
     finally:
+        sys.stdout, sys.stderr = streams  # tasks that redirect them in turn may leave them closed
         if before is not None:
             signal.signal(signal.SIGINT, before)
 

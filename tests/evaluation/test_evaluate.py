@@ -150,7 +150,7 @@ async def test_what_is_of_runs_alone_says_that_the_directory_is_of_an_evaluation
     for resume in (False, True):
         with pytest.raises(StoreError, match=r"is of an evaluation.*and a run needs another `run_dir`"):
             await train(RunConfig(run_dir=str(path)), workflow=always, tasks=[{}], resume=resume)
-    assert sorted(file.name for file in path.iterdir()) == ["lock", "store.sqlite"], "nothing was left in it"
+    assert sorted(file.name for file in path.iterdir()) == ["config.json", "lock", "store.sqlite"]
 
 
 def test_an_episode_that_was_not_kept_says_so() -> None:
