@@ -34,7 +34,7 @@ from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.store.batches import TrainedStep
-from agentrl.store.manifest import MANIFEST, check_files
+from agentrl.store.manifest import MANIFEST, check_files, read_manifest
 from agentrl.store.store import Store
 from agentrl.system.files import sync
 from agentrl.system.tasks import in_thread
@@ -163,6 +163,7 @@ class TrainerSupervisor:
             await self._ask(self.client.saved, failures)
             if self._saving is None:
                 return  # the trainer died with it; the next checkpoint will contain its batches
+            await in_thread(read_manifest, directory)  # what has none is no checkpoint
             if self.url is not None:
                 await in_thread(self.url.put, directory)
         contained = [trained for trained in self._consumed if trained.step <= step]
@@ -261,7 +262,7 @@ class TrainerSupervisor:
 
     @contextmanager
     def _while_saving(self, step: int) -> Iterator[None]:
-        """Say what an error means to a user.
+        """Say what an error means to a user; what was being saved is then saved no more.
 
         Raises:
             DiskError: The disk refused what was written, and nothing else is to blame.
@@ -270,8 +271,10 @@ class TrainerSupervisor:
         try:
             yield
         except TrainerDiskError as error:
+            self._saving = None
             raise DiskError(unwritten(f"the checkpoint of step {step}", error, self.run_dir)) from error
         except (TrainerError, CheckpointUrlError) as error:
+            self._saving = None
             raise TrainerError(
                 f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
                 f"`resume=True` in {self.run_dir}"

@@ -277,6 +277,8 @@ async def test_the_disk_is_blamed_for_what_it_refused_and_for_nothing_else(
             DiskError, match=r"the checkpoint of step 1 cannot be written: .*make room, or repair the disk"
         ):
             await trainer.commit()
+        assert "the last checkpoint was not written" in (await trainer.save_remaining() or "")
+    assert await in_thread(trained_in, run_dir) == [], "a checkpoint that was not written is not committed"
 
 
 @pytest.mark.parametrize("error", [TrainerDiskError("no space"), TrainerLostError("it died"), TrainerError("no")])
