@@ -1,7 +1,7 @@
 """Holds a program and answers calls of its functions. Nothing that is expected of it is in this process, so it may do here what it likes.
 
     {"source": ..., "module": "solution"}           ─►  {"names": ["add", ...]}
-    {"name": "add", "args": [1, 2], "kwargs": {}}   ─►  {"ok": 3, "args": [1, 2]}, of which the arguments are as the call leaves them
+    {"name": "add", "args": [1, 2], "kwargs": {}}   ─►  {"ok": 3, "args": [1, 2]}, of which the arguments, named ones last, are as the call leaves them
 
 or {"raised": [a class of Python's, its arguments, text]}, or {"fault": why the value cannot pass}. A call that is "value_only"
 is answered by {"ok": value} alone.
@@ -59,7 +59,7 @@ def answer_call(module: types.ModuleType, request: dict[str, Any]) -> dict[str, 
     """Call a function of the program, and return what the tests get."""
     args, kwargs = decode(request["args"]), decode(request["kwargs"])
     value = find(module, request["name"])(*args, **kwargs)
-    return {"ok": encode(value)} | ({} if request.get("value_only") else {"args": encode(args)})
+    return {"ok": encode(value)} | ({} if request.get("value_only") else {"args": encode([*args, *kwargs.values()])})
 
 
 def functions(module: types.ModuleType) -> set[str]:

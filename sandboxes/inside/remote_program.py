@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections import deque
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -50,7 +51,7 @@ class RemoteProgram:
         return function
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a function of the program's returns, and change lists, sets and dicts as it has changed them."""
+        """Return what a function of the program's returns, and change its arguments as it has changed them."""
         try:
             line = write_line({"name": name, "args": encode(list(args)), "kwargs": encode(kwargs)})
         except NotPlainError as error:
@@ -62,7 +63,7 @@ class RemoteProgram:
         answer = self._receive()
         try:
             value = decode(answer["ok"])
-            for before, after in zip(args, decode(answer["args"]), strict=True):
+            for before, after in zip([*args, *kwargs.values()], decode(answer["args"]), strict=True):
                 change(before, after)
             return value
         except (KeyError, ValueError) as error:
@@ -94,19 +95,15 @@ class RemoteProgram:
         try:
             raised = kind(*args)
         except TypeError:  # it takes others than those that its object shows
-            raised = Exception(str(text))
+            raised = kind.__new__(kind, *args)
         raise raised
 
 
 def change(before: Any, after: Any) -> None:
-    """Make a list, set or dict of the tests' what it is after a call."""
-    if type(before) is not type(after):
-        return
-    if isinstance(before, list):
-        before[:] = after
-    elif isinstance(before, dict | set):
+    """Make a list, deque, bytearray, set or dict of the tests' what it is after a call."""
+    if type(before) is type(after) and isinstance(before, list | deque | bytearray | set | dict):
         before.clear()
-        before.update(after)
+        (before.update if isinstance(before, set | dict) else before.extend)(after)
 
 
 def module_of(program: RemoteProgram, name: str, names: list[str], wanted: list[str]) -> types.ModuleType:
