@@ -34,8 +34,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 MODULES = _words("""__future__ pytest unittest math cmath random itertools functools collections typing re string datetime decimal fractions json
-    copy operator statistics numpy hashlib heapq bisect textwrap time enum""")
-"""What code may import and still run apart. Others look into objects, files or processes."""
+    copy operator statistics hashlib heapq bisect textwrap time enum""")
+"""What code may import and still run apart. Others look into objects, files or processes, or have arrays, which are no plain data."""
 OBJECT_NAMES = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile
     isinstance issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
     SystemExit KeyboardInterrupt
@@ -105,7 +105,7 @@ def _needs(nodes: Sequence[ast.AST], test: AssertTest | TestFile) -> Iterator[st
                 called.add(id(function))
                 word, kinds = _last_word(function), [one for of in args[1:2] for one in getattr(of, "elts", [of])]
                 if word not in OBJECT_NAMES:
-                    fine |= set(map(id, (function, *args)))
+                    fine |= {id(one) for one in (function, *args) if _last_word(one) not in OBJECT_NAMES}
                 elif word in TYPE_CHECKS and {*map(_last_word, kinds)} <= PLAIN_NAMES:
                     fine.add(id(function))
     known = libraries | own | SELF
@@ -121,6 +121,9 @@ def _needs(nodes: Sequence[ast.AST], test: AssertTest | TestFile) -> Iterator[st
     for local, name in wanted.items() if test.entry_point is None else ():  # else they are check's argument
         if local[:1].isupper():
             yield f"the program's {'value' if local.isupper() else 'class'} {name}"
+    for node in nodes_of(test.prelude):
+        if isinstance(node, ast.ClassDef) and node.name not in functions:
+            yield f"objects of its own class {node.name}"
     for node in nodes:
         match node:
             case ast.ClassDef(name=name, bases=bases) if "Test" not in " ".join([name, *map(_last_word, bases)]):

@@ -13,6 +13,11 @@ APART: dict[str, Test] = {
     "an assertion": AssertTest(code="assert f(1) == 2"),
     "a check": AssertTest(code="def check(candidate):\n assert candidate(1) == 2", entry_point="f"),
     "a method": AssertTest(code="def check(candidate):\n assert candidate(n=1) == 2", entry_point="Solution().f"),
+    "a method that the prelude begins": AssertTest(
+        code="def check(candidate):\n assert candidate(1) == 2",
+        entry_point="Solution().f",
+        prelude="class Solution:\n  def f(self, n):\n    pass",
+    ),
     "a library of the program's": AssertTest(code="assert math.isclose(f(math.pi), 2)"),
     "the result is data": AssertTest(code="assert f('a').upper().split()[0] == 'A' and isinstance(f(1), (int, str))"),
     "the function is passed on": AssertTest(code="assert list(map(f, [1])) == [2]\nassert f(1) == 2"),
@@ -51,6 +56,15 @@ INSIDE: dict[str, tuple[str, Test]] = {
     "a decorator": ("more of the program's f", AssertTest(code="@f\ndef g(): pass\nassert f(g) == 1")),
     "a generator": ("next", AssertTest(code="assert next(f(1)) == 1")),
     "an exit": ("SystemExit", AssertTest(code="try: f(1)\nexcept SystemExit: pass")),
+    "an exit that is wanted": (
+        "SystemExit",
+        TestFile(code=f"import pytest\n{F}def test():\n with pytest.raises(SystemExit): f(1)"),
+    ),
+    "arrays": ("import of numpy", AssertTest(code="import numpy as np\nassert f(np.ones(2)) == 2")),
+    "a class of the prelude's": (
+        "its own class Node",
+        AssertTest(code="def check(candidate): assert candidate(Node())", prelude="class Node: pass", entry_point="f"),
+    ),
     "identity": ("know an object again", AssertTest(code="x = []\nassert f(x) is x")),
     "a file": ("attribute read", AssertTest(code="f('a')\nassert open('a').read() == ''")),
     "code beside": ("helper.py", TestFile(code=F, files={"helper.py": ""})),
