@@ -44,7 +44,7 @@ _PRELUDE_LINE = (
     "import builtins; exec({imports!r}, imported := {{}}); vars(builtins).update({{**imported, **vars(builtins)}}); "
     "sys.setrecursionlimit(50_000)"
 )
-_FUTURE = re.compile(r"^from __future__ import [\w, ]+", re.MULTILINE)
+_FUTURE = re.compile(r"^from __future__ import (?:\([\w,\s]+\)|[\w, ]+)", re.MULTILINE)
 
 _PRINTS_1 = """import contextlib, io, sys
 sys.argv[2:] = sys.argv[:1:-1]

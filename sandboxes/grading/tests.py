@@ -30,7 +30,7 @@ class Language:
 PYTHON = Language(file="main.py", run=("python3", "main.py"), names=("python", "python3", "py"))
 CPP = Language(
     file="main.cpp",
-    build=("g++", "-O2", "-std=c++17", "-o", "main", "main.cpp"),
+    build=("g++", "-O2", "-std=gnu++20", "-o", "main", "main.cpp"),
     run=("./main",),
     names=("cpp", "c++", "cc", "cxx"),
 )
@@ -124,7 +124,7 @@ class AssertTest(_OneTest):
     """Python code that asserts.
 
     With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the code may use any name that the
-    program alone can define (MBPP). `prelude` is trusted code that runs before it.
+    program alone can define (MBPP). `prelude` is trusted code that runs before it, and without `entry_point` may use these names too.
     """
 
     framework: ClassVar[str] = "assert"

@@ -410,7 +410,10 @@ async def test_cpp(bubblewrap: BackendName) -> None:
 
     if shutil.which("g++") is None:
         missing("g++ is not installed")
-    source = "#include <iostream>\nint main() { long a, b; std::cin >> a >> b; std::cout << a + b; }"
+    source = (
+        "#include <algorithm>\n#include <iostream>\n#include <vector>\n"
+        "int main() { std::vector<long> a(2); for (auto& x : a) std::cin >> x; std::ranges::sort(a); std::cout << a[0] + a[1]; }"
+    )
     async with open_pool(backend=bubblewrap) as pool:
         tests = [IOTest(stdin="1 2", stdout="3"), IOTest(stdin="40 2", stdout="42")]
         assert (await grade(source, tests, pool=pool, language=CPP)).passed

@@ -282,6 +282,7 @@ MIN_COST = "class Solution:\n    def minCost(self, nums: List[int], k: int) -> i
         # Names that starter codes use without importing them, in a class that the row has no reference for.
         (LIVECODEBENCH, MIN_COST.format("nums"), "passed passed wrong_answer"),
         (LIVECODEBENCH, "from __future__ import annotations\n" + MIN_COST.format("True"), "passed passed passed"),
+        (LIVECODEBENCH, "from __future__ import (\n    annotations,\n)\n" + MIN_COST.format("True"), "passed passed passed"),
         (LIVECODEBENCH, "def minCost(nums, k): return deque(accumulate(nums[:k], initial=0), 1).pop()", "passed passed passed"),
         # The data set has wrapped the value in a list, or it has not.
         ({"input_output": PAIRS}, SUM_METHOD, "passed"),
