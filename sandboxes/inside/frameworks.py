@@ -65,7 +65,7 @@ def run_pytest(report: Report) -> None:
             raised = call.excinfo.value if call.excinfo is not None else None
             if made.failed and self.error is None:
                 self.error, self.text = raised or AssertionError(), str(made.longreprtext)
-            elif made.skipped and "[NOTRUN]" in getattr(made, "wasxfail", "[NOTRUN]"):
+            elif made.skipped and (isinstance(raised, pytest.xfail.Exception) or not hasattr(made, "wasxfail")):
                 self.was_skipped = True
                 report.skip(item.nodeid, function_of(item.nodeid), raised)
 

@@ -1,64 +1,71 @@
 """Looks, after tests have run in one process with a program, for the tricks that models are known to learn.
 
-It stops who replaces functions of Python's or of a test framework, or gives back an object that is equal to everything. It does not
-stop who looks for the frames of the test runner.
+It stops who replaces functions of Python's, of a test framework or of this package, or gives back an object that is equal to
+everything, or to every number, text or list. It does not stop who looks for the frames of the test runner.
 """
 
 from __future__ import annotations
 
-import builtins
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-_FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, classmethod, staticmethod, property)
-OF_TESTS = ("test_solution", "tests", "conftest", "unittest.mock")
-"""Modules of the tests, which may have wild cards of their own, and of `mock.ANY`, which programs import with other libraries."""
-WATCHED = ("unittest", "pytest", "_pytest", "pluggy")
-_type, _isinstance, _object = type, isinstance, object  # these are the names that a program would replace
+FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, classmethod, staticmethod, property)
+WATCHED = ("builtins", "math", "unittest", "pytest", "_pytest", "pluggy", "agentrl")
+
+
+class Unknown:
+    """An object that equals itself alone, with an attribute of its own."""
+
+    def __init__(self) -> None:
+        self.attribute = object()
+
+
+PAIRS = ((Unknown(), Unknown()), (1_000_000_007, 1_000_000_008), ("a word", "another"), (["a word"], ["another"]))
+"""No honest object equals both of a pair, not even one that knows numbers by their remainders."""
 
 
 class Guard:
-    """What is to be the same after the run as before it."""
+    """What is to be the same after the run as before it. `program` is the name of the program's module."""
 
-    def __init__(self) -> None:
-        self._modules = [
-            builtins,
-            *(module for name, module in sys.modules.items() if name.partition(".")[0] in WATCHED),
-        ]
-        self._before = [*self._watched()]
-        self._classes = {*_subclasses(object)}
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._before = [*_watched()]
 
-    def replaced(self) -> str | None:
-        """Return the name of a function that is another one by now; None where none is."""
+    def fault(self) -> str | None:
+        """Say for which trick of the program's its passes count for nothing; None where it has played none."""
         for holder, name, value, code in self._before:
             found = holder.get(name)
             if found is not value or getattr(found, "__code__", None) is not code:
-                return str(name)
+                return f"the program has replaced {name}, which is Python's own"
+        for kind in [*_subclasses(object)]:  # each object of a mock makes a class of its own
+            # Libraries and tests may have wild cards, such as `mock.ANY`.
+            if kind.__module__ == self._program and kind.__eq__ is not object.__eq__ and _equals_any(kind):
+                return f"objects of {kind.__name__} say that they are equal to anything"
         return None
 
-    def equal_to_everything(self) -> str | None:
-        """Return the name of a class made since then whose objects say that they equal one of a class that nobody knows; or None."""
-        for kind in [*_subclasses(_object)]:  # each object of a mock makes a class of its own
-            if kind in self._classes or kind.__module__ in OF_TESTS or kind.__eq__ is _object.__eq__:
-                continue
-            with suppress(BaseException):  # an object without its attributes cannot always be asked
-                if kind.__new__(kind) == _type("Unknown", (), {})():
-                    return str(kind.__name__)
-        return None
 
-    def _watched(self) -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
-        for module in self._modules:
-            holders = [
-                module.__dict__,
-                *(kind.__dict__ for kind in module.__dict__.values() if _isinstance(kind, _type)),
-            ]
-            for holder in holders:
-                for name, value in holder.items():
-                    if _isinstance(value, (*_FUNCTIONS, _type)):
-                        yield holder, name, value, getattr(value, "__code__", None)
+def _equals_any(kind: Any) -> bool:
+    """Return whether an object of a class says that it equals both of a pair."""
+    for pair in PAIRS:
+        with suppress(BaseException):  # an object without its attributes cannot always be asked
+            one = kind([object()]) if issubclass(kind, list | tuple) else kind.__new__(kind)
+            with suppress(AttributeError):  # for who compares attributes, of which it would have none
+                object.__setattr__(one, "attribute", object())
+            if all(one == other for other in pair):
+                return True
+    return False
+
+
+def _watched() -> Iterator[tuple[Any, str, Any, Any]]:
+    """Yield each function and class of the watched modules: the dictionary that holds it, its name, itself and its code."""
+    for module in [module for name, module in sys.modules.items() if name.partition(".")[0] in WATCHED]:
+        for holder in [vars(module), *(vars(kind) for kind in vars(module).values() if isinstance(kind, type))]:
+            for name, value in holder.items():
+                if isinstance(value, (*FUNCTIONS, type)):
+                    yield holder, name, value, getattr(value, "__code__", None)
 
 
 def _subclasses(kind: Any) -> Iterator[Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
+from json import dumps  # a program can replace json's
 from types import FrameType, TracebackType
 from typing import Any, BinaryIO
 
@@ -111,7 +111,7 @@ class Report:
         """Send the report, and end the process. A process that the program has forked sends none."""
         if os.getpid() == self.own_process:
             told = {"results": self.results, "functions": sorted(self.functions)}
-            reports.write(nonce.encode() + json.dumps(told).encode() + b"\n")
+            reports.write(nonce.encode() + dumps(told).encode() + b"\n")
             reports.flush()
         os._exit(0)
 

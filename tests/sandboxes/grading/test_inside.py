@@ -121,6 +121,47 @@ async def test_honest_tests_pass_as_in_plain_python(pool: SandboxPool, name: str
     assert verdict.trust is Trust.INSIDE
 
 
+NODE = "class Node:\n    def __init__(self, value): self.value = value\n"
+VALUE = "def value(node): return node.value"
+EQUAL = TestFile(code="from solution import Node\ndef test(): assert Node(1) == Node(1) and Node(1) != Node(2)")
+HONEST_PROGRAMS: dict[str, tuple[str, AssertTest | TestFile]] = {
+    "imports a library that has a wild card": (
+        f"with open('columns.py', 'w') as file: file.write('class Any:\\n def __eq__(self, other): return True')\nimport columns\n{NODE}",
+        TestFile(code="from solution import Node\ndef test(): assert Node(1).value == 1"),
+    ),
+    "compares the fields": (f"{NODE}    def __eq__(self, other): return self.__dict__ == other.__dict__", EQUAL),
+    "compares its own fields": (
+        f"{NODE}    def __eq__(self, other): return all(getattr(other, k, None) == v for k, v in vars(self).items())",
+        EQUAL,
+    ),
+    "compares a remainder": (
+        "class Node(int):\n    def __eq__(self, other): return int(self) % 2 == int(other) % 2\n    __hash__ = int.__hash__",
+        EQUAL,
+    ),
+    "compares item by item": (
+        "class Node(list):\n    def __init__(self, *items): super().__init__(items)\n"
+        "    def __eq__(self, other): return all(a == b for a, b in zip(self, other))",
+        TestFile(code="from solution import Node\ndef test(): assert Node(1) == Node(1)"),
+    ),
+    "has the class of the tests' setup": (
+        NODE + VALUE,
+        AssertTest(code="assert value(root) == 1", prelude="root = Node(1)"),
+    ),
+    "is given objects of the tests'": (
+        VALUE,
+        AssertTest(code="def check(candidate): assert candidate(Node(1)) == 1", prelude=NODE, entry_point="value"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HONEST_PROGRAMS)
+async def test_an_honest_program_is_paid(pool: SandboxPool, name: str) -> None:
+    source, test = HONEST_PROGRAMS[name]
+    verdict = await grade(source, [test], pool=pool)
+    assert verdict.passed, verdict.results
+    assert verdict.trust is Trust.INSIDE
+
+
 CLASS = "from solution import Add\n"
 ASSERTS = AssertTest(code="assert Add().sum(1, 2) == 3\nassert Add().sum(2, 2) == 4")
 PYTEST = TestFile(code=f"{CLASS}def test_a(): assert Add().sum(1, 2) == 3\ndef test_b(): assert Add().sum(2, 2) == 4")
@@ -155,6 +196,14 @@ STOPPED = {
     "writes a report to every descriptor": (
         f"import os\nfor fd in range(1, 30):\n    try: os.write(fd, {FORGED!r}.encode() + b'\\n')\n    except OSError: pass\nos._exit(0)"
     ),
+    "is equal to every int": (
+        "class Any:\n    def __eq__(self, other): return isinstance(other, int)\nclass Add:\n    def sum(self, a, b): return Any()"
+    ),
+    "patches the report": "import sys\nsys.modules['agentrl.sandboxes.inside.report'].Report.status_of = lambda *a: 'passed'"
+    + SUM,
+    "patches json": "import json\nwrite = json.dumps\njson.dumps = lambda *a: write(*a).replace('wrong_answer', 'passed')"
+    + SUM,
+    "says that it is to fail": "import pytest\nclass Add:\n    def sum(self, a, b): pytest.xfail('no')",
     "skips the tests": "import unittest\nclass Add:\n    def sum(self, a, b): raise unittest.SkipTest('no')",
     "brings a conftest": (
         "open('conftest.py', 'w').write('import pytest\\n@pytest.hookimpl\\ndef pytest_pyfunc_call(pyfuncitem): return True')"
@@ -188,11 +237,33 @@ async def tried(pool: SandboxPool, source: str, tests: list[AssertTest | TestFil
 
 
 @pytest.mark.parametrize(
-    "name", gate("leaves in a call", "is equal to everything", "patches unittest", "patches pytest", of=STOPPED)
+    "name",
+    gate(
+        "leaves in a call", "is equal to everything", "patches unittest", "patches pytest", "patches json", of=STOPPED
+    ),
 )
 async def test_a_trick_that_models_learn_is_no_pass(pool: SandboxPool, name: str) -> None:
     verdict = await tried(pool, STOPPED[name], [ASSERTS, PYTEST, UNIT])
     assert not any(result.passed for result in verdict.results), verdict.results
+
+
+EQUAL_TO_EVERY = "class Any({0}):\n    def __eq__(self, other): return isinstance(other, {0})\nclass Add:\n    def sum(self): return Any()"
+
+
+@pytest.mark.parametrize(
+    ("source", "check"),
+    [
+        (EQUAL_TO_EVERY.format("str"), "Add().sum() == 'abc'"),
+        (EQUAL_TO_EVERY.format("list"), "Add().sum() == [1]"),
+        (
+            "import math\nmath.isclose = lambda *a: True\nclass Add:\n    def sum(self): return 0",
+            "math.isclose(Add().sum(), 3)",
+        ),
+    ],
+)
+async def test_what_stands_for_any_value_is_no_pass(pool: SandboxPool, source: str, check: str) -> None:
+    verdict = await tried(pool, source, [AssertTest(code=f"assert {check}")])
+    assert verdict.status == "wrong_answer", verdict.results
 
 
 @pytest.mark.soak
