@@ -69,12 +69,12 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         (
             "chat",
             {"question": "2 + 3", "answer": 5},
-            "it needs 'prompt' or 'messages'; data.columns .* renames a column",
+            "it needs 'prompt' or 'messages'; --data.columns.prompt NAME renames a column",
         ),
         (
             "chat",
             {"prompt": "2 + 3", "anwser": 5},
-            "the field 'answer' is missing, with which the scorer 'exact' compares",
+            "the field 'answer' is missing, which the scorer 'exact' needs",
         ),
         ("chat", {"prompt": "2 + 3", "answer": 5, "scorer": "exakt"}, "there is no scorer 'exakt'; it is one of exact"),
         ("chat", {"prompt": "2 + 3", "scorer": "nowhere.py:score"}, "nowhere.py cannot be imported"),
