@@ -103,7 +103,7 @@ class RayHost(ActorPlace):
 
 @dataclass(eq=False)
 class RayChild(Child):
-    """A process on a node. It is `agentrl.system.host.Child`."""
+    """A process on a node. It is `agentrl.system.child_process.Child`."""
 
     host: RayHost
     streams: Sequence[SocketStream]
