@@ -58,7 +58,7 @@ class Health:
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Say for the length of the context that the main loop waits for `what`, which can be nothing else meanwhile."""
+        """Say for the length of the context that the main loop waits for `what`, and so does nothing else."""
         self.doing, self.doing_since = what, time.monotonic()
         try:
             yield

@@ -77,7 +77,7 @@ def metric_values(rows: Iterable[Mapping[str, Any]], *names: str) -> list[tuple[
 
 
 def pooled_reward(rows: Iterable[Mapping[str, Any]]) -> MeanReward:
-    """Return the mean reward of several steps together, from their metrics: every group weighs the same, whatever its step."""
+    """Return the mean reward of several steps together, from their metrics: every group of every step weighs the same."""
     rows = list(rows)
     counts = metric_values(rows, "reward_groups", "reward_episodes", "reward_failed")
     means = metric_values(rows, "reward_mean", "reward_groups")

@@ -104,7 +104,7 @@ class TrainerSupervisor:
         return metrics
 
     async def checkpoint(self) -> None:
-        """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
+        """Begin a checkpoint of the current step, once the one before is committed, while training goes on."""
         with anyio.CancelScope(shield=True):
             await self._checkpoint(MAX_FAILURES)
 
