@@ -59,7 +59,8 @@ def run_part(name: str) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         junit = Path(scratch) / "junit.xml"
         options = ["-m", "soak", "-o", f"faulthandler_timeout={TEST_LIMIT_S}", f"--junitxml={junit}"]
-        words = [sys.executable, "scripts/run_tests.py", "--once", f"--limit-s={PART_LIMIT_S}", *options, *folders.split()]
+        limit = f"--limit-s={PART_LIMIT_S}"
+        words = [sys.executable, "scripts/run_tests.py", "--once", limit, *options, *folders.split()]
         begin = datetime.now(UTC)
         code = subprocess.run(
             words, cwd=ROOT, env={**os.environ, "AGENTRL_TEST_EVERYTHING": "1"}, check=False

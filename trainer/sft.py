@@ -148,8 +148,8 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
             if policy.version % config.trainer.checkpoint.every == 0:
                 last = _checkpoint(policy, config)
             batch = _batch(tasks, policy.version, config, chat_format)
-    left = config.data.epochs is not None and tasks.task_of_group(policy.version * config.rollout.batch_size) is not None
-    if first and left:
+    more = config.data.epochs and tasks.task_of_group(policy.version * config.rollout.batch_size)
+    if first and more:
         print(f"`steps` = {config.steps} ends the run before its last epoch; go on with --resume {run_dir} --steps N")
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
