@@ -35,7 +35,9 @@ def terminal_picture(config: RunConfig, rows: list[dict[str, Any]], command: str
     view.training_started = time.perf_counter() - (last["wall_s"] - rows[0]["wall_s"] + rows[0]["step_s"])
     counts = {name: last[f"episodes_{name}"] for name in ("running", "finished", "failed")}
     reasons = {name[7:]: count for name, count in last.items() if name.startswith("reason_")}
-    progress = SimpleNamespace(tokens=last["tokens"], rejected_groups=last["groups_rejected"], reasons=reasons, **counts)
+    progress = SimpleNamespace(
+        tokens=last["tokens"], rejected_groups=last["groups_rejected"], reasons=reasons, **counts
+    )
     view.controller = SimpleNamespace(  # type: ignore[assignment]
         progress=progress, runner=SimpleNamespace(metrics=dict)
     )

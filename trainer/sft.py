@@ -121,6 +121,8 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     last = ranks.broadcast_object(newest_checkpoint(run_dir) if first else None)
     if last is not None:
         policy.load(last)
+    if first:
+        print(f"run {run_dir}: step {policy.version} of {config.steps}", flush=True)
     before = nll(policy, held_out_sequences) if last is None else None
     batch = _batch(tasks, policy.version, config, chat_format)
     # The file says that there is a run, so what cannot be learned is refused before. Of other ranks the lines go nowhere.
@@ -146,6 +148,9 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
             if policy.version % config.trainer.checkpoint.every == 0:
                 last = _checkpoint(policy, config)
             batch = _batch(tasks, policy.version, config, chat_format)
+    more = config.data.epochs and tasks.task_of_group(policy.version * config.rollout.batch_size)
+    if first and more:
+        print(f"`steps` = {config.steps} ends the run before its last epoch; go on with --resume {run_dir} --steps N")
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
     after = nll(policy, held_out_sequences)

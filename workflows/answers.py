@@ -20,13 +20,15 @@ from agentrl.errors import one_line
 from agentrl.workflows.formulas import can_compare_formulas, formulas_agree
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_HASHES = re.compile(r"#{4,}\s*(\S.*?)[ \t]*(?:#{4,}|$)", re.MULTILINE)
-_MINUS = re.compile(r"[\u2010-\u2013\u2212\ufe63\uff0d]")
+_HEADING = r"(?!\**(?:[^\W\d_] ?[^\W\d_]|\d+[.):] ).*\n\s*\S)"
+_HASHES = re.compile(rf"#{{4,}}+\s*+(?:[A-Za-z ]+:[ \t]*)?{_HEADING}(\S.*?)(?:#{{4,}}|$)", re.MULTILINE)
+"""A line after ####, without the name of the answer. One that begins with a word or the number of a step is a heading where more follows."""
+_SYMBOLS = str.maketrans({"½": r"\frac12", "¼": r"\frac14", "¾": r"\frac34", "²": "^2", "³": "^3", "∞": r"\infty"})
+_SYMBOLS |= dict.fromkeys([*range(0x2010, 0x2014), 0x2212, 0xFE63, 0xFF0D], "-")
 _SPELLINGS = [
-    (_MINUS, "-"),
-    (re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]"), ""),
-    (re.compile(r"\\approx\b|≈"), ""),
+    (re.compile(r"\\(?:left|right)(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]|\\approx\b|≈"), ""),
     (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<=[\w)}])~"), " "),
     (re.compile(r"(?<![\d.,])(\d{1,3})[ \u00a0\u2009\u202f](?=\d{3}(?![\d/]))"), r"\1"),
     (re.compile(r"(?<=\d)\.?[ \t]*(?:\[\d{1,2}\])+"), ""),
     (re.compile(r"\\times\b|\\cdot\b|[×·]"), "*"),
@@ -39,14 +41,14 @@ _SPELLINGS = [
     (re.compile(r"(\d)\\frac"), r"\1 \\frac"),
     (re.compile(r"\\frac\s*\{(-?[\d.]+)\}\s*\{([\d.]+)\}"), r"\1/\2"),
 ]
-"""Spellings of one thing, in turn: signs, LaTeX of no meaning, groups of digits, citations, texts, degrees, per cent, fractions of numbers."""
+"""Spellings of one thing, in turn: LaTeX of no meaning, groups of digits, citations, texts, degrees, per cent, fractions of numbers."""
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALE = "|".join(_SCALES)
 _NUMBER = re.compile(
     r"[€£¥]?\s*(?P<sign>[-+]?)\s*[€£¥]?(?:(?P<whole>\d+) (?=\d+\s*/\s*\d))?"
     r"(?P<number>(?:\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(?:\.\d*)?(?:e[-+]?\d{1,3})?)"
     rf"(?:\s*/\s*(?P<divisor>\d+))?\s*(?P<scale>{_SCALE})?\s*"
-    r"(?P<unit>%|°?(?:[a-z]+(?:[ /][a-z]+){0,2}(?:\^\{?[23]\}?|[²³])?)?)"
+    r"(?P<unit>%|°?(?:(?:/(?=[a-z]{3}))?[a-z]+(?:[ /][a-z]+){0,2}(?:\^\{?[23]\}?)?)?)"
 )
 _NO_UNIT = "[abdefijknopqrtuvwxyz]"
 _NEVER_UNITS = re.compile(rf"(?<!°)\b(?:{_NO_UNIT}|pi|or|and|not|to|plus|minus|times|over|squared|cubed)\b")
@@ -59,7 +61,7 @@ _OPERATOR_BLANKS = re.compile(
     rf"|(?<=\d)[ \t]+(?=(?:{_SCALE})\b|[A-Za-z/]{{1,6}}\^)"
 )
 """Blanks inside of a formula or a number, around its operator."""
-_TERM = re.compile(r"(?:[A-Za-z0-9_.,^/*+±\\{}()\[\]%!√π°²³-]|(?<=\d):(?=\d))+")
+_TERM = re.compile(r"(?:[A-Za-z0-9_.,^/*+±\\{}()\[\]%!√π°-]|(?<=\d):(?=\d))+")
 _LETTER = r"[^\W\d_\u0590-\u1dff\u2e80-\U0003ffff]"
 """A letter of Latin, Greek, Cyrillic or Armenian, where a word has no other word joined to it."""
 _BEFORE_NUMBER, _BEFORE_WORD = rf"(?<![\d./^)-])(?<!\d[,:])(?<!{_LETTER})", rf"(?<!\d)(?<!{_LETTER})"
@@ -67,9 +69,8 @@ _AFTER_NUMBER, _AFTER_WORD = rf"(?!\d|[.,/:]\d|[\^²³]|{_NO_UNIT}(?!{_LETTER}))
 """Where no longer number or word holds a shorter one: 10.5, 5x and 10-5 for 5; Parisian for Paris, C++ for C."""
 _NO_PRONOUN = rf"(?!['’-]{_LETTER}| (?!is\b){_LETTER})"
 """Where A is no article and I no pronoun."""
-_NAME = re.compile(r"[A-Za-z][\w-]*")
-_OPTION = re.compile(r"\(?([a-j])[.):] ")
-"""The letter of a choice, which its text follows: B. Paris, (B) Paris."""
+_OPTION = re.compile(r"\(?([a-j])(?:[.):] |\)(?=[\d\\]))")
+"""The letter of a choice, which its text follows: B. Paris, (B) Paris, (B)42."""
 _NEEDS_EXTRA = re.compile(r"[\\^√π]|\w\s*[+=<>]\s*\w")
 LONGEST_NUMBER = 100
 TOLERANCE = Fraction(1, 10**6)
@@ -83,8 +84,8 @@ def alternatives(answer: JsonValue) -> list[str]:
     """
     given = answer if isinstance(answer, list) else [answer]
     if not given or not all(isinstance(one, str | int | float) and str(one).strip() for one in given):
-        shown = one_line(repr(answer), 80)
-        raise ValueError(f"answer = {shown} must be a text that is not blank, a number, or a list of these")
+        problem = "must be a text that is not blank, a number, or a list of these"
+        raise ValueError(f"answer = {one_line(repr(answer), 80)} {problem}")
     return [str(one) for one in given]
 
 
@@ -97,8 +98,8 @@ def check_answer(answer: JsonValue) -> JsonValue:
     for one in alternatives(answer):
         plain = _plain(_boxed(one) or one)
         if _number(plain) is None and _NEEDS_EXTRA.search(plain) and not can_compare_formulas():
-            remedy = "pip install -e '/path/to/agentrl[math]'"
-            raise ValueError(f"answer = {one_line(repr(one), 80)} is a formula, which needs math-verify: {remedy}")
+            problem = "is a formula, which needs math-verify: pip install -e '/path/to/agentrl[math]'"
+            raise ValueError(f"answer = {one_line(repr(one), 80)} {problem}")
     return answer
 
 
@@ -112,7 +113,7 @@ def contains(reply: str, answer: JsonValue) -> bool:
 
     One letter, as of a choice, has its own case, and is no article or pronoun.
     """
-    spelt = [" ".join(_MINUS.sub("-", text).split()) for text in (reply, *alternatives(answer))]
+    spelt = [" ".join(_typed(text).split()) for text in (reply, *alternatives(answer))]
     for text in spelt[1:]:
         before = _BEFORE_NUMBER if re.match(r"[+-]?\.?\d", text) else _BEFORE_WORD * bool(re.match(_LETTER, text))
         after = _AFTER_NUMBER if text[-1].isdigit() else _AFTER_WORD * bool(re.match(_LETTER, text[-1]))
@@ -126,7 +127,7 @@ def contains(reply: str, answer: JsonValue) -> bool:
 def final_answer(text: str) -> str:
     """Return the answer in a reply; "" without one."""
     boxed = _boxed(text)
-    return last_number(text) if boxed is None else boxed
+    return last_number(text) if boxed is None else boxed.strip()
 
 
 def _boxed(text: str) -> str | None:
@@ -136,10 +137,9 @@ def _boxed(text: str) -> str | None:
         for end in range(begin, len(text)):
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             if depth == 0:
-                return text[begin:end].strip()
+                return text[begin:end]
         return ""
-    lines = _HASHES.findall(text)
-    return lines[-1] if lines else None
+    return next(reversed(_HASHES.findall(text)), None)
 
 
 def last_number(text: str) -> str:
@@ -147,14 +147,14 @@ def last_number(text: str) -> str:
     terms: list[str] = _TERM.findall(_OPERATOR_BLANKS.sub(r"\1\2", _respelled(text)))
     for term in reversed(terms):
         bare = term.lstrip("([{*_!,").rstrip(")]}*_!,.")
-        if not _NAME.fullmatch(bare) and re.search(r"\d", bare):
+        if not re.fullmatch(r"[A-Za-z][\w-]*", bare) and re.search(r"\d", bare):
             return bare if _number(bare) else term.rstrip(".,!")
     return ""
 
 
 def agree(given: str, answer: str) -> bool:
     """Return whether a reply's answer is the right one. It may block: call it in a thread."""
-    given, answer = (_MINUS.sub("-", text) for text in (given, _boxed(answer) or answer))
+    given, answer = map(_typed, (given, _boxed(answer) or answer))
     one, other = _plain(given), _plain(answer)
     if ("=" in one) != ("=" in other):  # x = 5 for 5
         one, other = (re.sub(r"^[a-z](?:\([a-z]\))?\s*=\s*(?=[^=,]+$)", "", text) for text in (one, other))
@@ -168,7 +168,9 @@ def agree(given: str, answer: str) -> bool:
         return _same_number(first, second)
     if (first or _WORDS.fullmatch(one)) and (second or _WORDS.fullmatch(other)):
         return False
-    return can_compare_formulas() and formulas_agree(given, answer)
+    bases = {tuple(found) for text in (one, other) if (found := re.findall(r"\d_\{?(\w+)", text))}
+    # The base of a number is one more subscript to math-verify, which it leaves out.
+    return len(bases) < 2 and can_compare_formulas() and formulas_agree(given, answer)
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,13 @@ def _same_number(one: _Number, other: _Number) -> bool:
     return any(abs(a - b) <= tolerance * max(abs(a), abs(b)) for a, b in ((one.value, other.value), shares))
 
 
+def _typed(text: str) -> str:
+    """Return a text with its symbols as a keyboard and LaTeX have them."""
+    return re.sub(r"√(?:\(([^()]*)\)|(\d+|\w))", r"\\sqrt{\1\2}", text.translate(_SYMBOLS))
+
+
 def _respelled(text: str) -> str:
+    text = _typed(text)
     for pattern, spelling in _SPELLINGS:
         text = pattern.sub(spelling, text)
     return text

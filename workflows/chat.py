@@ -53,9 +53,7 @@ class ChatTask(BaseModel):
             raise ValueError(str(error)) from error
         if self.scorer in _COMPARES:
             if self.answer is None:
-                raise ValueError(
-                    f"the field 'answer' is missing, with which the scorer {self.scorer!r} compares the reply"
-                )
+                raise ValueError(f"the field 'answer' is missing, which the scorer {self.scorer!r} needs")
             check = check_answer if self.scorer in ("number", "boxed") else alternatives
             check(self.answer)
         return self
@@ -67,9 +65,7 @@ class ChatTask(BaseModel):
             ValueError: There is not.
         """
         if self.prompt is None and self.messages is None:
-            raise ValueError(
-                "it needs 'prompt' or 'messages'; data.columns (--data.columns.prompt NAME) renames a column"
-            )
+            raise ValueError("it needs 'prompt' or 'messages'; --data.columns.prompt NAME renames a column")
 
 
 async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:

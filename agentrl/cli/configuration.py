@@ -65,6 +65,6 @@ def run_configuration(
     if any(key in required and not getattr(config, key) for key in ("workflow", "tasks")):
         raise ConfigError(
             f"the run in {resume} was started from Python, with a workflow or tasks that are in no file: go on with it there, by "
-            "agentrl.train(config, workflow=..., tasks=..., resume=True)"
+            "agentrl.train(config, workflow=..., tasks=..., resume=True); or it is a supervised one: agentrl sft --resume"
         )
     return config

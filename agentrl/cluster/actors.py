@@ -81,7 +81,7 @@ class NodeProcess:
         )
 
     async def free_port(self) -> int:
-        """Return a port of this machine that nobody listens on."""
+        """Return a free port of this machine."""
         with socket.create_server((self._listener.getsockname()[0], 0)) as server:
             return int(server.getsockname()[1])
 

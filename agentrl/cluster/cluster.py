@@ -77,7 +77,7 @@ def _join(config: RunConfig) -> None:
 
 
 def check_room(config: RunConfig) -> None:
-    """Check that the cluster has what a run needs, whatever else uses it now.
+    """Check that the cluster has what a run needs, without regard to what else uses it now.
 
     Raises:
         ConfigError: It does not. The message names what is missing.

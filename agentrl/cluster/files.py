@@ -48,7 +48,7 @@ class StoredDirectory:
 
 
 class NodeFiles:
-    """What a run has on this actor's node."""
+    """The files that a run has on this actor's node."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
@@ -95,7 +95,7 @@ class _Copy:
 
 
 class ClusterFiles:
-    """What a run has on which node."""
+    """The files that a run has on each node."""
 
     def __init__(self) -> None:
         self._actors: dict[str, Any] = {}

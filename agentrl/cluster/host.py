@@ -97,13 +97,13 @@ class RayHost(ActorPlace):
         await self.files.fetch(self.node, directory, to, readers=readers)
 
     async def remove(self, directory: Path) -> None:
-        """Delete what was brought, once nobody else on the node has use for it, or what was written there."""
+        """Delete what was brought, once no other process on the node uses it, or what was written there."""
         await self.files.release(self.node, directory)
 
 
 @dataclass(eq=False)
 class RayChild(Child):
-    """A process on a node. It is `agentrl.system.host.Child`."""
+    """A process on a node. It is `agentrl.system.child_process.Child`."""
 
     host: RayHost
     streams: Sequence[SocketStream]

@@ -309,7 +309,7 @@ class ChatFormat:
         return opening in last and not self.decode(last[: last.index(opening)][::-1]).strip()
 
     def _has_left_thought(self, output_ids: list[int], prompt_ids: list[int]) -> bool:
-        """Return whether the reply is past its reasoning for good: a call inside it is one only if nothing closes it later."""
+        """Return whether the reply has ended its reasoning: a call inside it is one only if nothing closes it later."""
         opened = self.opens_thought(prompt_ids) or self.special("<think>") in output_ids
         return not opened or self.special("</think>") in output_ids
 

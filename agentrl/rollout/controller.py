@@ -31,7 +31,7 @@ from agentrl.store.call_log import CallLogWriter, open_call_log
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.episodes import ResumedGroup, resumed_groups
 from agentrl.store.outcome import Outcome
-from agentrl.store.rewards import MeanReward, mean_of_groups, newest_uniform_rewards, rewards_in_order
+from agentrl.store.rewards import MeanReward, mean_of_groups, rewards_in_order, uniform_groups
 from agentrl.store.store import Store
 from agentrl.system.failure_text import failure_line
 from agentrl.system.tasks import Condition, in_thread, in_users_thread
@@ -108,7 +108,7 @@ class Controller:
             TooManyFailuresError: Too large a share of the episodes failed.
         """
         async with open_call_log(self.store) as self._writer, anyio.create_task_group() as groups:
-            self.health.resume(await in_thread(self.store.read, newest_uniform_rewards))
+            self.health.resume(*await in_thread(self.store.read, uniform_groups))
             # Groups of an earlier start of the run, the oldest first, by the rule for new ones: what they have yet to generate is then
             # as fresh as docs/staleness.md promises.
             for unused in await in_thread(self.store.read, resumed_groups):
@@ -162,7 +162,7 @@ class Controller:
             ended = Outcome(reason=EndReason.BAD_TASK, error=fault)
             await self._writer.commit(InsertEpisode(group.id, episode_index, seed, ended))
         await self._close(group, fault)
-        self.last_error = fault
+        self.last_error, self.last_failed = fault, 0
         self.progress.failed += len(missing)
         self.progress.reasons[EndReason.BAD_TASK] += len(missing)
         self.progress.skipped_tasks += 1

@@ -58,7 +58,7 @@ class Health:
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Say for the length of the context that the main loop waits for `what`, which can be nothing else meanwhile."""
+        """Say for the length of the context that the main loop waits for `what`, and so does nothing else."""
         self.doing, self.doing_since = what, time.monotonic()
         try:
             yield
@@ -84,8 +84,9 @@ class Health:
             self.first_failure = failure_line(outcome.error or "")
         self.failures += 1
 
-    def resume(self, rewards: Sequence[float]) -> None:
+    def resume(self, rewards: Sequence[float], episode: int, highest_reward: float) -> None:
         """Go on after uniform groups of earlier starts. `rewards`: that of each, one after another."""
+        self.episode, self.highest_reward = episode, highest_reward
         for reward in rewards:
             self.group_ended([reward], uniform=True)
 

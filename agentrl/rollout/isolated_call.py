@@ -1,4 +1,4 @@
-"""Run code of the user's in a task of its own, so that whatever it ends with is a value, and so that it can be left behind.
+"""Run code of the user's in a task of its own, so that its end is a value, and so that it can be left behind.
 
     run_isolated(call) ──► a task that catches everything ──► CallResult(value) or CallResult(error)
          │ the time is up, or the caller is cancelled

@@ -67,7 +67,7 @@ def audit(run_dir: Path) -> Audit:
     """
     path = run_dir / "store.sqlite"
     if not path.is_file():
-        raise StoreError(f"{run_dir} holds no run")
+        raise StoreError(f"{run_dir} holds no run: it has no store.sqlite, nor has a supervised run one")
     db = open_database(path, SCHEMA_VERSION, read_only=True)
     try:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each

@@ -94,7 +94,7 @@ def violations(db: sqlite3.Connection) -> Iterator[str]:
 def _wrong_steps(db: sqlite3.Connection) -> Iterator[str]:
     """Yield what is wrong with the groups and the minibatches of training steps."""
     try:
-        trained = [batch.trained for batch in batches(db)]
+        trained = batches(db)
     except StoreError as error:
         yield str(error)
         return

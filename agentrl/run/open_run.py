@@ -89,7 +89,7 @@ class Run:
 
     @property
     def metrics(self) -> Metrics:
-        """The metrics of every training step, in order. docs/training.md explains them."""
+        """The metrics of every training step, in order. docs/metrics.md explains them."""
         return Metrics(read_metrics(self.path))
 
     @property

@@ -210,7 +210,7 @@ def _check_checkpoints(run_dir: Path, store: Store) -> None:
 
 
 def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
-    """Delete the checkpoints that a crash left half made, and those `unwanted`; nothing else, whatever it is."""
+    """Delete the checkpoints that a crash left half made, and those `unwanted`; nothing else."""
     folder = run_dir / "checkpoints"
     if not folder.is_dir():
         return

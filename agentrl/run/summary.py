@@ -22,7 +22,6 @@ def run_summary(
     store: Store,
     *,
     step: int,
-    wall_s: float,
     eval_after: float | None,
     alarms: Mapping[str, int],
     staleness_bound: int | None,
@@ -33,7 +32,6 @@ def run_summary(
         run_dir: The run directory.
         store: Its store.
         step: The last training step.
-        wall_s: Seconds that this start took.
         eval_after: Mean reward after training.
         alarms: How often each alarm has begun.
         staleness_bound: The bound that the order of consumption gives; None: there is none.
@@ -48,7 +46,7 @@ def run_summary(
         "eval_before": json.loads(before.read_bytes())["mean_reward"] if before.exists() else None,
         "eval_after": eval_after,
         "steps": step,
-        "wall_s": wall_s,
+        "wall_s": steps[-1]["wall_s"] if steps else 0.0,
         "reward_first_steps": pooled_reward(steps[:SUMMED_UP_STEPS]).to_metrics(),
         "reward_last_steps": pooled_reward(steps[-SUMMED_UP_STEPS:]).to_metrics(),
         "best_checkpoint": store.read(best_checkpoint),
@@ -79,7 +77,7 @@ def metric_values(rows: Iterable[Mapping[str, Any]], *names: str) -> list[tuple[
 
 
 def pooled_reward(rows: Iterable[Mapping[str, Any]]) -> MeanReward:
-    """Return the mean reward of several steps together, from their metrics: every group weighs the same, whatever its step."""
+    """Return the mean reward of several steps together, from their metrics: every group of every step weighs the same."""
     rows = list(rows)
     counts = metric_values(rows, "reward_groups", "reward_episodes", "reward_failed")
     means = metric_values(rows, "reward_mean", "reward_groups")

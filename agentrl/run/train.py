@@ -343,7 +343,6 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             run.store.directory,
             store,
             step=run.trainer.weights.version,
-            wall_s=time.perf_counter() - view.started,
             eval_after=after.mean_reward if after else None,
             alarms={name: count for name, count in alarms_begun.items() if count},
             staleness_bound=run.controller.gate.bound,

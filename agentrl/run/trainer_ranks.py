@@ -30,7 +30,7 @@ GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class RankStart:
-    """What one rank is started with."""
+    """The arguments with which one rank is started."""
 
     host: Host
     config: Path

@@ -104,7 +104,7 @@ class TrainerSupervisor:
         return metrics
 
     async def checkpoint(self) -> None:
-        """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
+        """Begin a checkpoint of the current step, once the one before is committed, while training goes on."""
         with anyio.CancelScope(shield=True):
             await self._checkpoint(MAX_FAILURES)
 
@@ -218,7 +218,7 @@ class TrainerSupervisor:
         yet.
         """
         after, checkpoint = await self._newest_whole()
-        recorded = [batch.trained for batch in await in_thread(self.store.batches, after)]
+        recorded = await in_thread(self.store.batches, after)
         again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
         weights = await self.client.load(checkpoint)
         if recorded:

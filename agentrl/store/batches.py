@@ -85,31 +85,22 @@ def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
             yield f"sequence {number} of group {group} was trained on {times} times in step {trained.step}"
 
 
-@dataclass(frozen=True)
-class StoredBatch:
-    """A batch that a checkpoint contains, or contained before it was damaged."""
-
-    restart: int
-    trained: TrainedStep
-
-
-def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
-    """Return the batches of the steps after `after`, in their order.
+def batches(db: sqlite3.Connection, after: int = 0) -> list[TrainedStep]:
+    """Return the steps after `after` that a checkpoint contains, or contained before it was damaged, in their order.
 
     Raises:
         StoreError: One is missing or malformed.
     """
     rows = db.execute(
-        "SELECT restart, step, groups, minibatches, optimizer_steps FROM batches WHERE step > ? ORDER BY step",
+        "SELECT step, groups, minibatches, optimizer_steps FROM batches WHERE step > ? ORDER BY step",
         (after,),
     ).fetchall()
     names = ("step", "groups", "minibatches", "optimizer_steps")
     found = []
-    for number, (restart, *values) in enumerate(rows, after + 1):
-        step, groups, minibatches, *rest = values
+    for number, (step, groups, minibatches, *rest) in enumerate(rows, after + 1):
         try:
             content = dict(zip(names, (step, json.loads(groups), json.loads(minibatches), *rest), strict=True))
-            found.append(StoredBatch(restart, TrainedStep.from_json(content)))
+            found.append(TrainedStep.from_json(content))
         except ValueError as error:
             raise StoreError(f"the batch of step {step} cannot be read: {one_line(error)}") from error
         if step != number:

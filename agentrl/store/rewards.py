@@ -11,6 +11,7 @@ never whether it counts: docs/training.md derives that this mean has no bias tow
 from __future__ import annotations
 
 import itertools
+import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -83,17 +84,20 @@ def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
     ]
 
 
-def newest_uniform_rewards(db: sqlite3.Connection) -> list[float]:
+def uniform_groups(db: sqlite3.Connection) -> tuple[list[float], int, float]:
     """Return the reward of each of the newest groups in a row that teach nothing, because all their rewards are equal.
 
-    A group with less than two finished episodes is passed over: it has nothing to compare.
+    With them come the newest episode, and the highest reward of the run. A group with less than two finished episodes is passed over: it has nothing to compare.
     """
     groups = db.execute(
         "SELECT MIN(reward), MAX(reward), MAX(has_turn_rewards) FROM groups g JOIN episodes e ON e.group_id = g.id AND e.reason = 'finished'"
         " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(*) > 1 ORDER BY g.id DESC"
     )
     uniform = itertools.takewhile(lambda row: row[0] == row[1] and not row[2], groups)
-    return [lowest for lowest, *_ in uniform]
+    newest, highest = db.execute(
+        "SELECT COALESCE(MAX(id), 0), MAX(reward) FILTER (WHERE reason = 'finished') FROM episodes"
+    ).fetchone()
+    return [lowest for lowest, *_ in uniform], newest, -math.inf if highest is None else highest
 
 
 _REWARD_OF_VERSIONS = """

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from agentrl.errors import StoreError
 from agentrl.record.trajectory import TokenRecord
 from agentrl.store import batches
-from agentrl.store.batches import StoredBatch, TrainedStep
+from agentrl.store.batches import TrainedStep
 from agentrl.store.changes import Change
 from agentrl.store.database import (
     check_in_place,
@@ -231,7 +231,7 @@ class Store:
             batches.commit(db, self.restart, where, step, trained)
             db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
 
-    def batches(self, after: int = 0) -> list[StoredBatch]:
+    def batches(self, after: int = 0) -> list[TrainedStep]:
         """Return the batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
         with self._lock:
             return batches.batches(self._db, after)

@@ -104,5 +104,5 @@ OpenHost = Callable[[str, str], AbstractAsyncContextManager[Host]]
 
 
 def on_this_machine(role: str, name: str) -> AbstractAsyncContextManager[Host]:
-    """Return this machine, whatever is to be started. It is an `OpenHost`."""
+    """Return this machine, for every kind of process. It is an `OpenHost`."""
     return nullcontext(ThisMachine())

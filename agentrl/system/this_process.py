@@ -1,4 +1,4 @@
-"""What a process sets of itself: its limit of open files, its garbage collector, and the proxy that its clients ask."""
+"""Settings that a process makes for itself: its limit of open files, its garbage collector, and the proxy that its clients ask."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -68,7 +67,8 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
     try:
         if refused := [name for name in _REFUSED if row.get(name) not in _EMPTY]:
             raise TaskFileError(f"{where}: {refused[0]} is not read; leave it out")
-        rows = _as_sent(_list_of_objects(row.get(form), form), form)
+        given = _list_of_objects(row.get(form), form)
+        rows = _as_sent(given, form)
         if not rows:
             raise TaskFileError(f'{where} holds no "messages": a conversation is {_FORM}')
         if row.get("system") and rows[0].get("role") != "system":
@@ -76,10 +76,12 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         tools = {name: _list_of_objects(row[name], name) for name in ("tools", "functions") if row.get(name)}
         if "tools" in tools and all("name" in tool for tool in tools["tools"]):
             tools = {"functions": tools["tools"]}  # as LLaMA-Factory has them
-        request = parse_request(json.dumps({"model": "", "messages": system + rows, **tools}).encode())
-        read = request.to_completion_request()
+        body = json.dumps({"model": "", "messages": system + rows, **tools})
+        read = parse_request(body.encode()).to_completion_request()
     except ApiError as error:
         problem = re.sub(r"messages\.(\d+)", lambda at: f"{form}.{int(at[1]) - len(system)}", error.message)
+        names = {_ALIASES.get(key, key): key for message in given for key in message}
+        problem = re.sub(r"(?<=\d\.)\w+", lambda at: names.get(at[0], at[0]), problem)
         raise TaskFileError(f"{where} is no conversation: {problem}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TaskFileError(f"{where} is no conversation: {type(error).__name__}: {error}") from error
@@ -94,8 +96,8 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         weights.append(weight)
         if weight and not any(message.get(field) for field in ("content", "tool_calls", "function_call")):
             raise TaskFileError(f"{where}: {form}.{index} says nothing; give it 'content' or 'tool_calls'")
-    if not any(weights):
-        raise TaskFileError(f"{where} has no message of the assistant to learn from")
+    if not any(weights) or row.get("label") is False:  # a bad example, in rows for KTO
+        raise TaskFileError(f"{where} has no message of the assistant to learn from: by its roles, weights or label")
     return list(read.messages), read.tools or [], [0] * len(system) + weights
 
 
@@ -115,16 +117,17 @@ def _list_of_objects(value: Any, field: str) -> list[Any]:
     return [dict(one) for one in found]
 
 
-def _as_sent(rows: Sequence[Any], form: str) -> list[Message]:
+def _as_sent(rows: list[Any], form: str) -> list[Message]:
     """Return messages as clients send them: with arguments as text, and with the ids of tool calls that rows leave out.
 
-    A result without an id is that of the first call of its name, or of the first one at all, that has none yet.
+    A result without an id is that of the first call of its name, or of the first one at all, that has none yet. After a reply
+    without `tool_calls`, which has its calls in its text, it stays without one.
 
     Raises:
         ValueError: A field has no value that can be read; the message names it.
     """
     messages: list[Message] = []
-    pending: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] | None = []
     for index, row in enumerate(rows):
         field = f"{form}.{index}"
         message = _renamed(row, field)
@@ -135,16 +138,19 @@ def _as_sent(rows: Sequence[Any], form: str) -> list[Message]:
                 raise ValueError(f"{field} is a call that follows a reply: write the calls of one reply as one list")
             content = _list_of_objects(message.pop("content", None), field)
             message["tool_calls"] = [{"function": call} for call in content]
-        where = f"{field}.tool_calls"
-        if calls := _list_of_objects(message.get("tool_calls"), where):
+        if calls := _list_of_objects(message.get("tool_calls"), f"{field}.tool_calls"):
             for i, call in enumerate(calls):
                 call["id"] = call.get("id") or f"call_{index}_{i}"
-                call["function"] = _with_text(call.get("function"), where)
+                call["function"] = _with_text(call.get("function"), f"{field}.tool_calls")
             message["tool_calls"], pending = calls, list(calls)
         elif pending and message.get("role") in ("tool", "function"):
             given = message.get("tool_call_id"), message.get("name")
             ranks = [(call["id"] != given[0], call["function"].get("name") != given[1]) for call in pending]
             message = {"tool_call_id": pending.pop(ranks.index(min(ranks)))["id"], **message, "role": "tool"}
+        elif message.get("role") == "assistant":
+            pending = pending or None
+        elif pending is None and message.get("role") == "tool":
+            message.setdefault("tool_call_id", "")
         if message.get("function_call"):
             message["function_call"] = _with_text(message["function_call"], f"{field}.function_call")
         messages.append(message)

@@ -1,9 +1,9 @@
 """The order in which tasks are drawn, from several sources, or by what came of the groups before.
 
-                draw                           open_group
+                draw                           OpenGroup
     order ──────────────────► task of a group ────────────► store: groups ──► restore: the groups keep their tasks, the order goes on
       ▲                                                          ▲
-      └──── ended: mean reward of the group ◄── close_group ─────┘
+      └──── ended: mean reward of the group ◄── CloseGroup ──────┘
 
 A task is drawn when its group starts, by the seed, the group's number and what had ended until then.
 """

@@ -78,9 +78,7 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
         path, _, agent = source.rpartition("@")
         folder = Path(path)
     if not folder.is_dir():
-        raise TaskFileError(
-            f"harbor:{source}: there is no folder {folder.absolute()}; name one with task folders in it"
-        )
+        raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one that holds tasks")
     return usable_tasks(
         f"harbor:{source}",
         "task folders",
@@ -172,9 +170,7 @@ def _check_image(file: Path, task: TaskFolder) -> None:
             )
     dockerfile = task.context / "Dockerfile"
     if not dockerfile.is_file() and task.settings.environment.docker_image is None:
-        raise TaskFileError(
-            f"{file}: the task has no image; write {dockerfile}, or name one with environment.docker_image"
-        )
+        raise TaskFileError(f"{file}: the task has no image; write {dockerfile}, or set environment.docker_image")
 
 
 def _without_canary(instruction: str) -> str:

@@ -152,7 +152,7 @@ def _label(path: str) -> str:
 
 def split_agent(source: str) -> tuple[str, str]:
     """Return what stands before and after the last `@` of a source, which in `hf:NAME@SPLIT` alone names no agent."""
-    if source.count("@") < (2 if source.startswith("hf:") else 1):
+    if Path(source).exists() or source.count("@") < (2 if source.startswith("hf:") else 1):
         return source, DEFAULT_AGENT
     rows, _, agent = source.rpartition("@")
     return rows, agent

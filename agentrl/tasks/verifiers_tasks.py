@@ -87,9 +87,7 @@ def _load(name: str, args: str) -> Any:
         import verifiers
         from verifiers.envs import environment
     except ImportError:
-        raise TaskFileError(
-            "verifiers environments need the library: pip install -e '/path/to/agentrl[verifiers]'"
-        ) from None
+        raise TaskFileError("verifiers tasks need the library: pip install -e '/path/to/agentrl[verifiers]'") from None
     # Every environment puts handlers of its own on SIGINT and SIGTERM. They belong to the run, and this is no main thread.
     theirs = environment.signal
     environment.signal = SimpleNamespace(**{**vars(signal), "signal": lambda *_: None})

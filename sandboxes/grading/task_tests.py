@@ -110,13 +110,12 @@ def paired_tests(
         if function is None:  # texts, or lists of their lines
             lines = ["\n".join(map(str, text)) if isinstance(text, list) else text for text in (given, expected)]
             tests.append(_made(where, IOTest, {"stdin": lines[0], "stdout": lines[1], "compare": compare}))
-        elif isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
+            continue
+        call = {"function": function, "args": given, "expected": expected, "wrapped": True}
+        if isinstance(given, str):  # LiveCodeBench has a line of JSON for each argument
             args = [read_json(line, where) for line in given.split("\n") if line.strip()]
-            call = {"function": function, "args": args, "expected": read_json(expected, where)}
-            tests.append(_made(where, CallTest, call))
-        else:
-            call = {"function": function, "args": given, "expected": expected, "wrapped": True}
-            tests.append(_made(where, CallTest, call))
+            call |= {"args": args, "expected": read_json(expected, where), "wrapped": False}
+        tests.append(_made(where, CallTest, call))
     return tests
 
 

@@ -116,7 +116,7 @@ class CallTest(_OneTest):
     nan_equal: bool = False
     """Whether nan is right where nan is expected."""
     wrapped: bool = False
-    """Whether an expected list of one item stands for that item too, as in APPS and TACO."""
+    """Whether an expected list of one item stands for that item too, and {"1": 2} for {1: 2}, as in APPS and TACO."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -285,6 +285,7 @@ async def test_a_solved_task_set_does_not_stall_the_run_and_a_line_says_why_its_
     )
     _, again, _ = await collect(run, server_url, nano_format, tmp_path, batches=3, drop_uniform_groups=True)
     assert again.progress.rejected_groups == 0, "a run that goes on knows how many were equal before"
+    assert again.health.highest_reward == controller.health.highest_reward
 
 
 async def test_groups_that_failed_are_no_reason_to_train_on_equal_rewards(

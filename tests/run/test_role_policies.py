@@ -73,7 +73,7 @@ def test_two_roles_learn_opposite_things_and_their_checkpoint_answers_as_they_do
         assert step["staleness_max"] == 0
     assert audit(run_dir).violations == []
     with Store(run_dir / "store.sqlite", read_only=True) as store:
-        (episode, *_) = store.episodes(store.batches()[-1].trained.group_ids)
+        (episode, *_) = store.episodes(store.batches()[-1].group_ids)
     assert {turn.adapter for turn in episode.record.turns} == set(two_roles.WISHES)
 
     (*_, checkpoint) = open_run(run_dir).checkpoints

@@ -41,7 +41,7 @@ class Taken:
 
 def trained_in(run_dir: Path) -> list[TrainedStep]:
     with Store(run_dir / "store.sqlite") as store:
-        return [one.trained for one in store.batches()]
+        return store.batches()
 
 
 @pytest.fixture(scope="module")

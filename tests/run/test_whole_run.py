@@ -87,7 +87,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
     assert found.violations == []
     assert (found.trained, found.batches, found.last_checkpoint, found.restarts) == (2 * steps, steps, steps, 2)
     with Store(run_dir / "store.sqlite", read_only=True) as store:
-        trained = [group for batch in store.batches() for group in batch.trained.group_ids]
+        trained = [group for batch in store.batches() for group in batch.group_ids]
     assert len(trained) == len(set(trained)) == 2 * steps, "every step trained on two groups of its own"
     now = {one.id: one.reward for one in open_run(run_dir).episodes(reason="finished")}
     assert recorded.items() <= now.items()

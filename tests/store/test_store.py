@@ -239,7 +239,7 @@ def test_a_checkpoint_is_recorded_once_with_the_steps_since_the_one_before(tmp_p
         for _ in range(2):  # whoever was cancelled while it was committed asks again
             store.commit_checkpoint(path, 1, steps)
         (batch,) = store.batches()
-        assert batch.trained == steps[0]
+        assert batch == steps[0]
         with pytest.raises(StoreError, match="group 0 of step 2 was not waiting to be trained on"):
             store.commit_checkpoint(tmp_path / "step-2", 2, [trained(2, [0])])
 
@@ -251,12 +251,12 @@ def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Pat
         commit(store, 2, tmp_path / "step-2", [(2, [2])])
         store.mark_damaged(2, "a byte has changed")
         assert store.last_checkpoint() == (1, tmp_path / "step-1")
-        assert [batch.trained.group_ids for batch in store.batches(after=1)] == [[2]]
+        assert [batch.group_ids for batch in store.batches(after=1)] == [[2]]
         states = [(group.id, group.state) for group in store.read(resumed_groups)]
         assert states == [(1, "ready"), (2, "taken")], "what it was trained on stays used"
         commit(store, 2, tmp_path / "step-2", [(2, [2])])
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
-        assert [batch.trained.step for batch in store.batches()] == [1, 2]
+        assert [batch.step for batch in store.batches()] == [1, 2]
 
 
 @pytest.mark.parametrize("gone", ["store.sqlite", "store.sqlite-wal"])

@@ -96,6 +96,13 @@ def test_calls_of_sharegpt_and_ms_swift_are_tool_calls_with_their_results(called
     assert (tools, weights) == ([TOOL], [0, 1, 0, 1])
 
 
+def test_a_result_of_calls_that_are_text_of_the_reply_needs_no_id() -> None:
+    """As in the rows of Hermes and ToolACE."""
+    said = [("human", "?"), ("gpt", "[add(x=1)]"), ("tool", "1"), ("tool", "2"), ("gpt", "5")]
+    messages, *_ = read_conversation({"conversations": [{"from": kind, "value": text} for kind, text in said]}, "here")
+    assert messages[2:4] == [{"role": "tool", "tool_call_id": "", "content": text} for text in "12"]
+
+
 def test_tools_are_read_as_text_and_calls_with_what_rows_leave_out() -> None:
     """Arguments as an object, and no ids."""
     result = {"role": "tool", "content": "5", "tool_call_id": None}
@@ -134,10 +141,7 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
         ({"messages": [USER, {**REPLY, "weight": 0}]}, "has no message of the assistant to learn from"),
         ({"messages": [USER, {**REPLY, "weight": 0.5}]}, r"messages\.1\.weight = 0\.5"),
         ({"messages": [{"content": "5"}]}, r"Invalid 'messages\.0\.role': Field required"),
-        *(
-            ({"messages": [USER, {**REPLY, "role": role}, REPLY]}, r"Invalid 'messages\.1\.role'")
-            for role in ("critic", "model")
-        ),
+        ({"messages": [USER, {**REPLY, "role": "model"}, REPLY]}, r"Invalid 'messages\.1\.role'"),
         *(
             ({"messages": [USER, {**REPLY, "content": no}]}, r"Invalid 'messages\.1\.content[.0]*'")
             for no in (5, {}, [5])
@@ -154,9 +158,13 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
             ({"messages": [USER, REPLY], name: value}, f"{name} is not read; leave it out")
             for name, value in (("loss", False), ("images", ["a.png"]), ("mask", "User"))
         ),
+        ({"messages": [USER, REPLY], "label": False}, "to learn from: by its roles, weights or label"),
+        ({"messages": [USER, call(), *[{"role": "tool", "content": "5"}] * 2]}, r"messages\.3'.* needs 'tool_call_id'"),
+        ({"messages": [USER, {"role": "tool", "content": "5"}, REPLY]}, r"messages\.1'.* needs 'tool_call_id'"),
         ({"messages": [USER, {**REPLY, "loss": "no"}]}, r"messages\.1\.loss = 'no'"),
         ({"messages": [USER, {**REPLY, "loss": True, "weight": 0}]}, r"messages\.1\.weight is not what it is by its"),
-        ({"system": "!", "conversations": [{"from": "critic", "value": "5"}]}, r"Invalid 'conversations\.0\.role'"),
+        ({"system": "!", "conversations": [{"from": "critic", "value": "5"}]}, r"Invalid 'conversations\.0\.from'"),
+        ({"conversations": [{"from": "human", "value": 5}]}, r"Invalid 'conversations\.0\.value'"),
         ({"conversations": [{"from": "human"}]}, r"Invalid 'conversations\.0'.*needs 'content'"),
         (
             {"conversations": [{"from": "human", "value": "?"}, {"from": "tool_call", "value": "add"}]},

@@ -157,5 +157,5 @@ def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskFileError, match=r"there is no folder .*/nowhere; name one with task folders in it"):
+    with pytest.raises(TaskFileError, match=r"there is no folder .*/nowhere; name one that holds tasks"):
         open_tasks(f"harbor:{tmp_path}/nowhere")

@@ -69,7 +69,8 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
     assert rows[-1]["nll"] < rows[0]["nll"]
 
     parts = str(tmp_path / "parts")
-    assert sft(*words, "--run_dir", parts, "--steps=4").returncode == 0
+    first = sft(*words, "--run_dir", parts, "--steps=4", "--data.epochs=2")
+    assert f"ends the run before its last epoch; go on with --resume {parts} --steps N" in first.stdout
     again = sft("--resume", parts, "--steps=6")
     assert again.returncode == 0, again.stderr
     resumed, straight = (

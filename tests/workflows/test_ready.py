@@ -66,16 +66,8 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
 @pytest.mark.parametrize(
     ("name", "row", "complaint"),
     [
-        (
-            "chat",
-            {"question": "2 + 3", "answer": 5},
-            "it needs 'prompt' or 'messages'; data.columns .* renames a column",
-        ),
-        (
-            "chat",
-            {"prompt": "2 + 3", "anwser": 5},
-            "the field 'answer' is missing, with which the scorer 'exact' compares",
-        ),
+        ("chat", {"question": "2 + 3", "answer": 5}, "it needs 'prompt' or 'messages'; --data.columns.prompt NAME"),
+        ("chat", {"prompt": "2 + 3", "anwser": 5}, "the field 'answer' is missing, which the scorer 'exact' needs"),
         ("chat", {"prompt": "2 + 3", "answer": 5, "scorer": "exakt"}, "there is no scorer 'exakt'; it is one of exact"),
         ("chat", {"prompt": "2 + 3", "scorer": "nowhere.py:score"}, "nowhere.py cannot be imported"),
         ("chat", {"prompt": ["2 + 3"], "answer": 5}, "the field 'prompt': input should be a valid string"),

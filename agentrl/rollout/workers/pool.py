@@ -149,7 +149,7 @@ class WorkerPool:
             hang_timeout_s = self.config.rollout.hang_timeout_s
             tasks.start_soon(worker.serve, child, log, log_start, hang_timeout_s)
             config = (await config_of_worker(self.config, host)).model_dump(mode="json")
-            worker.connection.send(Start(config, self.engine.state(), sys.path, self.training))
+            worker.connection.send(Start(config, self.engine.state(), [str(path) for path in sys.path], self.training))
             with anyio.move_on_after(START_TIMEOUT_S):
                 await worker.started.wait()
             if not worker.started.is_set() or worker.lost.is_set():

@@ -161,9 +161,10 @@ def test_values(got: object, expected: object, tolerance: float | None, same: bo
 
 @pytest.mark.parametrize(
     ("got", "expected", "wrapped", "plain"),
-    [(5, [5], True, False), ([5], [5], True, True), ([5], [[5]], True, False), (5, [5, 6], False, False), (5, 5, True, True)],
+    [(5, [5], True, False), ([5], [5], True, True), ([5], [[5]], True, False), (5, [5, 6], False, False), (5, 5, True, True),
+     ({1: 2}, {"1": 2}, True, False), ({"1": 2}, [{"1": 2}], True, False), ({-1: [2]}, [{"-1": [2]}], True, False), ({1: 2}, {"1": 3}, False, False)],
 )  # fmt: skip
-def test_a_wrapped_list_of_one_item_stands_for_the_item_too(
+def test_with_wrapped_a_list_of_one_item_stands_for_the_item_too_and_numbers_in_keys_for_themselves(
     got: object, expected: object, wrapped: bool, plain: bool
 ) -> None:
     assert (same_value(got, expected, wrapped=True), same_value(got, expected)) == (wrapped, plain)

@@ -287,6 +287,7 @@ MIN_COST = "class Solution:\n    def minCost(self, nums: List[int], k: int) -> i
         # The data set has wrapped the value in a list, or it has not.
         ({"input_output": PAIRS}, SUM_METHOD, "passed"),
         ({"input_output": PAIRS}, "def add(a, b): return [a + b]", "passed"),
+        ({"input_output": {"fn_name": "f", "inputs": [[1]], "outputs": [[{"1": 2}]]}}, "def f(x): return {x: 2}", "passed"),
         ({"tests": {"inputs": ["1\n2"], "outputs": ["[3]"], "fn_name": "add"}}, SUM, "wrong_answer"),
         ({"tests": {"inputs": ["1\n2"], "outputs": ["[3]"], "fn_name": "add"}}, "def add(a, b): return (a + b,)", "passed"),
         # Numbers by value, and a checker that prints 1.
