@@ -124,42 +124,23 @@ async def test_honest_tests_pass_as_in_plain_python(pool: SandboxPool, name: str
 NODE = "class Node:\n    def __init__(self, value): self.value = value\n"
 VALUE = "def value(node): return node.value"
 EQUAL = TestFile(code="from solution import Node\ndef test(): assert Node(1) == Node(1) and Node(1) != Node(2)")
+LIBRARY = "with open('library.py', 'w') as file: file.write('class Any:\\n def __eq__(self, other): return True')\nimport library\n"
 HONEST_PROGRAMS: dict[str, tuple[str, AssertTest | TestFile]] = {
-    "imports a library that has a wild card": (
-        f"with open('columns.py', 'w') as file: file.write('class Any:\\n def __eq__(self, other): return True')\nimport columns\n{NODE}",
-        TestFile(code="from solution import Node\ndef test(): assert Node(1).value == 1"),
-    ),
-    "compares the fields": (f"{NODE}    def __eq__(self, other): return self.__dict__ == other.__dict__", EQUAL),
-    "compares its own fields": (
-        f"{NODE}    def __eq__(self, other): return all(getattr(other, k, None) == v for k, v in vars(self).items())",
-        EQUAL,
-    ),
-    "compares a remainder": (
-        "class Node(int):\n    def __eq__(self, other): return int(self) % 2 == int(other) % 2\n    __hash__ = int.__hash__",
-        EQUAL,
-    ),
-    "compares item by item": (
-        "class Node(list):\n    def __init__(self, *items): super().__init__(items)\n"
-        "    def __eq__(self, other): return all(a == b for a, b in zip(self, other))",
-        TestFile(code="from solution import Node\ndef test(): assert Node(1) == Node(1)"),
-    ),
-    "has the class of the tests' setup": (
-        NODE + VALUE,
-        AssertTest(code="assert value(root) == 1", prelude="root = Node(1)"),
-    ),
-    "is given objects of the tests'": (
-        VALUE,
-        AssertTest(code="def check(candidate): assert candidate(Node(1)) == 1", prelude=NODE, entry_point="value"),
-    ),
-}
+    "a library has a wild card": (LIBRARY + NODE + VALUE, TestFile(code="from solution import *\ndef test(): assert value(Node(1)) == 1")),
+    "compares fields": (f"{NODE}    def __eq__(self, other): return self.__dict__ == other.__dict__", EQUAL),
+    "compares its own": (f"{NODE}    def __eq__(self, other): return all(getattr(other, k, 0) == v for k, v in vars(self).items())", EQUAL),
+    "compares a remainder": ("class Node(int):\n    def __eq__(self, other): return int(self) % 2 == int(other) % 2", EQUAL),
+    "compares items": ("class Node(list):\n    def __init__(self, *a): self += a\n    def __eq__(self, o): return all(map(int.__eq__, self, o))", EQUAL),
+    "a class for a setup": (NODE + VALUE, AssertTest(code="assert value(root) == 1", prelude="root = Node(1)")),
+    "objects of the tests'": (VALUE, AssertTest(code="def check(f): assert f(Node(1)) == 1", prelude=NODE, entry_point="value")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HONEST_PROGRAMS)
 async def test_an_honest_program_is_paid(pool: SandboxPool, name: str) -> None:
     source, test = HONEST_PROGRAMS[name]
     verdict = await grade(source, [test], pool=pool)
-    assert verdict.passed, verdict.results
-    assert verdict.trust is Trust.INSIDE
+    assert (verdict.status, verdict.trust) == ("passed", Trust.INSIDE), verdict.results
 
 
 CLASS = "from solution import Add\n"
@@ -247,20 +228,16 @@ async def test_a_trick_that_models_learn_is_no_pass(pool: SandboxPool, name: str
     assert not any(result.passed for result in verdict.results), verdict.results
 
 
-EQUAL_TO_EVERY = "class Any({0}):\n    def __eq__(self, other): return isinstance(other, {0})\nclass Add:\n    def sum(self): return Any()"
+KIND = "class Any({0}):\n    def __eq__(self, other): return isinstance(other, {0})\nclass Add:\n    def sum(self): return Any()"
+CLOSE = "import math\nmath.isclose = lambda *a: True\nclass Add:\n    def sum(self): return 0"
+CHECKS = {
+    KIND.format("str"): "Add().sum() == 'a'",
+    KIND.format("list"): "Add().sum() == [1]",
+    CLOSE: "math.isclose(Add().sum(), 3)",
+}
 
 
-@pytest.mark.parametrize(
-    ("source", "check"),
-    [
-        (EQUAL_TO_EVERY.format("str"), "Add().sum() == 'abc'"),
-        (EQUAL_TO_EVERY.format("list"), "Add().sum() == [1]"),
-        (
-            "import math\nmath.isclose = lambda *a: True\nclass Add:\n    def sum(self): return 0",
-            "math.isclose(Add().sum(), 3)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("source", "check"), CHECKS.items(), ids=["text", "list", "math"])
 async def test_what_stands_for_any_value_is_no_pass(pool: SandboxPool, source: str, check: str) -> None:
     verdict = await tried(pool, source, [AssertTest(code=f"assert {check}")])
     assert verdict.status == "wrong_answer", verdict.results
