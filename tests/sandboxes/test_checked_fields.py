@@ -9,17 +9,7 @@ import pytest
 
 from agentrl import sandboxes
 from agentrl.errors import ConfigError
-from agentrl.sandboxes import (
-    AssertTest,
-    CallTest,
-    Checker,
-    Comparison,
-    IOTest,
-    Language,
-    Limits,
-    SandboxSpec,
-    TestFile,
-)
+from agentrl.sandboxes import AssertTest, CallTest, Checker, Comparison, IOTest, Language, Limits, SandboxSpec, TestFile
 
 OURS = {"CodeTask", "ExecResult", "TestResult", "Verdict"}
 """Values that a user is given, and never makes."""

@@ -12,14 +12,7 @@ import anyio
 import pytest
 
 from agentrl.errors import AgentRLError, ConfigError, SandboxError, SandboxLostError
-from agentrl.sandboxes import (
-    BackendName,
-    EndReason,
-    Limits,
-    Sandbox,
-    SandboxSpec,
-    open_sandbox,
-)
+from agentrl.sandboxes import BackendName, EndReason, Limits, Sandbox, SandboxSpec, open_sandbox
 from agentrl.sandboxes.choose import choose_backend
 from tests.components import wait_until
 from tests.real_sandboxes import kill_first_process
@@ -160,10 +153,7 @@ async def test_a_snapshot_brings_back_files(sandbox: Sandbox) -> None:
     assert await sandbox.read("a/b.txt") == b"before"
     assert sorted(
         (await sandbox.run(["find", ".", "/tmp", "-type", "f", "-printf", "%p %m\n"])).stdout.splitlines()
-    ) == [
-        b"./a/b.txt 644",
-        b"./c.sh 755",
-    ]
+    ) == [b"./a/b.txt 644", b"./c.sh 755"]
 
 
 async def test_programs_run_side_by_side(sandbox: Sandbox) -> None:

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.sandboxes import (
-    AssertTest,
-    CallTest,
-    Limits,
-    SandboxPool,
-    Test,
-    TestFile,
-    grade,
-)
+from agentrl.sandboxes import AssertTest, CallTest, Limits, SandboxPool, Test, TestFile, grade
 from agentrl.sandboxes.grading.trust import Trust
 from tests.sandboxes.grading.trials import all_kinds_of_tests
 
@@ -57,9 +49,9 @@ PASSES = {
         "class Own(ValueError): pass\ndef f(x): raise Own('no')",
         "try: f(1)\nexcept ValueError as e: assert str(e) == 'no'",
     ),
-    "an exception that is made of others than its arguments": (
-        "import json\ndef f(x): return json.loads(x)",
-        "try: f('{')\nexcept ValueError as e: assert str(e).startswith('Expecting')\nelse: assert False",
+    "of JSON": (
+        "import json\nf = json.loads",
+        "import pytest\nwith pytest.raises(ValueError, match='Expecting'): f('{')",
     ),
     "a method of Solution": ("class Solution:\n def f(self, x): return x + 1", "assert f(1) == 2"),
     "a module of the program's": ("import math\ndef f(x): return math.pi", "assert math.isclose(f(1), math.pi)"),
@@ -102,16 +94,10 @@ async def test_what_fails_a_call_fails_its_test(pool: SandboxPool, name: str) ->
 @pytest.mark.parametrize(
     ("test", "message"),
     [
-        (
-            AssertTest(code="assert f(made) == 1", prelude="made = object()", trust="apart"),
-            "trust = 'inside'",
-        ),
+        (AssertTest(code="assert f(made) == 1", prelude="made = object()", trust="apart"), "trust = 'inside'"),
         (AssertTest(code="import no_such_module\nassert f(1) == 1"), "no_such_module"),
         (TestFile(code="from solution import f\nimport json.nosuch\ndef test(): assert f(1)"), "nosuch"),
-        (
-            AssertTest(code="assert f(1)", prelude="import os\nos._exit(0)"),
-            "ended before it was done",
-        ),
+        (AssertTest(code="assert f(1)", prelude="import os\nos._exit(0)"), "ended before it was done"),
     ],
 )
 async def test_what_is_the_tests_own_fault_is_nobody_s(pool: SandboxPool, test: Test, message: str) -> None:

@@ -66,9 +66,7 @@ def test_the_last_program_is_taken(reply: str, code: str | None) -> None:
     assert extract_code("```c++\nint main() {}\n```\n" + reply, CPP.names) == "int main() {}"
 
 
-HOSTILE = [
-    *("`", "~", " ", "\n", "\r", "\0", "\ud800", "```\n", "```\n~~~\n", "   \n", " ~~~`", "``` a a a\n"),
-]
+HOSTILE = [*("`", "~", " ", "\n", "\r", "\0", "\ud800", "```\n", "```\n~~~\n", "   \n", " ~~~`", "``` a a a\n")]
 
 
 @pytest.mark.soak

@@ -111,10 +111,7 @@ async def test_a_time_limit_counts_cpu_seconds_and_ends_sleepers(pool: SandboxPo
 
 async def test_each_test_has_limits_of_its_own(pool: SandboxPool) -> None:
     slow = "import time\nstart = time.process_time()\nwhile time.process_time() - start < 0.4: pass\nprint(1)"
-    tests = [
-        IOTest(stdout="1", limits={"timeout_s": 0.1}),
-        IOTest(stdout="1", limits={"timeout_s": 5}),
-    ]
+    tests = [IOTest(stdout="1", limits={"timeout_s": 0.1}), IOTest(stdout="1", limits={"timeout_s": 5})]
     assert statuses(await grade(slow, tests, pool=pool)) == ["time_limit", "passed"]
     for limits in ({"disk_mb": 999}, {"memory_mb": 999}):
         with pytest.raises(ConfigError, match=r"_mb = 999 is more than the .* of the sandbox; ask for less, or"):
@@ -410,10 +407,7 @@ async def test_cpp(bubblewrap: BackendName) -> None:
 
     if shutil.which("g++") is None:
         missing("g++ is not installed")
-    source = (
-        "#include <algorithm>\n#include <iostream>\n#include <vector>\n"
-        "int main() { std::vector<long> a(2); for (auto& x : a) std::cin >> x; std::ranges::sort(a); std::cout << a[0] + a[1]; }"
-    )
+    source = "#include <algorithm>\n#include <iostream>\nint main() { long a[2]; std::cin >> a[0] >> a[1]; std::ranges::sort(a); std::cout << a[0] + a[1]; }"
     async with open_pool(backend=bubblewrap) as pool:
         tests = [IOTest(stdin="1 2", stdout="3"), IOTest(stdin="40 2", stdout="42")]
         assert (await grade(source, tests, pool=pool, language=CPP)).passed
@@ -474,10 +468,7 @@ def nested(depth: int) -> list[Any]:
         ({"partial": [0.0], "fail_fast": True}, "a partial verdict needs the result of every test"),
         ({"partial": [0.0, 0.0]}, "partial is of 2 tests, and there are 1; vet the task again"),
         ({"partial": [float("nan")]}, r"partial = \[nan\].* must be"),
-        (
-            {"tests": [CallTest(function="f", args=[nested(3_000)])]},
-            "nested more than 200 deep",
-        ),
+        ({"tests": [CallTest(function="f", args=[nested(3_000)])]}, "nested more than 200 deep"),
         (
             {"tests": [AssertTest(code="assert Stack()", trust="apart")]},
             "trust = 'apart' cannot grade test 'test 1', which needs the program's class Stack; use trust = 'inside'",
@@ -499,10 +490,7 @@ async def test_what_cannot_be_graded_is_named(pool: SandboxPool, wrong: dict[str
         IOTest(),
         CallTest(function="f"),
         pytest.param(AssertTest(code="assert f() is None"), marks=pytest.mark.soak),
-        pytest.param(
-            TestFile(code="from solution import f\ndef test(): assert f() is None"),
-            marks=pytest.mark.soak,
-        ),
+        pytest.param(TestFile(code="from solution import f\ndef test(): assert f() is None"), marks=pytest.mark.soak),
     ],
 )
 async def test_a_program_that_has_no_encoding_does_not_run(pool: SandboxPool, test: Test) -> None:

@@ -7,14 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from agentrl.sandboxes import (
-    AssertTest,
-    Limits,
-    SandboxPool,
-    TestFile,
-    Verdict,
-    grade,
-)
+from agentrl.sandboxes import AssertTest, Limits, SandboxPool, TestFile, Verdict, grade
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.inside.frameworks import import_framework
 from tests.sandboxes.rings import gate

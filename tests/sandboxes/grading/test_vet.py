@@ -81,10 +81,7 @@ async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
         _, kind, detail = UNFIT[name]
         assert [(fault.kind, detail in fault.detail) for fault in report.faults if fault.kind == kind] == [
             (kind, True)
-        ], (
-            name,
-            report,
-        )
+        ], (name, report)
     assert (reports[-1].faults, reports[-1].tests, dict(reports[-1].rewards)) == ((), 2, {})
     summary = vetting_summary(reports)
     assert (summary["tasks"], summary["kept"]) == (len(tasks) + 1, 1)

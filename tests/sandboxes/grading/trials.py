@@ -61,7 +61,7 @@ from solution import add
 def test_sum(a, b, total):
     assert add(a, b) == pytest.approx(total)
     assert total in [add(a, b)]
-""",
+"""
     )
     return [call, printed, check, assertions, unit, file]
 
