@@ -117,8 +117,9 @@ def _count(db: sqlite3.Connection, found: list[str]) -> Audit:
 
 def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterator[str]:
     known = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints").fetchall()
+    names = {Path(path).name for (path,) in known}
     for path in present:
-        if path.name not in {Path(of_store).name for (of_store,) in known}:
+        if path.name not in names:
             yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"
 
 

@@ -20,6 +20,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -201,9 +202,11 @@ class Service:
     def _open(self, body: OpenBody) -> dict[str, Any]:
         entry = _Entry(self._proxy.open_session(SamplingDefaults(**body.model_dump())))
         self._entries[entry.id] = entry
-        ended = [entry.id for entry in self._entries.values() if entry.session.closed]
-        for old in ended[:-KEPT_ENDED_SESSIONS]:
-            del self._entries[old]
+        surplus = len(self._entries) - len(self._proxy.sessions) - KEPT_ENDED_SESSIONS
+        if surplus > 0:
+            ended = (e.id for e in self._entries.values() if e.session.closed)
+            for old in list(islice(ended, surplus)):
+                del self._entries[old]
         return {
             **self._state(entry),
             "api_key": entry.session.key,
