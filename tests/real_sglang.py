@@ -7,7 +7,8 @@ from pathlib import Path
 
 import agentrl.workflows
 from agentrl.config import EngineConfig, load_config
-from agentrl.engine.launch import LocalServer, free_port
+from agentrl.engine.launch import LocalServer
+from agentrl.system.host import free_port
 from tests.components import missing
 
 SETTINGS = Path(agentrl.workflows.__path__[0]) / "sglang_cpu.toml"

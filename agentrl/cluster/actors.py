@@ -29,6 +29,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Ray
 import agentrl
 from agentrl.errors import ClusterError, NodeLostError, one_line
 from agentrl.system.child_process import end_process
+from agentrl.system.host import free_port
 
 CALL_TIMEOUT_S = 60.0
 """Bound of a call of an actor that has nothing to copy."""
@@ -82,8 +83,7 @@ class NodeProcess:
 
     async def free_port(self) -> int:
         """Return a free port of this machine."""
-        with socket.create_server((self._listener.getsockname()[0], 0)) as server:
-            return int(server.getsockname()[1])
+        return free_port(self._listener.getsockname()[0])
 
     async def start(self, command: Sequence[str], env: Mapping[str, str], connections: int) -> None:
         """Start the process, once the main process has made its connections.

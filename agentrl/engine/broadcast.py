@@ -20,8 +20,8 @@ import anyio
 
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.client.sglang_server import SGLangServer
-from agentrl.engine.launch import free_port
 from agentrl.errors import AgentRLError, EngineError
+from agentrl.system.host import free_port
 
 log = logging.getLogger(__name__)
 

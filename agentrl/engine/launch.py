@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -323,11 +322,3 @@ def _lora_flags(rank: int, adapters: int) -> dict[str, bool | int | float | str]
         "max-loras-per-batch": 2 * adapters,
         "max-loaded-loras": 4 * adapters,
     }
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """Return a free port of this machine's `address`."""
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        port: int = listener.getsockname()[1]
-        return port

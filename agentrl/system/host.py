@@ -80,12 +80,7 @@ class ThisMachine:
 
     async def free_port(self) -> int:
         """Return a port that is free."""
-
-        def find() -> int:
-            with socket.create_server((self.address, 0)) as server:
-                return int(server.getsockname()[1])
-
-        return await in_thread(find)
+        return await in_thread(free_port, self.address)
 
     async def bring(self, directory: Path, *, weights: bool = True) -> Path:
         """Return the directory: it is here."""
@@ -97,6 +92,12 @@ class ThisMachine:
 
     async def remove(self, directory: Path) -> None:
         """Leave what was brought: it is the original."""
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """Return a free port of this machine's `address`."""
+    with socket.create_server((address, 0)) as server:
+        return int(server.getsockname()[1])
 
 
 OpenHost = Callable[[str, str], AbstractAsyncContextManager[Host]]

@@ -19,7 +19,6 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RunConfig
-from agentrl.engine.launch import free_port
 from agentrl.errors import CheckpointError, ConfigError, TrainerError
 from agentrl.run.audit import audit
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
@@ -28,6 +27,7 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import MANIFEST, check_files
 from agentrl.store.store import Store
+from agentrl.system.host import free_port
 from tests.components import missing
 from tests.recorded_run import TrainerOfRun, batch, record_run, running
 

@@ -12,11 +12,11 @@ from anyio.to_thread import run_sync as in_thread
 from safetensors import safe_open
 
 from agentrl.config import load_config
-from agentrl.engine.launch import free_port
 from agentrl.models import NANO
 from agentrl.run.run_directory import write_config
 from agentrl.run.run_lock import lock_run
 from agentrl.store.store import Store
+from agentrl.system.host import free_port
 from tests.recorded_run import cancel_when_asked, trainer_of
 
 pytestmark = pytest.mark.anyio
