@@ -17,9 +17,9 @@ from typing import Any, cast
 import anyio
 import torch
 
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, config_text
 from agentrl.record.end_reason import EndReason
-from agentrl.run.run_directory import appending, begin_store, config_text, write_config
+from agentrl.run.run_directory import appending, begin_store, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.run.trainer_supervisor import TrainerSupervisor

@@ -11,7 +11,7 @@ from agentrl.config.data import (
     TaskSource,
 )
 from agentrl.config.keys import REQUIRED, Key, config_fields, config_keys
-from agentrl.config.load import complaints, config_of, load_config, read_value
+from agentrl.config.load import complaints, config_of, config_text, load_config, read_value
 from agentrl.config.objective import (
     CispoObjective,
     ConstantLength,
@@ -100,6 +100,7 @@ __all__ = [
     "config_fields",
     "config_keys",
     "config_of",
+    "config_text",
     "load_config",
     "on_cluster",
     "read_value",

@@ -65,6 +65,11 @@ def load_config(
     return config_of(content, overrides, file_of)
 
 
+def config_text(config: RunConfig) -> str:
+    """Return what config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
+
+
 def config_of(
     content: dict[str, Any], overrides: Mapping[str, Any] | None = None, file_of: Callable[[str], str] = lambda key: ""
 ) -> RunConfig:

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, config_text
 from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.models.text import TokenText, token_text
@@ -86,7 +86,7 @@ class KeptEpisodes:
                 self._store = self._open.enter_context(Store(path / "store.sqlite"))
             if self._store.restart and self._store.read(_tasks_of) != is_what:
                 raise ConfigError(_something_else(path))
-            written = config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
+            written = config_text(config)
             self._store.begin_restart(is_what, written)
             write_whole(path / "config.json", written)
             (path / "summary.json").unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, config_of
+from agentrl.config import RunConfig, config_of, config_text
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.store.database import RESTORE
 from agentrl.store.store import Store
@@ -46,11 +46,6 @@ def with_run_dir(config: RunConfig, name: str = "runs/%Y-%m-%d-%H%M%S") -> RunCo
 def write_config(config: RunConfig) -> None:
     """Write a run's configuration into its directory."""
     write_whole(Path(config.run_dir) / "config.json", config_text(config))
-
-
-def config_text(config: RunConfig) -> str:
-    """Return what config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
-    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:

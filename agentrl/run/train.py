@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, on_cluster
+from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, config_text, on_cluster
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
@@ -39,7 +39,6 @@ from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (
     begin_store,
     checkpoint_directory,
-    config_text,
     read_metrics,
     read_summary,
     weights_directory,

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, config_text
 from agentrl.errors import (
     AgentRLError,
     TrainerDiskError,
@@ -27,7 +27,6 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.run.run_directory import config_text
 from agentrl.run.trainer_ranks import Hosts, RankStart, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch
 from agentrl.store.batches import TrainedStep

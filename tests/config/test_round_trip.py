@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from agentrl.cli.config import toml_of
-from agentrl.config import RunConfig, config_of, load_config
+from agentrl.config import RunConfig, config_of, config_text, load_config
 from agentrl.config.section import Section, sections_of
 from agentrl.errors import StoreError
-from agentrl.run.run_directory import config_text, read_config, write_config
+from agentrl.run.run_directory import read_config, write_config
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
 MANY = 10_000

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, config_text
 from agentrl.errors import AgentRLError
 from agentrl.run.audit import audit
-from agentrl.run.run_directory import appending, begin_store, config_text, read_metrics, write_config
+from agentrl.run.run_directory import appending, begin_store, read_metrics, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.store.episodes import resumed_groups
 from tests.components import missing

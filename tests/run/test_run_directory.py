@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config import ModelConfig, RunConfig
+from agentrl.config import ModelConfig, RunConfig, config_text
 from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.run import run_lock
 from agentrl.run.run_directory import (
     appending,
-    config_text,
     read_config,
     read_metrics,
     remove_unfinished,
