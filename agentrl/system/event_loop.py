@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-import anyio
-
 T = TypeVar("T")
 
 END_TIMEOUT_S = 2.0
@@ -54,7 +52,16 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
     streams = sys.stdout, sys.stderr
     try:
-        return anyio.run(run)
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            task = loop.create_task(run())
+            try:
+                return loop.run_until_complete(task)
+            finally:
+                while not task.done():  # a KeyboardInterrupt of another task is raised out of the loop at once
+                    task.cancel()
+                    with suppress(BaseException):
+                        loop.run_until_complete(task)
     finally:
         sys.stdout, sys.stderr = streams  # tasks that redirect them in turn may leave them closed
         if before is not None:

@@ -70,6 +70,33 @@ def test_tasks_that_are_left_are_cancelled_at_its_end() -> None:
     assert sorted(cancelled) == ["by hand", "by the loop"]
 
 
+def test_a_task_that_raises_keyboard_interrupt_ends_it_beside_one_that_ignores_its_cancellation() -> None:
+    ended: list[str] = []
+
+    async def ignores() -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    async def raises() -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(ignores())]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(raises()))
+        try:
+            await asyncio.sleep(60)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0.01)
+            ended.append("main")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_loop(main)
+    assert ended == ["main"]
+
+
 def test_its_end_does_not_wait_for_a_thread_that_does_not_end() -> None:
     release = threading.Event()
 
