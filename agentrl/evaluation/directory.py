@@ -30,7 +30,6 @@ from agentrl.store.database import open_database, reading
 from agentrl.store.episodes import EpisodeFilter, ListedEpisode, list_episodes
 from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode, sample_replies
-from agentrl.store.schema import SCHEMA_VERSION
 from agentrl.store.store import Store
 from agentrl.system.files import make_directory, write_whole
 from agentrl.system.locks import DirectoryInUseError, lock_directory
@@ -170,7 +169,7 @@ def check_holds_no_evaluation(path: Path) -> None:
     if not store.is_file():
         return
     try:
-        db = open_database(store, SCHEMA_VERSION, read_only=True)
+        db = open_database(store, read_only=True)
     except StoreError:
         return
     with closing(db), suppress(sqlite3.Error):

@@ -25,10 +25,9 @@ from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, Sto
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.run.audit_claims import violations
 from agentrl.run.checkpoint_url import checkpoint_url
-from agentrl.run.run_directory import read_config, whole_checkpoints
+from agentrl.run.run_directory import read_config, unknown_checkpoints, whole_checkpoints
 from agentrl.store.database import check_pages, open_database
 from agentrl.store.manifest import check_files, read_manifest, unlisted_files
-from agentrl.store.schema import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,13 @@ def audit(run_dir: Path) -> Audit:
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run: it has no store.sqlite, nor has a supervised run one")
-    db = open_database(path, SCHEMA_VERSION, read_only=True)
+    db = open_database(path, read_only=True)
     try:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
         check_no_evaluation(db, run_dir)
-        found = _count(db, [*violations(db), *_unknown_checkpoints(db, present)])
+        found = _count(db, [*violations(db), *unknown_checkpoints(db, present)])
         by_step = [*_wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
         db.execute("COMMIT")
         kept = {step for (step,) in db.execute("SELECT step FROM checkpoints WHERE kept")}
@@ -113,14 +112,6 @@ def _count(db: sqlite3.Connection, found: list[str]) -> Audit:
         tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
         violations=found,
     )
-
-
-def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterator[str]:
-    known = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints").fetchall()
-    names = {Path(path).name for (path,) in known}
-    for path in present:
-        if path.name not in names:
-            yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"
 
 
 def _wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:

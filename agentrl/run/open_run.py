@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.models.text import TokenText, token_text
-from agentrl.run.run_directory import read_config, read_metrics, read_summary, whole_checkpoints
+from agentrl.run.run_directory import read_config, read_metrics, read_summary, step_of, whole_checkpoints
 from agentrl.store.database import reading
 from agentrl.store.episodes import EpisodeFilter, list_episodes
 from agentrl.store.read_episode import RunEpisode
@@ -105,11 +105,11 @@ class Run:
     def checkpoints(self) -> list[RunCheckpoint]:
         """The checkpoints that are kept, oldest first."""
         if not (self.path / "store.sqlite").is_file():  # a supervised warm start
-            return [RunCheckpoint(_step_of(path), path) for path in whole_checkpoints(self.path)]
+            return [RunCheckpoint(step_of(path), path) for path in whole_checkpoints(self.path)]
         with self.open_store() as store:
             kept, best = store.kept_checkpoints(), store.read(best_checkpoint)
         best_step = best["step"] if best else None
-        return [RunCheckpoint(_step_of(path), path, _step_of(path) == best_step) for path in kept]
+        return [RunCheckpoint(step, path, step == best_step) for step, path in kept]
 
     def episodes(
         self,
@@ -208,7 +208,3 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     if not any((directory / name).is_file() for name in ("config.json", "store.sqlite")):
         raise StoreError(f"{directory} holds no run; name the directory that `run_dir` said, or agentrl train printed")
     return Run(directory)
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))

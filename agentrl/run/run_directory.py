@@ -18,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from typing import Any
 
 from agentrl.config import RunConfig, config_of, config_text
 from agentrl.errors import ConfigError, StoreError, one_line
-from agentrl.store.database import RESTORE
+from agentrl.store.database import RESTORE, check_pages
 from agentrl.store.store import Store
 from agentrl.system.files import open_private, sync, write_whole
 from agentrl.system.locks import room_in_shared_memory, shared_memory_directory
@@ -181,8 +182,9 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
     store = Store(run_dir / "store.sqlite", must_exist=resume)
     try:
         if resume:
-            store.check()
-        _check_checkpoints(run_dir, store)
+            store.read(lambda db: check_pages(db, run_dir / "store.sqlite"))
+        for unknown in store.read(lambda db: unknown_checkpoints(db, whole_checkpoints(run_dir))):
+            raise StoreError(f"{unknown}. {RESTORE}; to go on from what this store knows, move it elsewhere.")
         store.check_tasks(tasks)
         remove_unfinished(run_dir, store.unwanted_checkpoints())
         store.begin_restart(tasks, config)
@@ -194,14 +196,12 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
     return store
 
 
-def _check_checkpoints(run_dir: Path, store: Store) -> None:
-    known = {path.name for path in store.known_checkpoints()}
-    for path in whole_checkpoints(run_dir):
-        if path.name not in known:
-            raise StoreError(
-                f"{run_dir / 'store.sqlite'} knows nothing of {path}: it is older than its checkpoints, or of another run. {RESTORE}; "
-                f"to go on from what this store knows, move {path.name} elsewhere."
-            )
+def unknown_checkpoints(db: sqlite3.Connection, found: Sequence[Path]) -> list[str]:
+    """Return what is wrong with those of a run's checkpoints, `found` in its directory, that its store knows nothing of."""
+    rows = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
+    known = {Path(path).name for (path,) in rows}
+    why = "it is older than its checkpoints, or of another run"
+    return [f"the store knows nothing of {path}: {why}" for path in found if path.name not in known]
 
 
 def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
@@ -220,7 +220,12 @@ def whole_checkpoints(run_dir: Path) -> list[Path]:
     """Return the directories that are called what a checkpoint is called, oldest first."""
     folder = run_dir / "checkpoints"
     found = [path for path in folder.iterdir() if _WHOLE.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step of a checkpoint, by its directory's name."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 @contextmanager

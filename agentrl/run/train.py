@@ -329,10 +329,10 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     )
     for line in await in_thread(lambda: list(sample_replies(ended))):
         view.say(line)
-    newest = await in_thread(store.last_checkpoint)
+    kept = await in_thread(store.kept_checkpoints)
     view.say(
         f"the run is in {shown}"
-        + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
+        + (f", its newest checkpoint in {shown / 'checkpoints' / kept[-1][1].name}" if kept else "")
         + f"; agentrl audit {shown} tells what became of every task"
     )
     before, begun = run.counted_before, run.alarm_watch.begun

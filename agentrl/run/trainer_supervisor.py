@@ -33,7 +33,7 @@ from agentrl.errors import (
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
 from agentrl.run.trainer_client import TrainerClient, Weights
-from agentrl.store.batches import TrainedStep
+from agentrl.store.batches import TrainedStep, batches
 from agentrl.store.manifest import MANIFEST, check_files, read_manifest
 from agentrl.store.store import Store
 from agentrl.system.files import sync
@@ -218,7 +218,7 @@ class TrainerSupervisor:
         yet.
         """
         after, checkpoint = await self._newest_whole()
-        recorded = await in_thread(self.store.batches, after)
+        recorded = await in_thread(self.store.read, lambda db: batches(db, after))
         again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
         weights = await self.client.load(checkpoint)
         if recorded:
@@ -233,19 +233,19 @@ class TrainerSupervisor:
 
     async def _newest_whole(self) -> tuple[int, Path | None]:
         """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are quarantined."""
-        while (newest := await in_thread(self.store.last_checkpoint)) is not None:
-            step, directory = newest
+        while kept := await in_thread(self.store.kept_checkpoints):
+            step, directory = kept[-1]
             try:
                 await in_thread(check_files, directory)
             except CheckpointError as damaged:
                 if await self._fetched(directory, damaged):
-                    return newest
+                    return step, directory
                 kept_at = await in_thread(quarantine, self.run_dir, directory)
                 await in_thread(self.store.mark_damaged, step, str(damaged))
                 left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
                 self.say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
             else:
-                return newest
+                return step, directory
         return 0, None
 
     async def _fetched(self, directory: Path, damaged: CheckpointError) -> bool:
