@@ -27,7 +27,7 @@ from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.models.text import TokenText, token_text
 from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.database import open_database, reading
-from agentrl.store.episodes import EpisodeFilter, ListedEpisode, list_episodes
+from agentrl.store.episodes import ListedEpisode, list_episodes
 from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode, sample_replies
 from agentrl.store.store import Store
@@ -90,7 +90,7 @@ class KeptEpisodes:
             write_whole(path / "config.json", written)
             (path / "summary.json").unlink(missing_ok=True)
             with reading("the list of episodes", path):
-                listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(reason="finished")))
+                listed = self._store.read(lambda db: list_episodes(db, {"e.reason = ?": "finished"}))
         except BaseException:
             self._open.close()
             raise
@@ -100,7 +100,7 @@ class KeptEpisodes:
     def add(self, task: int, episode_index: int, seed: int, outcome: Outcome) -> EvaluatedEpisode:
         """Keep one episode, and return it as it can be read. May be called in several threads."""
         _, added = self._store.write([OpenGroup(task, 0, task), InsertEpisode(task, episode_index, seed, outcome)])
-        (row,) = self._store.read(lambda db: list_episodes(db, EpisodeFilter(id=added)))
+        (row,) = self._store.read(lambda db: list_episodes(db, {"e.id = ?": added}))
         return self._evaluated(row)
 
     def finish(self, result: Evaluation) -> list[str]:

@@ -7,7 +7,7 @@ open_run(path) ─► Run ─► config, metrics, summary, checkpoints          
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.models.text import TokenText, token_text
+from agentrl.record.end_reason import EndReason
 from agentrl.run.run_directory import read_config, read_metrics, read_summary, step_of, whole_checkpoints
 from agentrl.store.database import reading
-from agentrl.store.episodes import EpisodeFilter, list_episodes
+from agentrl.store.episodes import list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.rewards import best_checkpoint
 from agentrl.store.store import Store
@@ -27,6 +28,10 @@ from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
 if TYPE_CHECKING:
     import pandas
+
+
+FAILED = "failed"
+"""The reason by which a user asks for all but FINISHED."""
 
 
 class Metrics(list[dict[str, Any]]):
@@ -139,17 +144,17 @@ class Run:
             StoreError: The run has no episodes that can be read.
             UsageError: There is no such reason.
         """
-        chosen = EpisodeFilter(
-            task=task,
-            group=group,
-            reason=reason,
-            min_reward=min_reward,
-            max_reward=max_reward,
-            limit=limit,
-            offset=offset,
-            newest_first=newest_first,
-        )
-        return self._listed(chosen)
+        if reason not in (None, FAILED, *EndReason):
+            raise UsageError(f"reason = {reason!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}")
+        where = {
+            "g.task = ?": task,
+            "e.group_id = ?": group,
+            "e.reason = ?": None if reason == FAILED else reason,
+            "e.reason != ?": EndReason.FINISHED if reason == FAILED else None,
+            "e.reward >= ?": min_reward,
+            "e.reward <= ?": max_reward,
+        }
+        return self._listed(where, limit=limit, offset=offset, newest_first=newest_first)
 
     def episode(self, episode_id: int) -> RunEpisode:
         """Return one episode, by its id.
@@ -157,16 +162,16 @@ class Run:
         Raises:
             StoreError: There is none of this id, or the run has no store.
         """
-        found = self._listed(EpisodeFilter(id=episode_id))
-        if not found:
-            with self.open_store() as store, reading(f"episode {episode_id}", self.path):
-                store.record(episode_id)  # says which there are
-            found = self._listed(EpisodeFilter(id=episode_id))  # it was stored this moment
-        return found[0]
+        if found := self._listed({"e.id = ?": episode_id}):
+            return found[0]
+        with self.open_store() as store:
+            (last,) = store.read(lambda db: db.execute("SELECT MAX(id) FROM episodes").fetchone())
+        raise StoreError(f"{self.path} holds no episode {episode_id}; its episodes are 1 to {last}")
 
-    def _listed(self, chosen: EpisodeFilter) -> list[RunEpisode]:
+    def _listed(self, where: Mapping[str, Any], **order: Any) -> list[RunEpisode]:
         with self.open_store() as store, reading("the list of episodes", self.path):
-            return [RunEpisode(**vars(row), source=self) for row in store.read(lambda db: list_episodes(db, chosen))]
+            rows = store.read(lambda db: list_episodes(db, where, **order))
+        return [RunEpisode(**vars(row), source=self) for row in rows]
 
     @contextmanager
     def open_store(self) -> Iterator[Store]:

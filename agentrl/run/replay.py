@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import Engine
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
-from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.tokens import Generation
 from agentrl.rollout.local_runner import chat_format_of, in_process_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.open_run import Run
@@ -65,54 +64,21 @@ class _Answers(RecordedCalls):
         """Nothing is new here."""
 
 
-@dataclass
-class _NoEngine:
+class _NoEngine(Engine):
     """An engine that refuses, and notes what it was asked."""
 
-    version: int = 0
-    has_grammar: bool = True
-    takes_images: bool = True
-    vocabulary: int | None = None
-    context_length: int | None = None
-    asked: list[list[int]] = field(default_factory=list)
+    version = 0
+    has_grammar = takes_images = True
 
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        adapter: str = "",
-    ) -> Generation:
-        """Refuse, and note what was asked.
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
 
-        Raises:
-            EngineError: Always.
-        """
+    async def generate(self, input_ids: list[int], *_: Any, **__: Any) -> Generation:
         self.asked.append(input_ids)
         raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
 
-    def end_session(self, session: str) -> None:
-        """Nothing to forget."""
-
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Refuse: a replay has no weights.
-
-        Raises:
-            EngineError: Always.
-        """
         raise EngineError("a replay has no engine")
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Nothing runs."""
-
-    async def resume(self) -> None:
-        """Nothing is paused."""
-
-    async def health(self) -> None:
-        """Do nothing: it never fails."""
 
 
 async def replay(

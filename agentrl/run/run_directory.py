@@ -21,7 +21,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
 def appending(path: Path) -> Iterator[Any]:
     """Yield a file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
     with open_private(path, "ab") as file:
-        file.truncate(sum(map(len, whole_lines(path.read_bytes()))))
+        file.truncate(sum(len(line) for line, _ in _whole_lines(path.read_bytes())))
     sync(path.parent)
     with open_private(path, "a") as file:
         try:
@@ -97,18 +97,12 @@ def appending(path: Path) -> Iterator[Any]:
             os.fsync(file.fileno())
 
 
-def whole_lines(content: bytes) -> list[bytes]:
-    """Return the lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
-    lines = []
-    for line in content.splitlines(keepends=True):
-        try:
-            json.loads(line)
-        except ValueError:
-            break
-        if not line.endswith(b"\n"):
-            break
-        lines.append(line)
-    return lines
+def _whole_lines(content: bytes) -> Iterator[tuple[bytes, Any]]:
+    """Yield the lines of a file of JSON lines with their values, up to the first that a crash tore: its end, or a part of it, is missing."""
+    with suppress(ValueError):
+        for line in content.splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                yield line, json.loads(line)
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
@@ -118,8 +112,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """
     path = run_dir / "metrics.jsonl"
     steps: list[dict[str, Any]] = []
-    for line in whole_lines(path.read_bytes()) if path.exists() else ():
-        row = json.loads(line)
+    for _, row in _whole_lines(path.read_bytes()) if path.exists() else ():
         while steps and steps[-1]["step"] >= row["step"]:
             steps.pop()
         steps.append(row)

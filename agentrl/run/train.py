@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, config_text, on_cluster
-from agentrl.engine.broadcast import Backend, Broadcast
+from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.evaluation.figures import Evaluation
@@ -47,7 +47,7 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.run.summary import metric_values, run_summary
-from agentrl.run.trainer_client import TrainerClient, open_trainer
+from agentrl.run.trainer_client import open_trainer
 from agentrl.run.trainer_ranks import rank_hosts
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
@@ -260,6 +260,11 @@ async def _training_run(
     """Put together what steers a run that goes on after the trainer's version."""
     config, view, run_dir, version = start.config, start.view, store.directory, trainer.weights.version
     steps = await in_thread(read_metrics, run_dir)
+    last = [row for row in steps if row["step"] == version]
+    broadcast = None
+    if config.engine.transfer == "broadcast":
+        on_cpu = config.engine.flags.get("device") == "cpu"
+        broadcast = Broadcast(engine, trainer.client, "gloo" if on_cpu else "nccl")
     controller = _controller(start, store, runner, version, steps)
     _announce(view, controller, config)
     seen = Seen(controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine))
@@ -270,14 +275,14 @@ async def _training_run(
         engine=engine,
         trainer=trainer,
         controller=controller,
-        broadcast=_broadcast(config, engine, trainer.client),
+        broadcast=broadcast,
         alarm_watch=AlarmWatch(
             lambda: alarms(seen, training=True),
             view.say,
             lambda: f"step {controller.gate.version}",
         ),
         watchdog=watchdog,
-        counted_before=_counted_before(steps, version),
+        counted_before={name: count for name in COUNTERS for (count,) in metric_values(last, name)},
     )
 
 
@@ -305,19 +310,6 @@ def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
         f"run {config.run_dir}: step {gate.version} of {config.steps}, order {config.rollout.order}, "
         f"η = {config.rollout.max_staleness}, staleness bound {bound}"
     )
-
-
-def _broadcast(config: RunConfig, engine: SGLangEngine, client: TrainerClient) -> Broadcast | None:
-    if config.engine.transfer != "broadcast":
-        return None
-    backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
-    return Broadcast(engine, client, backend)
-
-
-def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, float]:
-    """Return `COUNTERS` of the step `version`, as far as it has them."""
-    last = [row for row in steps if row["step"] == version]
-    return {name: count for name in COUNTERS for (count,) in metric_values(last, name)}
 
 
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:

@@ -27,7 +27,7 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.run.trainer_ranks import Hosts, RankStart, TrainerRanks, open_ranks
+from agentrl.run.trainer_ranks import Hosts, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import check_files
@@ -309,26 +309,20 @@ async def open_trainer(
         hosts: The machine of each rank, asked for whenever the trainer starts; this one by default.
     """
     here: Host = ThisMachine(() if lock is None else (lock,))
-    open_hosts = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
+    open_machines = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
     await in_thread(lambda: shutil.rmtree(work_dir, ignore_errors=True))
 
     @asynccontextmanager
     async def ranks() -> AsyncIterator[TrainerRanks]:
-        async with open_hosts() as machines:
-            configs = {
-                host: await _configuration(host, config, work_dir / f"config-{number}")
+        async with open_machines() as machines:
+            arguments = {
+                host: (
+                    await _configuration(host, config, work_dir / f"config-{number}"),
+                    weights_dir if host.scratch is None else host.scratch / "weights",
+                )
                 for number, host in enumerate(dict.fromkeys(machines))
             }
-            starts = [
-                RankStart(
-                    host,
-                    configs[host],
-                    weights_dir if host.scratch is None else host.scratch / "weights",
-                    log if rank == 0 else log.with_stem(f"{log.stem}-{rank}"),
-                )
-                for rank, host in enumerate(machines)
-            ]
-            async with open_ranks(starts) as started:
+            async with open_ranks(machines, arguments, log) as started:
                 yield started
 
     client = TrainerClient(ranks, config.trainer.step_timeout_s, store, work_dir, weights_dir)

@@ -46,38 +46,18 @@ class EpisodeSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, repr=False)
-class RunTrajectory:
-    """One path of an episode's tree, `T` tokens, as it is trained on. See `agentrl.Trajectory`."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunTrajectory(Trajectory):
+    """One path of an episode's tree, `T` tokens, as it is trained on: an `agentrl.Trajectory` with its text and what it is worth."""
 
-    token_ids: list[int]  # [T]
     pieces: list[str]  # [T]
     """The text of each token by itself."""
-    loss_mask: list[bool]  # [T]
-    """Whether the token was sampled by the policy, and is trained on in this path."""
-    logprobs: list[float]  # [T]
-    """Behaviour logprobs; 0 where nothing was sampled."""
-    versions: list[int]  # [T]
-    """Policy version that sampled the token; -1: not sampled."""
-    turn_index: list[int]  # [T]
-    """Index of the token's turn in `episode.record.turns`."""
-    altered: list[bool]  # [T]
-    """Whether the token was drawn from another distribution than the policy's (`Turn.alterations`)."""
     returns: list[float]  # [T]
     """The return of the token's turn (docs/credit.md)."""
     advantages: list[float] | None  # [T]
     """The advantage of the token's turn in its group; what a step adds that follows from its own forward passes, a KL penalty or a
     teacher, is not in it. None: the episode failed, or `trainer.advantage.kind` is one that takes a critic ("gae") or the whole batch
     ("reinforce_pp", "reinforce_pp_baseline")."""
-    truncated: bool
-    """Whether it ends with a reply that was cut off for its length."""
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-    def __repr__(self) -> str:
-        versions = sorted({version for version in self.versions if version >= 0})
-        return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {len(set(self.turn_index))}, versions: {versions}>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -135,24 +115,15 @@ class RunEpisode(ListedEpisode):
         advantage = self.source.config.trainer.advantage
         discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
         returns = turn_returns(record, self.reward, discount)
-        return [self._trajectory(path, returns, advantages) for path in record.trajectories()]
-
-    def _trajectory(
-        self, path: Trajectory, returns: Sequence[float], advantages: Sequence[float] | None
-    ) -> RunTrajectory:
-        """Return a path with its text. `returns`, `advantages`: one a turn of the record."""
-        return RunTrajectory(
-            token_ids=path.token_ids,
-            pieces=self.source.text.pieces(path.token_ids),
-            loss_mask=path.loss_mask,
-            logprobs=path.logprobs,
-            versions=path.versions,
-            turn_index=path.turn_index,
-            altered=path.altered,
-            returns=path.per_token(returns),
-            advantages=None if advantages is None else path.per_token(advantages),
-            truncated=path.truncated,
-        )
+        return [
+            RunTrajectory(
+                **vars(path),
+                pieces=self.source.text.pieces(path.token_ids),
+                returns=path.per_token(returns),
+                advantages=None if advantages is None else path.per_token(advantages),
+            )
+            for path in record.trajectories()
+        ]
 
     def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""

@@ -180,20 +180,11 @@ class Store:
         ]
 
     def record(self, episode_id: int) -> TokenRecord:
-        """Return the token record of one episode.
-
-        Raises:
-            StoreError: There is none of this id.
-            ValueError: Its record cannot be read.
-        """
+        """Return the token record of one episode, which is there. Raises ValueError when it cannot be read."""
         with self._lock:
-            row = self._db.execute("SELECT record, prompt_ids FROM episodes WHERE id = ?", (episode_id,)).fetchone()
+            own = self._db.execute("SELECT record, prompt_ids FROM episodes WHERE id = ?", (episode_id,)).fetchone()
             turns = self._turns(episode_id)
-            (last,) = self._db.execute("SELECT MAX(id) FROM episodes").fetchone()
-        if row is None:
-            raise StoreError(f"{self.directory} holds no episode {episode_id}; its episodes are 1 to {last}")
-        record, prompt_ids = row
-        return record_of(record, prompt_ids, turns)
+        return record_of(*own, turns)
 
     def begin_checkpoint(self, path: Path) -> None:
         """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""
