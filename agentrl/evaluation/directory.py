@@ -16,14 +16,14 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig, config_text
 from agentrl.errors import ConfigError, DiskError, StoreError
-from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
+from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, evaluated_episode
 from agentrl.models.text import TokenText, token_text
 from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.database import open_database, reading
@@ -50,12 +50,6 @@ class EvaluationDirectory:
         """The text of token ids, by the tokenizer of the model. Raises ConfigError when there is no tokenizer any more."""
         return token_text([Path(self.config.model.path)])
 
-    @contextmanager
-    def open_store(self) -> Iterator[Store]:
-        """Open the store to read from it."""
-        with Store(self.path / "store.sqlite", read_only=True) as store:
-            yield store
-
 
 class KeptEpisodes:
     """The episodes of a running evaluation, each kept when it has ended. Its directory is locked as long.
@@ -81,7 +75,7 @@ class KeptEpisodes:
                 make_directory(path, 0o700)
                 if not (path / "store.sqlite").exists() and any(file.name != "lock" for file in path.iterdir()):
                     raise ConfigError(_something_else(path))
-                self._open.enter_context(_held(path))
+                self._open.callback(os.close, lock_directory(path))
                 self._store = self._open.enter_context(Store(path / "store.sqlite"))
             if self._store.restart and self._store.read(_tasks_of) != is_what:
                 raise ConfigError(_something_else(path))
@@ -116,16 +110,7 @@ class KeptEpisodes:
 
     def _evaluated(self, row: ListedEpisode) -> EvaluatedEpisode:
         kept = RunEpisode(**vars(row), source=self.directory)
-        return EvaluatedEpisode(
-            task=kept.task,
-            episode_index=kept.episode_index,
-            reason=kept.reason,
-            reward=kept.reward,
-            metrics=dict(kept.metrics),
-            error=kept.error,
-            duration_s=kept.duration_s,
-            kept=kept,
-        )
+        return replace(evaluated_episode(row.task, row.episode_index, row), kept=kept)
 
 
 def new_directory() -> Path:
@@ -181,28 +166,13 @@ _EVALUATION = '{"evaluation": '
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold the directory for the length of the context.
-
-    Raises:
-        ConfigError: Another evaluation holds it.
-    """
+def _writable(path: Path) -> Iterator[None]:
     try:
-        lock = lock_directory(path)
+        yield
     except DirectoryInUseError as error:
         raise ConfigError(
             f"another evaluation goes on in `out` {path}; wait for it, or name another directory"
         ) from error
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
     except (OSError, DiskError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"`out` {path} cannot be written: {why}; name another directory") from error

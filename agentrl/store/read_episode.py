@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Protocol
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import one_line
 from agentrl.models.text import TokenText
+from agentrl.record.group_advantages import group_advantages
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.store.database import reading
 from agentrl.store.episodes import ListedEpisode
-from agentrl.store.group_advantages import group_advantages
 from agentrl.store.store import Store
 
 COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
@@ -39,10 +39,6 @@ class EpisodeSource(Protocol):
     @property
     def text(self) -> TokenText:
         """The text of its tokens. Raises ConfigError when there is no tokenizer any more."""
-        ...
-
-    def open_store(self) -> AbstractContextManager[Store]:
-        """Return a context in which its store can be read."""
         ...
 
 
@@ -69,8 +65,13 @@ class RunEpisode(ListedEpisode):
     @cached_property
     def record(self) -> TokenRecord:
         """Its token record: the tree of its turns."""
-        with self.source.open_store() as store, reading(f"episode {self.id}", self.source.path):
+        with self._open_store(f"episode {self.id}") as store:
             return store.record(self.id)
+
+    @contextmanager
+    def _open_store(self, what: str) -> Iterator[Store]:
+        with Store(self.source.path / "store.sqlite", read_only=True) as store, reading(what, self.source.path):
+            yield store
 
     def transcript(self) -> str:
         """Return what was said, turn by turn, with the special tokens of the chat format.
@@ -130,7 +131,7 @@ class RunEpisode(ListedEpisode):
         trainer: TrainerConfig = self.source.config.trainer
         if self.reason != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
             return self.record, None
-        with self.source.open_store() as store, reading(f"group {self.group}", self.source.path):
+        with self._open_store(f"group {self.group}") as store:
             members = store.episodes([self.group])
         found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)
         weighed = zip(members, found, strict=True)
