@@ -93,7 +93,7 @@ def _count(db: sqlite3.Connection, found: list[str]) -> Audit:
         return db.execute(query).fetchone()[0]
 
     dropped: dict[str, int] = {}
-    for reason, count in db.execute("SELECT reason, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"):
+    for reason, count in db.execute("SELECT rejected, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"):
         kind = re.sub(r"-?\d[\d.e+-]*", "N", reason or "no reason")
         dropped[kind] = dropped.get(kind, 0) + count
     return Audit(

@@ -161,7 +161,7 @@ class Store:
                     continue
                 said.append(f"episode {episode} is set aside, it cannot be trained on: {fault}")
                 db.execute("UPDATE episodes SET reason = 'rejected', error = ? WHERE id = ?", (said[-1], episode))
-                db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
+                db.execute("UPDATE groups SET state = 'open', rejected = NULL WHERE id = ?", (group,))
         return said
 
     def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
@@ -182,9 +182,10 @@ class Store:
     def record(self, episode_id: int) -> TokenRecord:
         """Return the token record of one episode, which is there. Raises ValueError when it cannot be read."""
         with self._lock:
-            own = self._db.execute("SELECT record, prompt_ids FROM episodes WHERE id = ?", (episode_id,)).fetchone()
+            row = self._db.execute("SELECT record, prompt_ids FROM episodes WHERE id = ?", (episode_id,)).fetchone()
             turns = self._turns(episode_id)
-        return record_of(*own, turns)
+        record, prompt_ids = row
+        return record_of(record, prompt_ids, turns)
 
     def begin_checkpoint(self, path: Path) -> None:
         """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""
