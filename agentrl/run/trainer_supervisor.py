@@ -103,20 +103,10 @@ class TrainerSupervisor:
         self._consumed.append(trained)
         return metrics
 
-    async def checkpoint(self) -> None:
-        """Begin a checkpoint of the current step, once the one before is committed, while training goes on."""
-        with anyio.CancelScope(shield=True):
-            await self._checkpoint(MAX_FAILURES)
-
     async def commit_if_written(self) -> None:
         """Commit a checkpoint that the trainer has finished writing; never waits for one."""
         if not self.client.saving:
             await self.commit()
-
-    async def commit(self) -> None:
-        """Record the checkpoint that was begun, with the batches that it contains, when it is written."""
-        with anyio.CancelScope(shield=True):
-            await self._commit(MAX_FAILURES)
 
     async def save_remaining(self) -> str | None:
         """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
@@ -128,11 +118,11 @@ class TrainerSupervisor:
         why = f"not written within {SAVE_TIMEOUT_S:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
             try:
-                await self._commit(1)
+                await self.commit(1)
                 for _ in range(2):  # again, if the trainer dies with it
                     if self._consumed:
-                        await self._checkpoint(1)
-                        await self._commit(1)
+                        await self.checkpoint(1)
+                        await self.commit(1)
                 why = "lost with its trainer, twice"
             except (AgentRLError, OSError) as error:
                 why = f"not written: {error}"
@@ -143,8 +133,9 @@ class TrainerSupervisor:
             f"the run goes on with `resume=True` in {self.run_dir}"
         )
 
-    async def _checkpoint(self, failures: int) -> None:
-        await self._commit(failures)
+    async def checkpoint(self, max_failures: int = MAX_FAILURES) -> None:
+        """Begin a checkpoint of the current step, once the one before is committed, while training goes on."""
+        await self.commit(max_failures)
         step = self.weights.version
         directory = checkpoint_directory(self.run_dir, step)
         # A checkpoint has the lines of its steps; before the first step there are none.
@@ -152,15 +143,16 @@ class TrainerSupervisor:
             await in_thread(sync, self.run_dir / "metrics.jsonl")
         with self._while_saving(step):
             await in_thread(self.store.begin_checkpoint, directory)
-            await self._ask(lambda: self.client.save(directory, step), failures)
+            await self._ask(lambda: self.client.save(directory, step), max_failures)
         self._saving = step
 
-    async def _commit(self, failures: int) -> None:
+    async def commit(self, max_failures: int = MAX_FAILURES) -> None:
+        """Record the checkpoint that was begun, with the batches that it contains, when it is written."""
         if (step := self._saving) is None:
             return
         directory = checkpoint_directory(self.run_dir, step)
         with self._while_saving(step):
-            await self._ask(self.client.saved, failures)
+            await self._ask(self.client.saved, max_failures)
             if self._saving is None:
                 return  # the trainer died with it; the next checkpoint will contain its batches
             await in_thread(read_manifest, directory)  # what has none is no checkpoint

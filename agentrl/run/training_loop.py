@@ -132,18 +132,18 @@ async def _train(run: TrainingRun) -> None:
                 view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")
                 break
             waited_s = time.perf_counter() - started
-            # Shielded: a step that has begun is finished, loaded and logged, also when the run is being stopped.
+            # Shielded: a step that has begun is finished, loaded, logged and checkpointed, also when the run is being stopped.
             with anyio.CancelScope(shield=True):
                 record = await _step(run, batch, waited_s)
-            log.write(json.dumps(record) + "\n")
-            log.flush()
-            view.on_step(record)
-            if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
-                view.say(f"writing the checkpoint of step {view.step}")
-                with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
-                    await run.trainer.checkpoint()
-            else:
-                await run.trainer.commit_if_written()
+                log.write(json.dumps(record) + "\n")
+                log.flush()
+                view.on_step(record)
+                if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
+                    view.say(f"writing the checkpoint of step {view.step}")
+                    with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
+                        await run.trainer.checkpoint()
+                else:
+                    await run.trainer.commit_if_written()
 
 
 async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, Any]:
