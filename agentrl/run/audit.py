@@ -27,6 +27,7 @@ from agentrl.run.audit_claims import violations
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, unknown_checkpoints, whole_checkpoints
 from agentrl.store.database import check_pages, open_database
+from agentrl.store.episodes import Totals, count_totals
 from agentrl.store.manifest import check_files, read_manifest, unlisted_files
 
 
@@ -44,11 +45,8 @@ class Audit:
     waiting: int
     unfinished: int
     batches: int
-    finished_episodes: int
-    failed_episodes: int
     logged_calls: int
-    replayed_tokens: int
-    tokens: int
+    totals: Totals
     violations: list[str] = field(default_factory=list)
 
 
@@ -105,11 +103,8 @@ def _count(db: sqlite3.Connection, found: list[str]) -> Audit:
         waiting=one("SELECT COUNT(*) FROM groups WHERE state = 'ready' AND step IS NULL"),
         unfinished=one("SELECT COUNT(*) FROM groups WHERE state = 'open'"),
         batches=one("SELECT COUNT(*) FROM batches"),
-        finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE reason = 'finished'"),
-        failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE reason != 'finished'"),
         logged_calls=one("SELECT COUNT(*) FROM calls WHERE episode IS NULL"),
-        replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
-        tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
+        totals=count_totals(db),
         violations=found,
     )
 

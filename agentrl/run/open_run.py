@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
@@ -26,28 +26,8 @@ from agentrl.store.rewards import best_checkpoint
 from agentrl.store.store import Store
 from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
-if TYPE_CHECKING:
-    import pandas
-
-
 FAILED = "failed"
 """The reason by which a user asks for all but FINISHED."""
-
-
-class Metrics(list[dict[str, Any]]):
-    """The metrics of a run, a row for each training step."""
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return the rows as a data frame, a column for each metric.
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame(list(self))
 
 
 @dataclass(frozen=True)
@@ -93,9 +73,9 @@ class Run:
         return max((row["step"] for row in read_metrics(self.path)), default=0)
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> list[dict[str, Any]]:
         """The metrics of every training step, in order. docs/metrics.md explains them."""
-        return Metrics(read_metrics(self.path))
+        return read_metrics(self.path)
 
     @property
     def summary(self) -> dict[str, Any] | None:

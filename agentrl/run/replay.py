@@ -35,10 +35,9 @@ class Replay:
 
     recorded: RunEpisode
     outcome: Outcome
-    calls_answered: int
     calls_recorded: int
     conversation: list[tuple[str, str]]
-    """(what was added to the prompt, what the model said) of every call this time, as text with its special tokens."""
+    """(what was added to the prompt, what the model said) of every call that the record answers this time, as text with its special tokens."""
     unknown: list[str]
     """The texts that the episode asked this time and that its record does not hold."""
 
@@ -46,26 +45,18 @@ class Replay:
     def same(self) -> bool:
         """Whether the episode asked the same and was worth the same."""
         same_end = (self.outcome.reason, self.outcome.reward) == (self.recorded.reason, self.recorded.reward)
-        return same_end and not self.unknown and self.calls_answered == self.calls_recorded
+        return same_end and not self.unknown and len(self.conversation) == self.calls_recorded
 
 
-@dataclass
 class _Answers(RecordedCalls):
     """A call log that has the answers, and keeps nothing."""
-
-    answered: int = 0
-
-    def take(self, request: str) -> dict[int, RecordedChoice]:
-        taken = super().take(request)
-        self.answered += len(taken)
-        return taken
 
     async def commit(self, choice: RecordedChoice) -> None:
         """Nothing is new here."""
 
 
 class _NoEngine(Engine):
-    """An engine that refuses, and notes what it was asked."""
+    """An engine that refuses, and notes what it was asked. The rest of the protocol does nothing."""
 
     version = 0
     has_grammar = takes_images = True
@@ -101,7 +92,7 @@ async def replay(
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
-    engine, decode = _NoEngine(), chat_format.tokenizer.decode
+    engine, decode = _NoEngine(), chat_format.tokenizer.decode  # type: ignore[abstract]
     record = await in_thread(lambda: recorded.record)
     answers = _Answers(recorded_choices(record))
     # The run may be going on at its own address.
@@ -115,7 +106,7 @@ async def replay(
         )
     turns = outcome.record.turns
     said = [(decode(turn.prompt_ids), decode(turn.output_ids)) for turn in turns]
-    return Replay(recorded, outcome, answers.answered, len(record.turns), said, [*map(decode, engine.asked)])
+    return Replay(recorded, outcome, len(record.turns), said, [*map(decode, engine.asked)])
 
 
 def _found(

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -46,7 +45,7 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
-from agentrl.run.summary import metric_values, run_summary
+from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import open_trainer
 from agentrl.run.trainer_ranks import rank_hosts
 from agentrl.run.trainer_supervisor import TrainerSupervisor
@@ -175,13 +174,7 @@ async def _run(start: _Start) -> None:
         open_host = await stack.enter_async_context(open_hosts(config))
         async with (
             open_trainer(  # first: its process imports while the engine starts
-                run_dir / "store.sqlite",
-                config,
-                weights_dir,
-                run_dir / "trainer",
-                log=run_dir / "trainer.log",
-                lock=start.lock,
-                hosts=rank_hosts(config, open_host),
+                run_dir, config, weights_dir, lock=start.lock, hosts=rank_hosts(config, open_host)
             ) as client,
             open_engine(
                 config, logs=run_dir, seed=config.seed + store.restart, training=True, open_host=open_host
@@ -258,15 +251,24 @@ async def _training_run(
     watchdog: LoopWatchdog,
 ) -> TrainingRun:
     """Put together what steers a run that goes on after the trainer's version."""
-    config, view, run_dir, version = start.config, start.view, store.directory, trainer.weights.version
-    steps = await in_thread(read_metrics, run_dir)
-    last = [row for row in steps if row["step"] == version]
-    broadcast = None
+    config, view, version = start.config, start.view, trainer.weights.version
+    steps = await in_thread(read_metrics, store.directory)
+    last = next((row for row in reversed(steps) if row["step"] <= version), {})
+    rollout = config.rollout
+    gate = StalenessGate(
+        groups_per_batch=rollout.groups_per_batch,
+        max_staleness=rollout.max_staleness,
+        order=rollout.order,
+        window=rollout.window,
+        version=version,
+    )
+    counted = last.get("groups_counted", 0)
+    controller = Controller(start.tasks, rollout, config.seed, runner, store, gate, counted=counted)
+    _announce(view, controller, config)
+    update_weights = engine.update_weights
     if config.engine.transfer == "broadcast":
         on_cpu = config.engine.flags.get("device") == "cpu"
-        broadcast = Broadcast(engine, trainer.client, "gloo" if on_cpu else "nccl")
-    controller = _controller(start, store, runner, version, steps)
-    _announce(view, controller, config)
+        update_weights = Broadcast(engine, trainer.client, "gloo" if on_cpu else "nccl").update_weights
     seen = Seen(controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine))
     return TrainingRun(
         config=config,
@@ -275,30 +277,15 @@ async def _training_run(
         engine=engine,
         trainer=trainer,
         controller=controller,
-        broadcast=broadcast,
+        update_weights=update_weights,
         alarm_watch=AlarmWatch(
             lambda: alarms(seen, training=True),
             view.say,
             lambda: f"step {controller.gate.version}",
         ),
         watchdog=watchdog,
-        counted_before={name: count for name in COUNTERS for (count,) in metric_values(last, name)},
+        counted_before={name: last[name] for name in COUNTERS if name in last},
     )
-
-
-def _controller(start: _Start, store: Store, runner: Runner, version: int, steps: list[dict[str, Any]]) -> Controller:
-    """Make the controller of a run that goes on after the step `version`, from the metrics of its `steps`."""
-    rollout = start.config.rollout
-    gate = StalenessGate(
-        groups_per_batch=rollout.groups_per_batch,
-        max_staleness=rollout.max_staleness,
-        order=rollout.order,
-        window=rollout.window,
-        version=version,
-    )
-    trained = (step for step in steps if step["step"] <= version)
-    counted = max((int(count) for (count,) in metric_values(trained, "groups_counted")), default=0)
-    return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, counted=counted)
 
 
 def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:

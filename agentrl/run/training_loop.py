@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
 
 from agentrl.config import RunConfig
-from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
@@ -64,7 +64,8 @@ class TrainingRun:
     engine: SGLangEngine
     trainer: TrainerSupervisor
     controller: Controller
-    broadcast: Broadcast | None
+    update_weights: Callable[[Path, int], Awaitable[float]]
+    """Has the servers load weights of a version; returns the pause in seconds."""
     alarm_watch: AlarmWatch
     watchdog: LoopWatchdog
     counted_before: dict[str, float]
@@ -157,9 +158,8 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         run.view.say(
             f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
         )
-    update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
     with health.waiting_for("the inference servers to load the new weights (engine.log)"):
-        pause_s = await update(weights.path, weights.version)
+        pause_s = await run.update_weights(weights.path, weights.version)
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress

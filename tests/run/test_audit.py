@@ -42,7 +42,7 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
     assert (found.tasks, found.trained, found.waiting, found.unfinished) == (7, 4, 1, 1)
     assert found.dropped == {"all rewards are N": 1}
     assert (found.batches, found.last_checkpoint, found.restarts) == (2, 2, 1)
-    assert (found.finished_episodes, found.failed_episodes, found.logged_calls) == (13, 0, 1)
+    assert (found.totals.finished, found.totals.failed, found.logged_calls) == (13, 0, 1)
 
 
 @pytest.mark.parametrize(
