@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -253,7 +254,7 @@ async def _training_run(
     """Put together what steers a run that goes on after the trainer's version."""
     config, view, version = start.config, start.view, trainer.weights.version
     steps = await in_thread(read_metrics, store.directory)
-    last = next((row for row in reversed(steps) if row["step"] <= version), {})
+    last: dict[str, Any] = next((row for row in reversed(steps) if row["step"] <= version), {})
     rollout = config.rollout
     gate = StalenessGate(
         groups_per_batch=rollout.groups_per_batch,
