@@ -131,34 +131,20 @@ def new_directory() -> Path:
     raise ConfigError(f"`out`: {first} and those after it are taken; name another directory")
 
 
-def check_no_evaluation(db: sqlite3.Connection, path: Path) -> None:
-    """Check that a store is not that of an evaluation.
-
-    Args:
-        db: The store.
-        path: The directory that it is in.
+def check_no_evaluation(path: Path) -> None:
+    """Check that a directory is not that of an evaluation. What else is wrong with a store in it, its reader says.
 
     Raises:
         StoreError: It is.
     """
-    if (_tasks_of(db) or "").startswith(_EVALUATION):
+    tasks = None
+    with suppress(StoreError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
+        tasks = _tasks_of(db)
+    if tasks is not None and tasks.startswith(_EVALUATION):
         raise StoreError(
             f"{path} is of an evaluation, which is neither trained in, replayed nor audited: `agentrl eval` runs it again, "
             "`agentrl.open_run` reads its episodes, and a run needs another `run_dir`"
         )
-
-
-def check_holds_no_evaluation(path: Path) -> None:
-    """Raise StoreError when a directory is that of an evaluation. What else is wrong with a store in it, its reader says."""
-    store = path / "store.sqlite"
-    if not store.is_file():
-        return
-    try:
-        db = open_database(store, read_only=True)
-    except StoreError:
-        return
-    with closing(db), suppress(sqlite3.Error):
-        check_no_evaluation(db, path)
 
 
 _EVALUATION = '{"evaluation": '

@@ -65,12 +65,12 @@ def audit(run_dir: Path) -> Audit:
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run: it has no store.sqlite, nor has a supervised run one")
+    check_no_evaluation(run_dir)
     db = open_database(path, read_only=True)
     try:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
-        check_no_evaluation(db, run_dir)
         found = _count(db, [*violations(db), *unknown_checkpoints(db, present)])
         by_step = [*_wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
         db.execute("COMMIT")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +112,8 @@ def _found(
     run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
 ) -> tuple[RunConfig, RunEpisode, Task, Workflow]:
     config = read_config(run_dir)
+    check_no_evaluation(run_dir)
     with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", read_only=True) as store:
-        store.read(partial(check_no_evaluation, path=run_dir))
         digests, history = store.task_digests(), store.read(task_history)
     recorded = Run(run_dir).episode(episode_id)
     if (workflow is None and not config.workflow) or (tasks is None and not config.tasks and not config.data.sources):
