@@ -117,10 +117,6 @@ async def train_and_save(run: TrainingRun) -> None:
 async def _train(run: TrainingRun) -> None:
     config, view = run.config, run.view
     view.phase = "training"
-    if run.trainer.weights.version >= config.steps:
-        view.say(
-            f"nothing is left to train: the run is at step {run.trainer.weights.version}, and steps = {config.steps}"
-        )
     view.training_started = time.perf_counter()
     run.controller.health.last_end = time.monotonic()  # an evaluation came before
     with appending(run.store.directory / "metrics.jsonl") as log:
