@@ -428,7 +428,7 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
         "dropped": found.dropped,
         "lost": expected - accounted,
         "tokens": found.tokens,
-        "tokens_not_generated_again": found.replayed_tokens,
+        "tokens_not_generated_again": found.totals.replayed_tokens,
     }
     if not args.no_comparison and not args.roles:
         calm = folder / "calm" / "run"

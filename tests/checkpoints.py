@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentrl.store import batches as steps
 from agentrl.store.batches import TrainedStep, trained_step
 from agentrl.store.manifest import Manifest, write_manifest
 from agentrl.store.store import Store
@@ -29,5 +30,5 @@ def commit_whole(store: Store, step: int, path: Path, batches: Sequence[Batch]) 
     (path / "optimizer").mkdir(parents=True)
     for name in ("model.safetensors", "optimizer/state.safetensors"):
         (path / name).write_bytes(b"some tensors")
-    write_manifest(path, Manifest(step, len(store.batches()) + len(batches)))
+    write_manifest(path, Manifest(step, len(store.read(steps.batches)) + len(batches)))
     commit(store, step, path, batches)

@@ -106,15 +106,8 @@ async def trainer_of(
     run_dir: Path, hosts: Hosts | None = None, lock: int | None = None
 ) -> AsyncIterator[TrainerClient]:
     """The trainer of a run as a process, or several."""
-    async with open_trainer(
-        run_dir / "store.sqlite",
-        await in_thread(read_config, run_dir),
-        run_dir.parent / "weights",
-        run_dir / "trainer",
-        log=run_dir / "trainer.log",
-        lock=lock,
-        hosts=hosts,
-    ) as trainer:
+    config = await in_thread(read_config, run_dir)
+    async with open_trainer(run_dir, config, run_dir.parent / "weights", lock=lock, hosts=hosts) as trainer:
         yield trainer
 
 
@@ -175,7 +168,7 @@ async def running(
 
     with await in_thread(Store, run_dir / "store.sqlite") as store:
         await in_thread(store.begin_restart, "tasks", config.model_dump_json())
-        client = TrainerClient(ranks, 60, run_dir / "store.sqlite", run_dir / "trainer", run_dir / "weights")
+        client = TrainerClient(ranks, 60, run_dir, run_dir / "weights")
         await client.start()
         try:
             trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=say, url=url)

@@ -19,8 +19,10 @@ from pathlib import Path
 from agentrl.store.database import create_database, open_database, transaction
 
 path = Path(sys.argv[1])
-create_database(path, "CREATE TABLE kept (name TEXT, body BLOB);", 1)
-db = open_database(path, 1)
+create_database(path)
+db = open_database(path)
+with transaction(db, path, durable=True):
+    db.execute("CREATE TABLE kept (name TEXT, body BLOB)")
 
 def write(name, count=1, durable=False):
     with transaction(db, path, durable=durable):
@@ -104,6 +106,6 @@ def test_a_power_cut_leaves_what_a_disk_may_leave(tmp_path: Path, does: str, lef
             assert disturb("power cut", program, run_dir, None)
         finally:
             program.kill()
-    with closing(open_database(path, 1)) as db:
+    with closing(open_database(path)) as db:
         check_pages(db, path)
         assert dict(db.execute("SELECT name, COUNT(*) FROM kept GROUP BY name")) == left

@@ -11,7 +11,7 @@ weights are published into WEIGHTS_DIR: of the run's directory it needs nothing,
     {"op": "save", "directory": PATH, "step": 1}
                                                    -> {}, while it is written
     {"op": "saved"}                                -> {}, when it is
-    {"op": "join_weight_group", "address": ..., ...} -> {}
+    {"op": "join_weight_group", "where": [ADDRESS, ...]} -> {}
     {"op": "weight_buckets"}                       -> {"buckets": [{"names", "dtypes", "shapes"}]}
     {"op": "send_bucket", "index": 0}              -> {}
     any of them, failed                            -> {"error": TEXT, "lost": false, "disk": false}
@@ -253,11 +253,11 @@ class TrainerProcess:
             writing.result()
         return {}
 
-    def join_weight_group(self, **where: Any) -> dict[str, Any]:
+    def join_weight_group(self, where: list[Any]) -> dict[str, Any]:
         """Join the process group over which weights go to the servers; a group of before is left. Of several ranks the first does.
 
         Args:
-            **where: The arguments of `WeightGroup`.
+            where: The arguments of `WeightGroup`.
 
         Returns:
             The answer.
@@ -266,7 +266,7 @@ class TrainerProcess:
             return {}
         if self._weight_group is not None:
             self._weight_group.close()
-        self._weight_group = WeightGroup(**where)
+        self._weight_group = WeightGroup(*where)
         return {}
 
     def weight_buckets(self) -> dict[str, Any]:

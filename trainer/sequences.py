@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from agentrl.config import TrainerConfig
+from agentrl.record.group_advantages import group_advantages
 from agentrl.record.trajectory import Trajectory
 from agentrl.store.episodes import FinishedEpisode
-from agentrl.store.group_advantages import group_advantages
 from agentrl.trainer.packing import TrainingSequence
 
 

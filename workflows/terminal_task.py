@@ -33,8 +33,7 @@ from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.seams import ExecResult
-from agentrl.tasks.folder_digest import folder_digest
-from agentrl.tasks.harbor import TaskFolder, read_task_folder, read_unchanged, variables
+from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder, read_unchanged, variables
 from agentrl.tasks.harbor_settings import Environment
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play
 from agentrl.workflows.repository import pack_folder

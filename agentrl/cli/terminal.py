@@ -129,12 +129,9 @@ def show_audit(found: Audit, console: Console | None = None) -> None:
         table.add_row("", f"{count:,}", f"dropped: {reason}")
     table.add_row("", f"{found.waiting:,}", "complete, waiting for a batch or its checkpoint")
     table.add_row("", f"{found.unfinished:,}", f"unfinished, with {found.logged_calls:,} model calls kept")
-    table.add_row(
-        "episodes", f"{found.finished_episodes:,}", f"finished, and {found.failed_episodes:,} failed attempts"
-    )
-    table.add_row(
-        "tokens", f"{found.tokens:,}", f"generated, {found.replayed_tokens:,} of them not again after a crash"
-    )
+    of = found.totals
+    table.add_row("episodes", f"{of.finished:,}", f"finished, and {of.failed:,} failed attempts")
+    table.add_row("tokens", f"{of.tokens:,}", f"generated, {of.replayed_tokens:,} of them not again after a crash")
     console.print(table, highlight=False)
     for violation in found.violations:
         console.print(f"WRONG: {in_options(violation)}", highlight=False, markup=False)
@@ -154,7 +151,7 @@ def show_replay(found: Replay, console: Console | None = None) -> None:
     for asked in found.unknown:
         say(f"--- asked, and not in the record\n{asked}")
     recorded, outcome = found.recorded, found.outcome
-    say(f"--- {found.calls_answered} of {found.calls_recorded} recorded calls were asked for again")
+    say(f"--- {len(found.conversation)} of {found.calls_recorded} recorded calls were asked for again")
     say(f"recorded: {recorded.reason}, reward {recorded.reward:g}; now: {outcome.reason}, reward {outcome.reward:g}")
     if outcome.error:
         say(outcome.error)

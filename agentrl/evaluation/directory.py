@@ -16,21 +16,20 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig, config_text
 from agentrl.errors import ConfigError, DiskError, StoreError
-from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
+from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, evaluated_episode
 from agentrl.models.text import TokenText, token_text
 from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.database import open_database, reading
-from agentrl.store.episodes import EpisodeFilter, ListedEpisode, list_episodes
+from agentrl.store.episodes import ListedEpisode, list_episodes
 from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode, sample_replies
-from agentrl.store.schema import SCHEMA_VERSION
 from agentrl.store.store import Store
 from agentrl.system.files import make_directory, write_whole
 from agentrl.system.locks import DirectoryInUseError, lock_directory
@@ -50,12 +49,6 @@ class EvaluationDirectory:
     def text(self) -> TokenText:
         """The text of token ids, by the tokenizer of the model. Raises ConfigError when there is no tokenizer any more."""
         return token_text([Path(self.config.model.path)])
-
-    @contextmanager
-    def open_store(self) -> Iterator[Store]:
-        """Open the store to read from it."""
-        with Store(self.path / "store.sqlite", read_only=True) as store:
-            yield store
 
 
 class KeptEpisodes:
@@ -82,7 +75,7 @@ class KeptEpisodes:
                 make_directory(path, 0o700)
                 if not (path / "store.sqlite").exists() and any(file.name != "lock" for file in path.iterdir()):
                     raise ConfigError(_something_else(path))
-                self._open.enter_context(_held(path))
+                self._open.callback(os.close, lock_directory(path))
                 self._store = self._open.enter_context(Store(path / "store.sqlite"))
             if self._store.restart and self._store.read(_tasks_of) != is_what:
                 raise ConfigError(_something_else(path))
@@ -91,7 +84,7 @@ class KeptEpisodes:
             write_whole(path / "config.json", written)
             (path / "summary.json").unlink(missing_ok=True)
             with reading("the list of episodes", path):
-                listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(reason="finished")))
+                listed = self._store.read(lambda db: list_episodes(db, {"e.reason = ?": "finished"}))
         except BaseException:
             self._open.close()
             raise
@@ -101,7 +94,7 @@ class KeptEpisodes:
     def add(self, task: int, episode_index: int, seed: int, outcome: Outcome) -> EvaluatedEpisode:
         """Keep one episode, and return it as it can be read. May be called in several threads."""
         _, added = self._store.write([OpenGroup(task, 0, task), InsertEpisode(task, episode_index, seed, outcome)])
-        (row,) = self._store.read(lambda db: list_episodes(db, EpisodeFilter(id=added)))
+        (row,) = self._store.read(lambda db: list_episodes(db, {"e.id = ?": added}))
         return self._evaluated(row)
 
     def finish(self, result: Evaluation) -> list[str]:
@@ -117,16 +110,7 @@ class KeptEpisodes:
 
     def _evaluated(self, row: ListedEpisode) -> EvaluatedEpisode:
         kept = RunEpisode(**vars(row), source=self.directory)
-        return EvaluatedEpisode(
-            task=kept.task,
-            episode_index=kept.episode_index,
-            reason=kept.reason,
-            reward=kept.reward,
-            metrics=dict(kept.metrics),
-            error=kept.error,
-            duration_s=kept.duration_s,
-            kept=kept,
-        )
+        return replace(evaluated_episode(row.task, row.episode_index, row), kept=kept)
 
 
 def new_directory() -> Path:
@@ -147,34 +131,20 @@ def new_directory() -> Path:
     raise ConfigError(f"`out`: {first} and those after it are taken; name another directory")
 
 
-def check_no_evaluation(db: sqlite3.Connection, path: Path) -> None:
-    """Check that a store is not that of an evaluation.
-
-    Args:
-        db: The store.
-        path: The directory that it is in.
+def check_no_evaluation(path: Path) -> None:
+    """Check that a directory is not that of an evaluation. What else is wrong with a store in it, its reader says.
 
     Raises:
         StoreError: It is.
     """
-    if (_tasks_of(db) or "").startswith(_EVALUATION):
+    tasks = None
+    with suppress(StoreError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
+        tasks = _tasks_of(db)
+    if tasks is not None and tasks.startswith(_EVALUATION):
         raise StoreError(
             f"{path} is of an evaluation, which is neither trained in, replayed nor audited: `agentrl eval` runs it again, "
             "`agentrl.open_run` reads its episodes, and a run needs another `run_dir`"
         )
-
-
-def check_holds_no_evaluation(path: Path) -> None:
-    """Raise StoreError when a directory is that of an evaluation. What else is wrong with a store in it, its reader says."""
-    store = path / "store.sqlite"
-    if not store.is_file():
-        return
-    try:
-        db = open_database(store, SCHEMA_VERSION, read_only=True)
-    except StoreError:
-        return
-    with closing(db), suppress(sqlite3.Error):
-        check_no_evaluation(db, path)
 
 
 _EVALUATION = '{"evaluation": '
@@ -182,28 +152,13 @@ _EVALUATION = '{"evaluation": '
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold the directory for the length of the context.
-
-    Raises:
-        ConfigError: Another evaluation holds it.
-    """
+def _writable(path: Path) -> Iterator[None]:
     try:
-        lock = lock_directory(path)
+        yield
     except DirectoryInUseError as error:
         raise ConfigError(
             f"another evaluation goes on in `out` {path}; wait for it, or name another directory"
         ) from error
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
     except (OSError, DiskError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"`out` {path} cannot be written: {why}; name another directory") from error

@@ -20,7 +20,7 @@ from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
-from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, summarise
+from agentrl.evaluation.figures import Evaluation, evaluated_episode, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
@@ -229,9 +229,7 @@ async def evaluate_tasks(
             if health is not None:
                 health.attempt_ended(outcome, 0)
             if log is None:
-                reward = outcome.reward if outcome.finished else 0.0
-                figures = (outcome.reason, reward, dict(outcome.metrics), outcome.error, outcome.duration_s)
-                episode = EvaluatedEpisode(task, episode_index, *figures)
+                episode = evaluated_episode(task, episode_index, outcome)
             else:
                 episode = await in_thread(log.add, task, episode_index, own_seed, outcome)
         episodes[task, episode_index] = episode

@@ -11,6 +11,8 @@ from typing import Any
 
 from agentrl.errors import UsageError
 from agentrl.record.end_reason import reasons_text
+from agentrl.store.episodes import ListedEpisode
+from agentrl.store.outcome import Outcome
 from agentrl.store.read_episode import RunEpisode, RunTrajectory
 
 Z95 = 1.959964
@@ -69,6 +71,12 @@ class EvaluatedEpisode:
                 f"episode {self.episode_index} of task {self.task} was not kept; agentrl.evaluate keeps them"
             )
         return self.kept
+
+
+def evaluated_episode(task: int, episode_index: int, ended: Outcome | ListedEpisode) -> EvaluatedEpisode:
+    """Return an episode as it ended."""
+    metrics = dict(ended.metrics)
+    return EvaluatedEpisode(task, episode_index, ended.reason, ended.reward, metrics, ended.error, ended.duration_s)
 
 
 @dataclass(frozen=True)

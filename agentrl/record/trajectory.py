@@ -150,7 +150,7 @@ class Trajectory:
     def __repr__(self) -> str:
         versions = sorted({version for version in self.versions if version >= 0})
         altered = f"{sum(self.altered)} of altered sampling, " if any(self.altered) else ""
-        return f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, {altered}turns: {len(set(self.turn_index))}, versions: {versions}>"
+        return f"<{type(self).__name__} of {len(self)} tokens, {sum(self.loss_mask)} trained, {altered}turns: {len(set(self.turn_index))}, versions: {versions}>"
 
     def per_token(self, per_turn: Sequence[float]) -> list[float]:
         """Give every token the number of its turn.

@@ -25,10 +25,10 @@ from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, Sto
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.run.audit_claims import violations
 from agentrl.run.checkpoint_url import checkpoint_url
-from agentrl.run.run_directory import read_config, whole_checkpoints
+from agentrl.run.run_directory import read_config, unknown_checkpoints, whole_checkpoints
 from agentrl.store.database import check_pages, open_database
+from agentrl.store.episodes import Totals, count_totals
 from agentrl.store.manifest import check_files, read_manifest, unlisted_files
-from agentrl.store.schema import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,8 @@ class Audit:
     waiting: int
     unfinished: int
     batches: int
-    finished_episodes: int
-    failed_episodes: int
     logged_calls: int
-    replayed_tokens: int
-    tokens: int
+    totals: Totals
     violations: list[str] = field(default_factory=list)
 
 
@@ -68,13 +65,13 @@ def audit(run_dir: Path) -> Audit:
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run: it has no store.sqlite, nor has a supervised run one")
-    db = open_database(path, SCHEMA_VERSION, read_only=True)
+    check_no_evaluation(run_dir)
+    db = open_database(path, read_only=True)
     try:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
-        check_no_evaluation(db, run_dir)
-        found = _count(db, [*violations(db), *_unknown_checkpoints(db, present)])
+        found = _count(db, [*violations(db), *unknown_checkpoints(db, present)])
         by_step = [*_wrong_checkpoints(db, run_dir), *_wrong_at_url(db, run_dir)]
         db.execute("COMMIT")
         kept = {step for (step,) in db.execute("SELECT step FROM checkpoints WHERE kept")}
@@ -94,7 +91,7 @@ def _count(db: sqlite3.Connection, found: list[str]) -> Audit:
         return db.execute(query).fetchone()[0]
 
     dropped: dict[str, int] = {}
-    for reason, count in db.execute("SELECT reason, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"):
+    for reason, count in db.execute("SELECT rejected, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"):
         kind = re.sub(r"-?\d[\d.e+-]*", "N", reason or "no reason")
         dropped[kind] = dropped.get(kind, 0) + count
     return Audit(
@@ -106,21 +103,10 @@ def _count(db: sqlite3.Connection, found: list[str]) -> Audit:
         waiting=one("SELECT COUNT(*) FROM groups WHERE state = 'ready' AND step IS NULL"),
         unfinished=one("SELECT COUNT(*) FROM groups WHERE state = 'open'"),
         batches=one("SELECT COUNT(*) FROM batches"),
-        finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE reason = 'finished'"),
-        failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE reason != 'finished'"),
         logged_calls=one("SELECT COUNT(*) FROM calls WHERE episode IS NULL"),
-        replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
-        tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
+        totals=count_totals(db),
         violations=found,
     )
-
-
-def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterator[str]:
-    known = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints").fetchall()
-    names = {Path(path).name for (path,) in known}
-    for path in present:
-        if path.name not in names:
-            yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"
 
 
 def _wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:

@@ -37,7 +37,7 @@ CLAIMS: dict[str, str] = {
         " GROUP BY epoch HAVING COUNT(*) != expected"
     ),
     "group {} was rejected without a reason, or trained on nevertheless": (
-        "SELECT id FROM groups WHERE state = 'rejected' AND (reason IS NULL OR step IS NOT NULL)"
+        "SELECT id FROM groups WHERE state = 'rejected' AND (rejected IS NULL OR step IS NOT NULL)"
     ),
     "group {} was trained on before it was complete": (
         "SELECT id FROM groups WHERE state = 'open' AND step IS NOT NULL"

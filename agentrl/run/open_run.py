@@ -7,42 +7,27 @@ open_run(path) ─► Run ─► config, metrics, summary, checkpoints          
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.models.text import TokenText, token_text
-from agentrl.run.run_directory import read_config, read_metrics, read_summary, whole_checkpoints
+from agentrl.record.end_reason import EndReason
+from agentrl.run.run_directory import read_config, read_metrics, read_summary, step_of, whole_checkpoints
 from agentrl.store.database import reading
-from agentrl.store.episodes import EpisodeFilter, list_episodes
+from agentrl.store.episodes import list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.rewards import best_checkpoint
 from agentrl.store.store import Store
 from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
-if TYPE_CHECKING:
-    import pandas
-
-
-class Metrics(list[dict[str, Any]]):
-    """The metrics of a run, a row for each training step."""
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return the rows as a data frame, a column for each metric.
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame(list(self))
+FAILED = "failed"
+"""The reason by which a user asks for all but FINISHED."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +73,9 @@ class Run:
         return max((row["step"] for row in read_metrics(self.path)), default=0)
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> list[dict[str, Any]]:
         """The metrics of every training step, in order. docs/metrics.md explains them."""
-        return Metrics(read_metrics(self.path))
+        return read_metrics(self.path)
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -105,11 +90,11 @@ class Run:
     def checkpoints(self) -> list[RunCheckpoint]:
         """The checkpoints that are kept, oldest first."""
         if not (self.path / "store.sqlite").is_file():  # a supervised warm start
-            return [RunCheckpoint(_step_of(path), path) for path in whole_checkpoints(self.path)]
+            return [RunCheckpoint(step_of(path), path) for path in whole_checkpoints(self.path)]
         with self.open_store() as store:
             kept, best = store.kept_checkpoints(), store.read(best_checkpoint)
         best_step = best["step"] if best else None
-        return [RunCheckpoint(_step_of(path), path, _step_of(path) == best_step) for path in kept]
+        return [RunCheckpoint(step, path, step == best_step) for step, path in kept]
 
     def episodes(
         self,
@@ -139,17 +124,17 @@ class Run:
             StoreError: The run has no episodes that can be read.
             UsageError: There is no such reason.
         """
-        chosen = EpisodeFilter(
-            task=task,
-            group=group,
-            reason=reason,
-            min_reward=min_reward,
-            max_reward=max_reward,
-            limit=limit,
-            offset=offset,
-            newest_first=newest_first,
-        )
-        return self._listed(chosen)
+        if reason not in (None, FAILED, *EndReason):
+            raise UsageError(f"reason = {reason!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}")
+        where = {
+            "g.task = ?": task,
+            "e.group_id = ?": group,
+            "e.reason = ?": None if reason == FAILED else reason,
+            "e.reason != ?": EndReason.FINISHED if reason == FAILED else None,
+            "e.reward >= ?": min_reward,
+            "e.reward <= ?": max_reward,
+        }
+        return self._listed(where, limit=limit, offset=offset, newest_first=newest_first)
 
     def episode(self, episode_id: int) -> RunEpisode:
         """Return one episode, by its id.
@@ -157,16 +142,16 @@ class Run:
         Raises:
             StoreError: There is none of this id, or the run has no store.
         """
-        found = self._listed(EpisodeFilter(id=episode_id))
-        if not found:
-            with self.open_store() as store, reading(f"episode {episode_id}", self.path):
-                store.record(episode_id)  # says which there are
-            found = self._listed(EpisodeFilter(id=episode_id))  # it was stored this moment
-        return found[0]
+        if found := self._listed({"e.id = ?": episode_id}):
+            return found[0]
+        with self.open_store() as store:
+            (last,) = store.read(lambda db: db.execute("SELECT MAX(id) FROM episodes").fetchone())
+        raise StoreError(f"{self.path} holds no episode {episode_id}; its episodes are 1 to {last}")
 
-    def _listed(self, chosen: EpisodeFilter) -> list[RunEpisode]:
+    def _listed(self, where: Mapping[str, Any], **order: Any) -> list[RunEpisode]:
         with self.open_store() as store, reading("the list of episodes", self.path):
-            return [RunEpisode(**vars(row), source=self) for row in store.read(lambda db: list_episodes(db, chosen))]
+            rows = store.read(lambda db: list_episodes(db, where, **order))
+        return [RunEpisode(**vars(row), source=self) for row in rows]
 
     @contextmanager
     def open_store(self) -> Iterator[Store]:
@@ -208,7 +193,3 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     if not any((directory / name).is_file() for name in ("config.json", "store.sqlite")):
         raise StoreError(f"{directory} holds no run; name the directory that `run_dir` said, or agentrl train printed")
     return Run(directory)
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))

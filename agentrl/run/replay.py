@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import Engine
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
-from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.tokens import Generation
 from agentrl.rollout.local_runner import chat_format_of, in_process_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.open_run import Run
@@ -36,10 +34,9 @@ class Replay:
 
     recorded: RunEpisode
     outcome: Outcome
-    calls_answered: int
     calls_recorded: int
     conversation: list[tuple[str, str]]
-    """(what was added to the prompt, what the model said) of every call this time, as text with its special tokens."""
+    """(what was added to the prompt, what the model said) of every call that the record answers this time, as text with its special tokens."""
     unknown: list[str]
     """The texts that the episode asked this time and that its record does not hold."""
 
@@ -47,72 +44,31 @@ class Replay:
     def same(self) -> bool:
         """Whether the episode asked the same and was worth the same."""
         same_end = (self.outcome.reason, self.outcome.reward) == (self.recorded.reason, self.recorded.reward)
-        return same_end and not self.unknown and self.calls_answered == self.calls_recorded
+        return same_end and not self.unknown and len(self.conversation) == self.calls_recorded
 
 
-@dataclass
 class _Answers(RecordedCalls):
     """A call log that has the answers, and keeps nothing."""
-
-    answered: int = 0
-
-    def take(self, request: str) -> dict[int, RecordedChoice]:
-        taken = super().take(request)
-        self.answered += len(taken)
-        return taken
 
     async def commit(self, choice: RecordedChoice) -> None:
         """Nothing is new here."""
 
 
-@dataclass
-class _NoEngine:
-    """An engine that refuses, and notes what it was asked."""
+class _NoEngine(Engine):
+    """An engine that refuses, and notes what it was asked. The rest of the protocol does nothing."""
 
-    version: int = 0
-    has_grammar: bool = True
-    takes_images: bool = True
-    vocabulary: int | None = None
-    context_length: int | None = None
-    asked: list[list[int]] = field(default_factory=list)
+    version = 0
+    has_grammar = takes_images = True
 
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        adapter: str = "",
-    ) -> Generation:
-        """Refuse, and note what was asked.
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
 
-        Raises:
-            EngineError: Always.
-        """
+    async def generate(self, input_ids: list[int], *_: Any, **__: Any) -> Generation:
         self.asked.append(input_ids)
         raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
 
-    def end_session(self, session: str) -> None:
-        """Nothing to forget."""
-
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Refuse: a replay has no weights.
-
-        Raises:
-            EngineError: Always.
-        """
         raise EngineError("a replay has no engine")
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Nothing runs."""
-
-    async def resume(self) -> None:
-        """Nothing is paused."""
-
-    async def health(self) -> None:
-        """Do nothing: it never fails."""
 
 
 async def replay(
@@ -135,7 +91,7 @@ async def replay(
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
-    engine, decode = _NoEngine(), chat_format.tokenizer.decode
+    engine, decode = _NoEngine(), chat_format.tokenizer.decode  # type: ignore[abstract]
     record = await in_thread(lambda: recorded.record)
     answers = _Answers(recorded_choices(record))
     # The run may be going on at its own address.
@@ -149,15 +105,15 @@ async def replay(
         )
     turns = outcome.record.turns
     said = [(decode(turn.prompt_ids), decode(turn.output_ids)) for turn in turns]
-    return Replay(recorded, outcome, answers.answered, len(record.turns), said, [*map(decode, engine.asked)])
+    return Replay(recorded, outcome, len(record.turns), said, [*map(decode, engine.asked)])
 
 
 def _found(
     run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
 ) -> tuple[RunConfig, RunEpisode, Task, Workflow]:
     config = read_config(run_dir)
+    check_no_evaluation(run_dir)
     with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", read_only=True) as store:
-        store.read(partial(check_no_evaluation, path=run_dir))
         digests, history = store.task_digests(), store.read(task_history)
     recorded = Run(run_dir).episode(episode_id)
     if (workflow is None and not config.workflow) or (tasks is None and not config.tasks and not config.data.sources):

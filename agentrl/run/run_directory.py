@@ -18,15 +18,16 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig, config_of, config_text
 from agentrl.errors import ConfigError, StoreError, one_line
-from agentrl.store.database import RESTORE
+from agentrl.store.database import RESTORE, check_pages
 from agentrl.store.store import Store
 from agentrl.system.files import open_private, sync, write_whole
 from agentrl.system.locks import room_in_shared_memory, shared_memory_directory
@@ -86,7 +87,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
 def appending(path: Path) -> Iterator[Any]:
     """Yield a file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
     with open_private(path, "ab") as file:
-        file.truncate(sum(map(len, whole_lines(path.read_bytes()))))
+        file.truncate(sum(len(line) for line, _ in _whole_lines(path.read_bytes())))
     sync(path.parent)
     with open_private(path, "a") as file:
         try:
@@ -96,18 +97,12 @@ def appending(path: Path) -> Iterator[Any]:
             os.fsync(file.fileno())
 
 
-def whole_lines(content: bytes) -> list[bytes]:
-    """Return the lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
-    lines = []
-    for line in content.splitlines(keepends=True):
-        try:
-            json.loads(line)
-        except ValueError:
-            break
-        if not line.endswith(b"\n"):
-            break
-        lines.append(line)
-    return lines
+def _whole_lines(content: bytes) -> Iterator[tuple[bytes, Any]]:
+    """Yield the lines of a file of JSON lines with their values, up to the first that a crash tore: its end, or a part of it, is missing."""
+    with suppress(ValueError):
+        for line in content.splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                yield line, json.loads(line)
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
@@ -117,8 +112,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """
     path = run_dir / "metrics.jsonl"
     steps: list[dict[str, Any]] = []
-    for line in whole_lines(path.read_bytes()) if path.exists() else ():
-        row = json.loads(line)
+    for _, row in _whole_lines(path.read_bytes()) if path.exists() else ():
         while steps and steps[-1]["step"] >= row["step"]:
             steps.pop()
         steps.append(row)
@@ -181,8 +175,9 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
     store = Store(run_dir / "store.sqlite", must_exist=resume)
     try:
         if resume:
-            store.check()
-        _check_checkpoints(run_dir, store)
+            store.read(lambda db: check_pages(db, run_dir / "store.sqlite"))
+        for unknown in store.read(lambda db: unknown_checkpoints(db, whole_checkpoints(run_dir))):
+            raise StoreError(f"{unknown}. {RESTORE}; to go on from what this store knows, move it elsewhere.")
         store.check_tasks(tasks)
         remove_unfinished(run_dir, store.unwanted_checkpoints())
         store.begin_restart(tasks, config)
@@ -194,14 +189,12 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
     return store
 
 
-def _check_checkpoints(run_dir: Path, store: Store) -> None:
-    known = {path.name for path in store.known_checkpoints()}
-    for path in whole_checkpoints(run_dir):
-        if path.name not in known:
-            raise StoreError(
-                f"{run_dir / 'store.sqlite'} knows nothing of {path}: it is older than its checkpoints, or of another run. {RESTORE}; "
-                f"to go on from what this store knows, move {path.name} elsewhere."
-            )
+def unknown_checkpoints(db: sqlite3.Connection, found: Sequence[Path]) -> list[str]:
+    """Return what is wrong with those of a run's checkpoints, `found` in its directory, that its store knows nothing of."""
+    rows = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
+    known = {Path(path).name for (path,) in rows}
+    why = "it is older than its checkpoints, or of another run"
+    return [f"the store knows nothing of {path}: {why}" for path in found if path.name not in known]
 
 
 def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
@@ -220,7 +213,12 @@ def whole_checkpoints(run_dir: Path) -> list[Path]:
     """Return the directories that are called what a checkpoint is called, oldest first."""
     folder = run_dir / "checkpoints"
     found = [path for path in folder.iterdir() if _WHOLE.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step of a checkpoint, by its directory's name."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DiskError, StoreError
-from agentrl.evaluation.directory import check_holds_no_evaluation
+from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.run.run_directory import read_config, whole_checkpoints
 from agentrl.store.database import RESTORE
 from agentrl.system.files import make_directory, write_whole
@@ -35,7 +35,7 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
     Raises:
         StoreError: It does not.
     """
-    check_holds_no_evaluation(run_dir)
+    check_no_evaluation(run_dir)
     exists, found = (run_dir / begins_with).exists(), whole_checkpoints(run_dir)
     if exists and not resume:
         raise StoreError(

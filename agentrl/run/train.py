@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, config_text, on_cluster
-from agentrl.engine.broadcast import Backend, Broadcast
+from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.evaluation.figures import Evaluation
@@ -46,8 +46,8 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
-from agentrl.run.summary import metric_values, run_summary
-from agentrl.run.trainer_client import TrainerClient, open_trainer
+from agentrl.run.summary import run_summary
+from agentrl.run.trainer_client import open_trainer
 from agentrl.run.trainer_ranks import rank_hosts
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
@@ -175,13 +175,7 @@ async def _run(start: _Start) -> None:
         open_host = await stack.enter_async_context(open_hosts(config))
         async with (
             open_trainer(  # first: its process imports while the engine starts
-                run_dir / "store.sqlite",
-                config,
-                weights_dir,
-                run_dir / "trainer",
-                log=run_dir / "trainer.log",
-                lock=start.lock,
-                hosts=rank_hosts(config, open_host),
+                run_dir, config, weights_dir, lock=start.lock, hosts=rank_hosts(config, open_host)
             ) as client,
             open_engine(
                 config, logs=run_dir, seed=config.seed + store.restart, training=True, open_host=open_host
@@ -258,10 +252,24 @@ async def _training_run(
     watchdog: LoopWatchdog,
 ) -> TrainingRun:
     """Put together what steers a run that goes on after the trainer's version."""
-    config, view, run_dir, version = start.config, start.view, store.directory, trainer.weights.version
-    steps = await in_thread(read_metrics, run_dir)
-    controller = _controller(start, store, runner, version, steps)
+    config, view, version = start.config, start.view, trainer.weights.version
+    steps = await in_thread(read_metrics, store.directory)
+    last: dict[str, Any] = next((row for row in reversed(steps) if row["step"] <= version), {})
+    rollout = config.rollout
+    gate = StalenessGate(
+        groups_per_batch=rollout.groups_per_batch,
+        max_staleness=rollout.max_staleness,
+        order=rollout.order,
+        window=rollout.window,
+        version=version,
+    )
+    counted = last.get("groups_counted", 0)
+    controller = Controller(start.tasks, rollout, config.seed, runner, store, gate, counted=counted)
     _announce(view, controller, config)
+    update_weights = engine.update_weights
+    if config.engine.transfer == "broadcast":
+        on_cpu = config.engine.flags.get("device") == "cpu"
+        update_weights = Broadcast(engine, trainer.client, "gloo" if on_cpu else "nccl").update_weights
     seen = Seen(controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine))
     return TrainingRun(
         config=config,
@@ -270,30 +278,15 @@ async def _training_run(
         engine=engine,
         trainer=trainer,
         controller=controller,
-        broadcast=_broadcast(config, engine, trainer.client),
+        update_weights=update_weights,
         alarm_watch=AlarmWatch(
             lambda: alarms(seen, training=True),
             view.say,
             lambda: f"step {controller.gate.version}",
         ),
         watchdog=watchdog,
-        counted_before=_counted_before(steps, version),
+        counted_before={name: last[name] for name in COUNTERS if name in last},
     )
-
-
-def _controller(start: _Start, store: Store, runner: Runner, version: int, steps: list[dict[str, Any]]) -> Controller:
-    """Make the controller of a run that goes on after the step `version`, from the metrics of its `steps`."""
-    rollout = start.config.rollout
-    gate = StalenessGate(
-        groups_per_batch=rollout.groups_per_batch,
-        max_staleness=rollout.max_staleness,
-        order=rollout.order,
-        window=rollout.window,
-        version=version,
-    )
-    trained = (step for step in steps if step["step"] <= version)
-    counted = max((int(count) for (count,) in metric_values(trained, "groups_counted")), default=0)
-    return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, counted=counted)
 
 
 def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
@@ -307,19 +300,6 @@ def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
     )
 
 
-def _broadcast(config: RunConfig, engine: SGLangEngine, client: TrainerClient) -> Broadcast | None:
-    if config.engine.transfer != "broadcast":
-        return None
-    backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
-    return Broadcast(engine, client, backend)
-
-
-def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, float]:
-    """Return `COUNTERS` of the step `version`, as far as it has them."""
-    last = [row for row in steps if row["step"] == version]
-    return {name: count for name in COUNTERS for (count,) in metric_values(last, name)}
-
-
 async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step."""
     store, view, shown = run.store, run.view, Path(run.config.run_dir)
@@ -329,10 +309,10 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     )
     for line in await in_thread(lambda: list(sample_replies(ended))):
         view.say(line)
-    newest = await in_thread(store.last_checkpoint)
+    kept = await in_thread(store.kept_checkpoints)
     view.say(
         f"the run is in {shown}"
-        + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
+        + (f", its newest checkpoint in {shown / 'checkpoints' / kept[-1][1].name}" if kept else "")
         + f"; agentrl audit {shown} tells what became of every task"
     )
     before, begun = run.counted_before, run.alarm_watch.begun

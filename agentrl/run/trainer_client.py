@@ -27,7 +27,7 @@ from agentrl.errors import (
     TrainerLostError,
     TrainerStateError,
 )
-from agentrl.run.trainer_ranks import Hosts, RankStart, TrainerRanks, open_ranks
+from agentrl.run.trainer_ranks import Hosts, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import check_files
@@ -35,6 +35,8 @@ from agentrl.system.files import make_directory, partial_path, sync, sync_tree, 
 from agentrl.system.host import Host, ThisMachine
 from agentrl.system.tasks import in_thread
 
+WORK = "trainer"
+"""The folder of a run's directory for the files that the ranks are to read."""
 VERSIONS_KEPT = 8
 """Versions of the weights of a trainer on another machine. A server that is started again loads the newest."""
 
@@ -55,10 +57,7 @@ class TrainerClient:
     """Starts its processes."""
     timeout_s: float
     """Bound of every answer."""
-    store: Path
-    """The file of the run's store."""
-    work_dir: Path
-    """A directory of this machine for the files that the ranks are to read."""
+    run_dir: Path
     weights_dir: Path
     """One for the weights, where rank 0 is elsewhere."""
     saving: bool = field(default=False, init=False)
@@ -103,9 +102,9 @@ class TrainerClient:
             The new weights, what they were trained on, and the step's metrics.
         """
         self._batches += 1
-        directory = self.work_dir / f"batch-{self._batches}"
+        directory = self.run_dir / WORK / f"batch-{self._batches}"
         try:
-            await in_thread(write_batch, self.store, groups, directory)
+            await in_thread(write_batch, self.run_dir / "store.sqlite", groups, directory)
             async with self._brought(directory, self._started.hosts) as there:
                 own = [{"episodes": str(path / BATCH_FILE)} for path in there]
                 reply = await self._ask(op="step", own=own, groups=list(groups), after=after)
@@ -197,28 +196,9 @@ class TrainerClient:
                     with suppress(AgentRLError):  # a machine that is gone keeps nothing
                         await host.remove(path)
 
-    async def join_weight_group(
-        self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float
-    ) -> None:
-        """Join the process group over which weights go to the servers.
-
-        Args:
-            address: Of its rendezvous, where this process is rank 0.
-            port: The same.
-            world_size: Processes of the group, the trainer's included.
-            name: Of the group, as the servers know it.
-            backend: "nccl" or "gloo".
-            timeout_s: Bound of the rendezvous.
-        """
-        await self._ask(
-            op="join_weight_group",
-            address=address,
-            port=port,
-            world_size=world_size,
-            name=name,
-            backend=backend,
-            timeout_s=timeout_s,
-        )
+    async def join_weight_group(self, *where: Any) -> None:
+        """Join the process group over which weights go to the servers. `where`: what `agentrl.trainer.weight_sender.WeightGroup` takes."""
+        await self._ask(op="join_weight_group", where=where)
 
     async def weight_buckets(self) -> list[dict[str, Any]]:
         """Make the buckets of the current weights ready to send; what each holds."""
@@ -288,50 +268,36 @@ def _of_host(host: Host) -> Iterator[None]:
 
 @asynccontextmanager
 async def open_trainer(
-    store: Path,
-    config: RunConfig,
-    weights_dir: Path,
-    work_dir: Path,
-    *,
-    log: Path,
-    lock: int | None = None,
-    hosts: Hosts | None = None,
+    run_dir: Path, config: RunConfig, weights_dir: Path, *, lock: int | None = None, hosts: Hosts | None = None
 ) -> AsyncIterator[TrainerClient]:
     """Yield a trainer for the length of the context.
 
     Args:
-        store: The file of the run's store.
+        run_dir: The run's directory, with its store. Rank 0 writes to `trainer.log` in it, other ranks to files beside that.
         config: The configuration. Its ranks are as many as are started.
         weights_dir: Where the trainer publishes weights, or where they are brought if rank 0 is on another machine.
-        work_dir: A directory of this machine for the files that the ranks are to read; emptied first, deleted in the end.
-        log: The file that rank 0 writes to; other ranks have files beside it.
         lock: The descriptor that holds the run's directory, which the ranks on this machine hold on to; None: nothing holds it.
         hosts: The machine of each rank, asked for whenever the trainer starts; this one by default.
     """
     here: Host = ThisMachine(() if lock is None else (lock,))
-    open_hosts = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
+    work_dir = run_dir / WORK
+    open_machines = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
     await in_thread(lambda: shutil.rmtree(work_dir, ignore_errors=True))
 
     @asynccontextmanager
     async def ranks() -> AsyncIterator[TrainerRanks]:
-        async with open_hosts() as machines:
-            configs = {
-                host: await _configuration(host, config, work_dir / f"config-{number}")
+        async with open_machines() as machines:
+            arguments = {
+                host: (
+                    await _configuration(host, config, work_dir / f"config-{number}"),
+                    weights_dir if host.scratch is None else host.scratch / "weights",
+                )
                 for number, host in enumerate(dict.fromkeys(machines))
             }
-            starts = [
-                RankStart(
-                    host,
-                    configs[host],
-                    weights_dir if host.scratch is None else host.scratch / "weights",
-                    log if rank == 0 else log.with_stem(f"{log.stem}-{rank}"),
-                )
-                for rank, host in enumerate(machines)
-            ]
-            async with open_ranks(starts) as started:
+            async with open_ranks(machines, arguments, run_dir / "trainer.log") as started:
                 yield started
 
-    client = TrainerClient(ranks, config.trainer.step_timeout_s, store, work_dir, weights_dir)
+    client = TrainerClient(ranks, config.trainer.step_timeout_s, run_dir, weights_dir)
     try:
         await client.start()
         yield client

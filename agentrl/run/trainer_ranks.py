@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -26,19 +25,6 @@ Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
 """Opens the machines of the ranks, each as often as it has some, for the length of a context."""
 GRACE_S = 5.0
 """How long rank 0 has, once another rank ended, to say what they all saw."""
-
-
-@dataclass(frozen=True)
-class RankStart:
-    """The arguments with which one rank is started."""
-
-    host: Host
-    config: Path
-    """The configuration's file, on that host."""
-    weights_dir: Path
-    """Where weights are published, on that host: by rank 0 alone."""
-    log: Path
-    """The file of this machine that it writes to."""
 
 
 class TrainerRanks:
@@ -94,33 +80,35 @@ class TrainerRanks:
 
 
 @asynccontextmanager
-async def open_ranks(starts: Sequence[RankStart]) -> AsyncIterator[TrainerRanks]:
+async def open_ranks(
+    hosts: Sequence[Host], arguments: Mapping[Host, Sequence[Path]], log: Path
+) -> AsyncIterator[TrainerRanks]:
     """Run the ranks of a trainer for the length of the context.
 
     Args:
-        starts: What each rank is started with, the first being rank 0.
+        hosts: The machine of each rank.
+        arguments: The arguments of the trainer's command on each machine.
+        log: The file of this machine that rank 0 writes to; other ranks have files beside it.
 
     Raises:
         TrainerLostError: One cannot be started.
     """
-    first = starts[0].host
-    meeting = {"MASTER_ADDR": first.address, "MASTER_PORT": str(await first.free_port())}
-    meeting["WORLD_SIZE"] = str(len(starts))
-    running = [AsyncExitStack() for _ in starts]
+    meeting = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(await hosts[0].free_port())}
+    meeting["WORLD_SIZE"] = str(len(hosts))
+    running = [AsyncExitStack() for _ in hosts]
     try:
         children = []
-        for rank, (start, stack) in enumerate(zip(starts, running, strict=True)):
-            on_host = sum(before.host is start.host for before in starts[:rank])
-            own = {"RANK": str(rank), "LOCAL_RANK": str(on_host)}
-            child = start.host.child_process(
-                "trainer" if len(starts) == 1 else f"trainer's rank {rank}",
-                [start.host.python, "-m", "agentrl.trainer", str(start.config), str(start.weights_dir)],
-                log=start.log,
+        for rank, (host, stack) in enumerate(zip(hosts, running, strict=True)):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(hosts[:rank].count(host))}
+            child = host.child_process(
+                "trainer" if len(hosts) == 1 else f"trainer's rank {rank}",
+                [host.python, "-m", "agentrl.trainer", *map(str, arguments[host])],
+                log=log if rank == 0 else log.with_stem(f"{log.stem}-{rank}"),
                 error=TrainerLostError,
-                env={**os.environ, **meeting, **own} if len(starts) > 1 else None,
+                env={**os.environ, **meeting, **own} if len(hosts) > 1 else None,
             )
             children.append(await stack.enter_async_context(child))
-        yield TrainerRanks([start.host for start in starts], children)
+        yield TrainerRanks(hosts, children)
     finally:
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as closing:

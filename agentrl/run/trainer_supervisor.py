@@ -33,7 +33,7 @@ from agentrl.errors import (
 from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
 from agentrl.run.trainer_client import TrainerClient, Weights
-from agentrl.store.batches import TrainedStep
+from agentrl.store.batches import TrainedStep, batches
 from agentrl.store.manifest import MANIFEST, check_files, read_manifest
 from agentrl.store.store import Store
 from agentrl.system.files import sync
@@ -103,20 +103,10 @@ class TrainerSupervisor:
         self._consumed.append(trained)
         return metrics
 
-    async def checkpoint(self) -> None:
-        """Begin a checkpoint of the current step, once the one before is committed, while training goes on."""
-        with anyio.CancelScope(shield=True):
-            await self._checkpoint(MAX_FAILURES)
-
     async def commit_if_written(self) -> None:
         """Commit a checkpoint that the trainer has finished writing; never waits for one."""
         if not self.client.saving:
             await self.commit()
-
-    async def commit(self) -> None:
-        """Record the checkpoint that was begun, with the batches that it contains, when it is written."""
-        with anyio.CancelScope(shield=True):
-            await self._commit(MAX_FAILURES)
 
     async def save_remaining(self) -> str | None:
         """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
@@ -128,11 +118,11 @@ class TrainerSupervisor:
         why = f"not written within {SAVE_TIMEOUT_S:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
             try:
-                await self._commit(1)
+                await self.commit(1)
                 for _ in range(2):  # again, if the trainer dies with it
                     if self._consumed:
-                        await self._checkpoint(1)
-                        await self._commit(1)
+                        await self.checkpoint(1)
+                        await self.commit(1)
                 why = "lost with its trainer, twice"
             except (AgentRLError, OSError) as error:
                 why = f"not written: {error}"
@@ -143,8 +133,9 @@ class TrainerSupervisor:
             f"the run goes on with `resume=True` in {self.run_dir}"
         )
 
-    async def _checkpoint(self, failures: int) -> None:
-        await self._commit(failures)
+    async def checkpoint(self, max_failures: int = MAX_FAILURES) -> None:
+        """Begin a checkpoint of the current step, once the one before is committed, while training goes on."""
+        await self.commit(max_failures)
         step = self.weights.version
         directory = checkpoint_directory(self.run_dir, step)
         # A checkpoint has the lines of its steps; before the first step there are none.
@@ -152,15 +143,16 @@ class TrainerSupervisor:
             await in_thread(sync, self.run_dir / "metrics.jsonl")
         with self._while_saving(step):
             await in_thread(self.store.begin_checkpoint, directory)
-            await self._ask(lambda: self.client.save(directory, step), failures)
+            await self._ask(lambda: self.client.save(directory, step), max_failures)
         self._saving = step
 
-    async def _commit(self, failures: int) -> None:
+    async def commit(self, max_failures: int = MAX_FAILURES) -> None:
+        """Record the checkpoint that was begun, with the batches that it contains, when it is written."""
         if (step := self._saving) is None:
             return
         directory = checkpoint_directory(self.run_dir, step)
         with self._while_saving(step):
-            await self._ask(self.client.saved, failures)
+            await self._ask(self.client.saved, max_failures)
             if self._saving is None:
                 return  # the trainer died with it; the next checkpoint will contain its batches
             await in_thread(read_manifest, directory)  # what has none is no checkpoint
@@ -218,7 +210,7 @@ class TrainerSupervisor:
         yet.
         """
         after, checkpoint = await self._newest_whole()
-        recorded = await in_thread(self.store.batches, after)
+        recorded = await in_thread(self.store.read, lambda db: batches(db, after))
         again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
         weights = await self.client.load(checkpoint)
         if recorded:
@@ -233,19 +225,19 @@ class TrainerSupervisor:
 
     async def _newest_whole(self) -> tuple[int, Path | None]:
         """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are quarantined."""
-        while (newest := await in_thread(self.store.last_checkpoint)) is not None:
-            step, directory = newest
+        while kept := await in_thread(self.store.kept_checkpoints):
+            step, directory = kept[-1]
             try:
                 await in_thread(check_files, directory)
             except CheckpointError as damaged:
                 if await self._fetched(directory, damaged):
-                    return newest
+                    return step, directory
                 kept_at = await in_thread(quarantine, self.run_dir, directory)
                 await in_thread(self.store.mark_damaged, step, str(damaged))
                 left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
                 self.say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
             else:
-                return newest
+                return step, directory
         return 0, None
 
     async def _fetched(self, directory: Path, damaged: CheckpointError) -> bool:

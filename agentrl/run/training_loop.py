@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
 
 from agentrl.config import RunConfig
-from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
@@ -64,7 +64,8 @@ class TrainingRun:
     engine: SGLangEngine
     trainer: TrainerSupervisor
     controller: Controller
-    broadcast: Broadcast | None
+    update_weights: Callable[[Path, int], Awaitable[float]]
+    """Has the servers load weights of a version; returns the pause in seconds."""
     alarm_watch: AlarmWatch
     watchdog: LoopWatchdog
     counted_before: dict[str, float]
@@ -116,10 +117,6 @@ async def train_and_save(run: TrainingRun) -> None:
 async def _train(run: TrainingRun) -> None:
     config, view = run.config, run.view
     view.phase = "training"
-    if run.trainer.weights.version >= config.steps:
-        view.say(
-            f"nothing is left to train: the run is at step {run.trainer.weights.version}, and steps = {config.steps}"
-        )
     view.training_started = time.perf_counter()
     run.controller.health.last_end = time.monotonic()  # an evaluation came before
     with appending(run.store.directory / "metrics.jsonl") as log:
@@ -132,18 +129,18 @@ async def _train(run: TrainingRun) -> None:
                 view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")
                 break
             waited_s = time.perf_counter() - started
-            # Shielded: a step that has begun is finished, loaded and logged, also when the run is being stopped.
+            # Shielded: a step that has begun is finished, loaded, logged and checkpointed, also when the run is being stopped.
             with anyio.CancelScope(shield=True):
                 record = await _step(run, batch, waited_s)
-            log.write(json.dumps(record) + "\n")
-            log.flush()
-            view.on_step(record)
-            if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
-                view.say(f"writing the checkpoint of step {view.step}")
-                with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
-                    await run.trainer.checkpoint()
-            else:
-                await run.trainer.commit_if_written()
+                log.write(json.dumps(record) + "\n")
+                log.flush()
+                view.on_step(record)
+                if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
+                    view.say(f"writing the checkpoint of step {view.step}")
+                    with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
+                        await run.trainer.checkpoint()
+                else:
+                    await run.trainer.commit_if_written()
 
 
 async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, Any]:
@@ -157,9 +154,8 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         run.view.say(
             f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
         )
-    update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
     with health.waiting_for("the inference servers to load the new weights (engine.log)"):
-        pause_s = await update(weights.path, weights.version)
+        pause_s = await run.update_weights(weights.path, weights.version)
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress

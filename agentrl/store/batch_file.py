@@ -72,7 +72,7 @@ def _copy(db: sqlite3.Connection, store: Path, group_ids: Sequence[int]) -> None
     """
     with reporting(store):
         db.execute("ATTACH ? AS run", (reading_uri(store),))
-        check_version(db, store, SCHEMA_VERSION, schema="run")
+        check_version(db, store, "run")
         db.executescript(f"BEGIN; {_COPY.format(ids=', '.join(str(int(group)) for group in group_ids))} COMMIT;")
         (found,) = db.execute("SELECT COUNT(*) FROM main.groups").fetchone()
     if found != len(set(group_ids)):

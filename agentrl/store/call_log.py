@@ -63,10 +63,9 @@ class _Transaction:
     committed: list[Callable[[], object]] = field(default_factory=list)
     """Functions to call then."""
     written: list[int] = field(default_factory=list)
-    """The results of the changes, once they are committed."""
+    """The results of the changes, once they are committed; empty where that failed."""
+    due: anyio.Event = field(default_factory=anyio.Event)
     ended: anyio.Event = field(default_factory=anyio.Event)
-    failure: BaseException | None = None
-    """The reason why it was not committed."""
 
 
 @dataclass(eq=False)
@@ -74,10 +73,8 @@ class CallLogWriter:
     """Writes the calls of all running episodes, and their ends. Open it with `open_call_log`."""
 
     store: Store
-    _writing: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
-    """Held while rows are on their way to the store."""
     _next: _Transaction = field(default_factory=_Transaction)
-    _asked: anyio.Event = field(default_factory=anyio.Event)
+    _closed: bool = False
     _failure: BaseException | None = None
     """The reason why nothing more is written."""
 
@@ -93,7 +90,7 @@ class CallLogWriter:
         """Have a change written, together with what else waits. Returns its index there. `committed` is called when it is written."""
         self._next.changes.append(change)
         self._next.committed.append(committed)
-        self._asked.set()
+        self._next.due.set()
         return len(self._next.changes) - 1
 
     async def commit(self, change: Change) -> int:
@@ -103,36 +100,36 @@ class CallLogWriter:
             DiskError: It could not be written.
             StoreError: The same, where the store is damaged.
         """
-        if self._failure is not None:
-            raise self._failure
         transaction = self._next
         index = self.enqueue(change, lambda: None)
-        await transaction.ended.wait()
-        if transaction.failure is not None:
-            raise transaction.failure
+        if self._failure is None:
+            await transaction.ended.wait()
+        if not transaction.written:
+            assert self._failure is not None
+            raise self._failure
         return transaction.written[index]
 
     async def run(self) -> None:
-        """Write until cancelled."""
-        while True:
-            await self._asked.wait()
-            await self.write()
+        """Write until it is closed, and then what is left. It is not cancelled: what it holds is nowhere else."""
+        with anyio.CancelScope(shield=True):
+            while self._next.changes or not self._closed:
+                await self._next.due.wait()
+                await self._write()
 
-    async def write(self) -> None:
-        """Write what waits. After a failure nothing is written."""
-        if self._failure is not None:
-            return
-        transaction, self._next, self._asked = self._next, _Transaction(), anyio.Event()
+    def close(self) -> None:
+        """End `run`, once it has written what waits."""
+        self._closed = True
+        self._next.due.set()
+
+    async def _write(self) -> None:
+        transaction, self._next = self._next, _Transaction()
         try:
-            with anyio.CancelScope(shield=True):  # what it holds is nowhere else now
-                async with self._writing:
-                    if transaction.changes:
-                        transaction.written = await in_thread(self.store.write, transaction.changes)
+            if transaction.changes:
+                transaction.written = await in_thread(self.store.write, transaction.changes)
         except BaseException as error:
             self._failure = error
-            for failed in (transaction, self._next):
-                failed.failure = error
-                failed.ended.set()
+            transaction.ended.set()
+            self._next.ended.set()
             raise
         transaction.ended.set()
         for committed in transaction.committed:
@@ -144,16 +141,8 @@ async def open_call_log(store: Store) -> AsyncIterator[CallLogWriter]:
     """Yield a writer for the length of the context. What is left at its end is written then."""
     writer = CallLogWriter(store)
     async with anyio.create_task_group() as group:
-        ended = anyio.CancelScope(shield=True)
-
-        async def run() -> None:
-            with ended:
-                await writer.run()
-
-        group.start_soon(run)
+        group.start_soon(writer.run)
         try:
             yield writer
         finally:
-            ended.cancel()
-            with anyio.CancelScope(shield=True):
-                await writer.write()
+            writer.close()

@@ -20,7 +20,7 @@ from agentrl.store.rows import CallRow, pack, row_of
 _OPEN = "INSERT OR IGNORE INTO groups (id, epoch, task, state, version, task_digest) VALUES (?, ?, ?, 'open', ?, ?)"
 _FORGET = "DELETE FROM calls WHERE group_id = ? AND episode IS NULL"
 """Calls of an attempt that was cut off, and is not tried again."""
-_CLOSE = "UPDATE groups SET state = ?, reason = ? WHERE id = ?"
+_CLOSE = "UPDATE groups SET state = ?, rejected = ? WHERE id = ?"
 _END = (
     "INSERT INTO episodes (restart, group_id, episode_index, seed, reason, reward, has_turn_rewards, metrics, error, record, prompt_ids,"
     " tokens, interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from agentrl.errors import DiskError, StoreError, one_line, unwritten
+from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.system.files import partial_path, private, put_in_place
 
 READERS_TIMEOUT_MS = 200
@@ -24,13 +25,8 @@ RESTORE = (
 )
 
 
-def create_database(path: Path, schema: str, version: int) -> None:
+def create_database(path: Path) -> None:
     """Make an empty store that a power cut cannot take away again.
-
-    Args:
-        path: The store's file.
-        schema: SQL that makes its tables.
-        version: Of the schema.
 
     Raises:
         StoreError: The log of a store that is gone lies beside it.
@@ -46,18 +42,17 @@ def create_database(path: Path, schema: str, version: int) -> None:
         os.close(private(str(partial), os.O_RDWR | os.O_CREAT))  # SQLite gives the files beside it the same mode
         with closing(sqlite3.connect(partial, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
+            db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         put_in_place(path)
     except (sqlite3.OperationalError, OSError) as error:
         raise DiskError(unwritten(str(path), error, path.parent)) from error
 
 
-def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
+def open_database(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Open a store that is there.
 
     Args:
         path: The store's file.
-        version: Of the schema that it must have.
         read_only: Leave no file behind either: without a log, which a run has as long as it goes on, the store is opened as a file
             that does not change.
 
@@ -76,7 +71,7 @@ def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlit
     except sqlite3.OperationalError as error:
         raise DiskError(unwritten(str(path), error, path.parent)) from error
     try:
-        check_version(db, path, version)
+        check_version(db, path)
         db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         db.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
@@ -91,8 +86,8 @@ def reading_uri(path: Path) -> str:
     return f"{path.resolve().as_uri()}?mode=ro{unchanging}"
 
 
-def check_version(db: sqlite3.Connection, path: Path, version: int, schema: str = "main") -> None:
-    """Check that this is a store of that version of the schema. `schema`: what the connection calls the file at `path`.
+def check_version(db: sqlite3.Connection, path: Path, schema: str = "main") -> None:
+    """Check that this is a store of this version of the schema. `schema`: what the connection calls the file at `path`.
 
     Raises:
         StoreError: It is not.
@@ -101,8 +96,10 @@ def check_version(db: sqlite3.Connection, path: Path, version: int, schema: str 
         (found,) = db.execute(f"PRAGMA {schema}.user_version").fetchone()
         if found == 0:
             raise StoreError(f"{path} is empty: what was in it is lost. {RESTORE}.")
-        if found != version:
-            raise StoreError(f"{path} has schema {found}; this agentrl reads {version}. Use a new run directory.")
+        if found != SCHEMA_VERSION:
+            raise StoreError(
+                f"{path} has schema {found}; this agentrl reads {SCHEMA_VERSION}. Use a new run directory."
+            )
 
 
 def check_pages(db: sqlite3.Connection, path: Path) -> None:
@@ -172,22 +169,6 @@ def files_at(path: Path) -> Files:
         except OSError:
             found.append(None)
     return found
-
-
-def check_in_place(path: Path, opened: Files) -> None:
-    """Check that the files that were opened are still those at the path: what is written to others is lost.
-
-    Args:
-        path: The store's file.
-        opened: What `files_at` said when it was opened.
-
-    Raises:
-        StoreError: They are others.
-    """
-    if files_at(path) != opened:
-        raise StoreError(
-            f"{path} was taken away or replaced while the run used it: what is written to it is lost. {RESTORE}."
-        )
 
 
 def _empty_log(db: sqlite3.Connection) -> None:

@@ -8,12 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.errors import UsageError
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
-
-FAILED = "failed"
-"""The name under which a filter has all reasons but FINISHED."""
 
 
 @dataclass(frozen=True)
@@ -87,32 +83,6 @@ def count_totals(db: sqlite3.Connection) -> Totals:
     return Totals(*row)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpisodeFilter:
-    """Which episodes are listed, oldest first unless `newest_first`. What is None filters nothing.
-
-    Raises:
-        UsageError: No episode has such a reason.
-    """
-
-    id: int | None = None
-    task: int | None = None
-    group: int | None = None
-    reason: str | None = None
-    """An `EndReason`, or "failed": any of a failure."""
-    min_reward: float | None = None
-    max_reward: float | None = None
-    limit: int | None = None
-    offset: int = 0
-    newest_first: bool = False
-
-    def __post_init__(self) -> None:
-        if self.reason not in (None, FAILED, *EndReason):
-            raise UsageError(
-                f"reason = {self.reason!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}"
-            )
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ListedEpisode:
     """One episode, and what came of it."""
@@ -147,23 +117,28 @@ _COLUMNS = {name: f"e.{name}" for name in ListedEpisode.__dataclass_fields__}
 _COLUMNS |= {"task": "g.task", "epoch": "g.epoch", "group": "e.group_id", "step": "g.step"}
 
 
-def list_episodes(db: sqlite3.Connection, chosen: EpisodeFilter) -> list[ListedEpisode]:
-    """Return the episodes that the filter lets through."""
-    any_failure = chosen.reason == FAILED
-    conditions: dict[str, Any] = {
-        "e.id = ?": chosen.id,
-        "g.task = ?": chosen.task,
-        "e.group_id = ?": chosen.group,
-        "e.reason = ?": None if any_failure else chosen.reason,
-        "e.reason != ?": EndReason.FINISHED if any_failure else None,
-        "e.reward >= ?": chosen.min_reward,
-        "e.reward <= ?": chosen.max_reward,
-    }
-    used = {condition: value for condition, value in conditions.items() if value is not None}
+def list_episodes(
+    db: sqlite3.Connection,
+    where: Mapping[str, Any],
+    *,
+    limit: int | None = None,
+    offset: int = 0,
+    newest_first: bool = False,
+) -> list[ListedEpisode]:
+    """Return the episodes that fit, failed attempts included, oldest first unless `newest_first`.
+
+    Args:
+        db: The store.
+        where: Conditions of a column of an episode `e` or of its group `g`, such as `g.task = ?`, each with its value; None: it is none.
+        limit: How many, at most.
+        offset: How many are passed over first.
+        newest_first: Begin with those that ended last.
+    """
+    used = {condition: value for condition, value in where.items() if value is not None}
     rows = db.execute(
         f"SELECT {', '.join(_COLUMNS.values())} FROM episodes e JOIN groups g ON g.id = e.group_id"
-        f" WHERE {' AND '.join(used) or 'TRUE'} ORDER BY e.id {'DESC' if chosen.newest_first else 'ASC'} LIMIT ? OFFSET ?",
-        [*used.values(), -1 if chosen.limit is None else chosen.limit, chosen.offset],
+        f" WHERE {' AND '.join(used) or 'TRUE'} ORDER BY e.id {'DESC' if newest_first else 'ASC'} LIMIT ? OFFSET ?",
+        [*used.values(), -1 if limit is None else limit, offset],
     )
     listed = (dict(zip(_COLUMNS, row, strict=True)) for row in rows.fetchall())
     return [

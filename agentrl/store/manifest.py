@@ -6,30 +6,16 @@ import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import TypeAdapter
 
 from agentrl.errors import CheckpointError, one_line
 
 MANIFEST = "checkpoint.json"
 READERS = 4
 """Files that are read at the same time."""
-
-
-def _beneath(name: str) -> str:
-    """Return the name of a file in a checkpoint's directory, or in a folder of it.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.isprintable():
-        raise ValueError("it is no file of a checkpoint")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_beneath)]
 
 
 @dataclass(frozen=True)
@@ -47,8 +33,8 @@ class Manifest:
     step: int
     optimizer_steps: int
     """Since the run began."""
-    files: dict[FileName, FileSum] = field(default_factory=dict, compare=False)
-    """All files of its directory but itself."""
+    files: dict[str, FileSum] = field(default_factory=dict, compare=False)
+    """All files of its directory but itself, by their names in it."""
 
 
 _MANIFEST = TypeAdapter(Manifest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Protocol
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import one_line
 from agentrl.models.text import TokenText
+from agentrl.record.group_advantages import group_advantages
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.store.database import reading
 from agentrl.store.episodes import ListedEpisode
-from agentrl.store.group_advantages import group_advantages
 from agentrl.store.store import Store
 
 COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
@@ -41,43 +41,19 @@ class EpisodeSource(Protocol):
         """The text of its tokens. Raises ConfigError when there is no tokenizer any more."""
         ...
 
-    def open_store(self) -> AbstractContextManager[Store]:
-        """Return a context in which its store can be read."""
-        ...
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunTrajectory(Trajectory):
+    """One path of an episode's tree, `T` tokens, as it is trained on: an `agentrl.Trajectory` with its text and what it is worth."""
 
-@dataclass(frozen=True, repr=False)
-class RunTrajectory:
-    """One path of an episode's tree, `T` tokens, as it is trained on. See `agentrl.Trajectory`."""
-
-    token_ids: list[int]  # [T]
     pieces: list[str]  # [T]
     """The text of each token by itself."""
-    loss_mask: list[bool]  # [T]
-    """Whether the token was sampled by the policy, and is trained on in this path."""
-    logprobs: list[float]  # [T]
-    """Behaviour logprobs; 0 where nothing was sampled."""
-    versions: list[int]  # [T]
-    """Policy version that sampled the token; -1: not sampled."""
-    turn_index: list[int]  # [T]
-    """Index of the token's turn in `episode.record.turns`."""
-    altered: list[bool]  # [T]
-    """Whether the token was drawn from another distribution than the policy's (`Turn.alterations`)."""
     returns: list[float]  # [T]
     """The return of the token's turn (docs/credit.md)."""
     advantages: list[float] | None  # [T]
     """The advantage of the token's turn in its group; what a step adds that follows from its own forward passes, a KL penalty or a
     teacher, is not in it. None: the episode failed, or `trainer.advantage.kind` is one that takes a critic ("gae") or the whole batch
     ("reinforce_pp", "reinforce_pp_baseline")."""
-    truncated: bool
-    """Whether it ends with a reply that was cut off for its length."""
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-    def __repr__(self) -> str:
-        versions = sorted({version for version in self.versions if version >= 0})
-        return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {len(set(self.turn_index))}, versions: {versions}>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,8 +65,13 @@ class RunEpisode(ListedEpisode):
     @cached_property
     def record(self) -> TokenRecord:
         """Its token record: the tree of its turns."""
-        with self.source.open_store() as store, reading(f"episode {self.id}", self.source.path):
+        with self._open_store(f"episode {self.id}") as store:
             return store.record(self.id)
+
+    @contextmanager
+    def _open_store(self, what: str) -> Iterator[Store]:
+        with Store(self.source.path / "store.sqlite", read_only=True) as store, reading(what, self.source.path):
+            yield store
 
     def transcript(self) -> str:
         """Return what was said, turn by turn, with the special tokens of the chat format.
@@ -135,31 +116,22 @@ class RunEpisode(ListedEpisode):
         advantage = self.source.config.trainer.advantage
         discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
         returns = turn_returns(record, self.reward, discount)
-        return [self._trajectory(path, returns, advantages) for path in record.trajectories()]
-
-    def _trajectory(
-        self, path: Trajectory, returns: Sequence[float], advantages: Sequence[float] | None
-    ) -> RunTrajectory:
-        """Return a path with its text. `returns`, `advantages`: one a turn of the record."""
-        return RunTrajectory(
-            token_ids=path.token_ids,
-            pieces=self.source.text.pieces(path.token_ids),
-            loss_mask=path.loss_mask,
-            logprobs=path.logprobs,
-            versions=path.versions,
-            turn_index=path.turn_index,
-            altered=path.altered,
-            returns=path.per_token(returns),
-            advantages=None if advantages is None else path.per_token(advantages),
-            truncated=path.truncated,
-        )
+        return [
+            RunTrajectory(
+                **vars(path),
+                pieces=self.source.text.pieces(path.token_ids),
+                returns=path.per_token(returns),
+                advantages=None if advantages is None else path.per_token(advantages),
+            )
+            for path in record.trajectories()
+        ]
 
     def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""
         trainer: TrainerConfig = self.source.config.trainer
         if self.reason != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
             return self.record, None
-        with self.source.open_store() as store, reading(f"group {self.group}", self.source.path):
+        with self._open_store(f"group {self.group}") as store:
             members = store.episodes([self.group])
         found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)
         weighed = zip(members, found, strict=True)

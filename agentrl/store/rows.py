@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from array import array
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -40,10 +39,6 @@ _FLOATS = "fd"
 """The same of floats. Engines compute in float32: 32 bits hold most logprobs exactly, and 64 the others."""
 _AS_JSON = b"J"
 """What no array holds as it is, such as NaN, which equals nothing."""
-_DEFAULTS = {"temperature": 1.0, "images": [], "reward": None, "role": "", "adapter": "", "role_reward": None}
-_DEFAULTS |= {"trained": True, "truncated": False, "failed": False, "tools": False}
-_DEFAULTS |= {"model": "", "root_kind": "main", "left_out": False}
-_DEFAULTS |= {"alterations": {}}
 
 
 class CallRow(NamedTuple):
@@ -70,6 +65,14 @@ class CallRow(NamedTuple):
     def is_reference(self) -> bool:
         """Return whether it only names a reply, to a reader who has it."""
         return not self.finish
+
+
+_DEFAULTS = {
+    field.name: field.default if field.default_factory is MISSING else field.default_factory()
+    for field in fields(Turn)
+    if field.init and field.name not in (*CallRow._fields, "parent", "prompt_ids")
+}
+"""The fields of a turn that a record holds as they are, each where a turn has another value than its default."""
 
 
 def row_of(choice: RecordedChoice) -> CallRow:
@@ -159,8 +162,6 @@ def to_column(values: Sequence[Any], types: str) -> bytes:
         except (TypeError, OverflowError):
             continue
         if packed.tolist() == values:
-            if sys.byteorder == "big":
-                packed.byteswap()
             return code.encode() + packed.tobytes()
     return _AS_JSON + json.dumps(values).encode()
 
@@ -172,8 +173,6 @@ def from_column(column: bytes) -> list[Any]:
         return list(json.loads(content))
     packed: array[Any] = array(code.decode())
     packed.frombytes(content)
-    if sys.byteorder == "big":
-        packed.byteswap()
     return packed.tolist()
 
 
@@ -223,7 +222,7 @@ def _turns(columns: dict[str, list[Any]], prompt_ids: list[int], calls: Sequence
             request=call.request,
             choice_index=call.choice_index,
             tool_call_ids=list(json.loads(call.tool_call_ids)),
-            **{"temperature": _DEFAULTS["temperature"], **own},
+            **own,
         )
         start += length
         turns.append(turn)

@@ -1,7 +1,7 @@
 """The tables of the store.
 
 A reply is a row of `calls` without an episode, which is the log of an episode that goes on, until that ends: then it is its turn number
-`turn`, or deleted where the record does not have it. A batch's `restart` is the one that trained it; `groups` and `minibatches` are those of its TrainedStep, as JSON. `damaged`: why a
+`turn`, or deleted where the record does not have it. A batch's `restart` is the one that trained it; `groups` and `minibatches` are those of its TrainedStep, as JSON. `rejected`: why a group is not trained on. `damaged`: why a
 checkpoint cannot be loaded, until it is made again.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agentrl.record.end_reason import EndReason
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 
 _REASONS = ", ".join(f"'{reason}'" for reason in EndReason)
 SCHEMA = f"""
@@ -18,7 +18,7 @@ CREATE TABLE groups (
     epoch INTEGER NOT NULL,
     task INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'ready', 'rejected')),
-    reason TEXT,
+    rejected TEXT,
     step INTEGER REFERENCES batches (step),
     version INTEGER NOT NULL,
     task_digest TEXT NOT NULL

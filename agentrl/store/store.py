@@ -17,27 +17,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store import batches
-from agentrl.store.batches import TrainedStep
+from agentrl.store.batches import TrainedStep, commit
 from agentrl.store.changes import Change
-from agentrl.store.database import (
-    check_in_place,
-    check_pages,
-    create_database,
-    files_at,
-    open_database,
-    reporting,
-    transaction,
-)
+from agentrl.store.database import RESTORE, create_database, files_at, open_database, reporting, transaction
 from agentrl.store.episodes import FinishedEpisode
 from agentrl.store.rewards import update_checkpoint_rewards
 from agentrl.store.rows import CallRow, record_fault, record_of
-from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
 
 T = TypeVar("T")
 
@@ -54,8 +43,8 @@ class Store:
         self._lock = threading.Lock()
         self._path = path
         if not (must_exist or read_only) and not path.exists():
-            create_database(path, SCHEMA, SCHEMA_VERSION)
-        self._db = open_database(path, SCHEMA_VERSION, read_only=read_only)
+            create_database(path)
+        self._db = open_database(path, read_only=read_only)
         self._files = files_at(path)
         with reporting(path):
             self.restart: int = self._db.execute("SELECT COALESCE(MAX(restart), 0) FROM restarts").fetchone()[0]
@@ -68,9 +57,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -85,16 +72,18 @@ class Store:
             self.check_in_place()
 
     def check_in_place(self) -> None:
-        """Raise StoreError when the file was taken away or replaced since it was opened: what was written then is lost."""
-        check_in_place(self._path, self._files)
+        """Check that the file is still the one that was opened: what is written to another is lost.
 
-    def check(self) -> None:
-        """Read the whole file. Raises StoreError when it is damaged."""
-        with self._lock:
-            check_pages(self._db, self._path)
+        Raises:
+            StoreError: It was taken away or replaced.
+        """
+        if files_at(self._path) != self._files:
+            raise StoreError(
+                f"{self._path} was taken away or replaced while the run used it: what is written to it is lost. {RESTORE}."
+            )
 
     def _relative(self, path: Path) -> str:
-        return str(path.relative_to(self._path.parent))
+        return str(path.relative_to(self.directory))
 
     def begin_restart(self, tasks: str = "", config: str = "{}") -> None:
         """Note that the run starts, or starts again, and that checkpoints only begun are gone.
@@ -113,16 +102,6 @@ class Store:
             db.execute("INSERT INTO restarts VALUES (?, ?, ?)", (self.restart, time.time(), config))
             db.execute("DELETE FROM begun_checkpoints")
 
-    def configuration(self, restart: int) -> str:
-        """Return the configuration of a restart, as JSON.
-
-        Raises:
-            StoreError: There is no such restart.
-        """
-        for (config,) in self._rows("SELECT config FROM restarts WHERE restart = ?", restart):
-            return str(config)
-        raise StoreError(f"{self._path} knows no restart {restart}")
-
     def check_tasks(self, tasks: str) -> None:
         """Check that `tasks` are those that the run started with.
 
@@ -132,7 +111,7 @@ class Store:
         known = self._rows("SELECT value FROM run_values WHERE name = 'tasks'")
         if known not in ([], [(tasks,)]):
             raise StoreError(
-                f"{self._path.parent} was started with other tasks ({known[0][0]}) than it has now ({tasks}): `tasks`, `data.order`, "
+                f"{self.directory} was started with other tasks ({known[0][0]}) than it has now ({tasks}): `tasks`, `data.order`, "
                 "`data.sources`, `data.eval_share`, `seed` and `rollout.group_size` must stay as they were. Restore them, or start a new run."
             )
 
@@ -182,7 +161,7 @@ class Store:
                     continue
                 said.append(f"episode {episode} is set aside, it cannot be trained on: {fault}")
                 db.execute("UPDATE episodes SET reason = 'rejected', error = ? WHERE id = ?", (said[-1], episode))
-                db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
+                db.execute("UPDATE groups SET state = 'open', rejected = NULL WHERE id = ?", (group,))
         return said
 
     def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
@@ -201,18 +180,10 @@ class Store:
         ]
 
     def record(self, episode_id: int) -> TokenRecord:
-        """Return the token record of one episode.
-
-        Raises:
-            StoreError: There is none of this id.
-            ValueError: Its record cannot be read.
-        """
+        """Return the token record of one episode, which is there. Raises ValueError when it cannot be read."""
         with self._lock:
             row = self._db.execute("SELECT record, prompt_ids FROM episodes WHERE id = ?", (episode_id,)).fetchone()
             turns = self._turns(episode_id)
-            (last,) = self._db.execute("SELECT MAX(id) FROM episodes").fetchone()
-        if row is None:
-            raise StoreError(f"{self._path.parent} holds no episode {episode_id}; its episodes are 1 to {last}")
         record, prompt_ids = row
         return record_of(record, prompt_ids, turns)
 
@@ -228,13 +199,8 @@ class Store:
         """
         with self._writing(durable=True) as db:
             where = self._relative(path)
-            batches.commit(db, self.restart, where, step, trained)
+            commit(db, self.restart, where, step, trained)
             db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
-
-    def batches(self, after: int = 0) -> list[TrainedStep]:
-        """Return the batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
-        with self._lock:
-            return batches.batches(self._db, after)
 
     def mark_damaged(self, step: int, reason: str) -> None:
         """Note that a checkpoint cannot be loaded. It is not kept any more."""
@@ -251,33 +217,23 @@ class Store:
             best = max((row for row in rows if row[2] is not None), key=lambda row: row[2], default=None)
             old = [row for row in rows[keep:] if row is not best]
             db.executemany("UPDATE checkpoints SET kept = 0 WHERE step = ?", [(step,) for step, _, _ in old])
-        return [self._path.parent / path for _, path, _ in old]
+        return [self.directory / path for _, path, _ in old]
 
-    def kept_checkpoints(self) -> list[Path]:
-        """Return the directories of the checkpoints that are kept, oldest first."""
-        return self._directories("SELECT path FROM checkpoints WHERE kept ORDER BY step")
+    def kept_checkpoints(self) -> list[tuple[int, Path]]:
+        """Return (step, directory) of the checkpoints that are kept, oldest first. None of them is known to be damaged."""
+        kept = self._rows("SELECT step, path FROM checkpoints WHERE kept ORDER BY step")
+        return [(step, self.directory / path) for step, path in kept]
 
     def unwanted_checkpoints(self) -> list[Path]:
         """Return the directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed.
 
         One that is kept is never among them.
         """
-        begun = "UNION SELECT path FROM begun_checkpoints"
-        kept = {path.name for path in self.kept_checkpoints()}
-        found = self._directories(f"SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL {begun}")
-        return [path for path in found if path.name not in kept]
-
-    def known_checkpoints(self) -> list[Path]:
-        """Return the directories of all checkpoints that were ever committed, or that were begun."""
-        return self._directories("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
-
-    def _directories(self, query: str) -> list[Path]:
-        return [self._path.parent / path for (path,) in self._rows(query)]
-
-    def last_checkpoint(self) -> tuple[int, Path] | None:
-        """(step, directory) of the newest checkpoint that is not known to be damaged."""
-        newest = self._rows("SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1")
-        return next(((step, self._path.parent / path) for step, path in newest), None)
+        unwanted = self._rows(
+            "SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL UNION SELECT path FROM begun_checkpoints"
+            " EXCEPT SELECT path FROM checkpoints WHERE kept"
+        )
+        return [self.directory / path for (path,) in unwanted]
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Return the result of a query that changes nothing."""

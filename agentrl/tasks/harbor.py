@@ -5,8 +5,10 @@ harbor:DIR[@AGENT] ─► the folders of DIR ─► each read and checked ─►
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.tasks.faults import unusable_task, usable_tasks
-from agentrl.tasks.folder_digest import folder_digest
 from agentrl.tasks.harbor_settings import TaskSettings
 from agentrl.tasks.task_type import first_problem
 
@@ -160,6 +161,35 @@ def read_unchanged(folder: Path, digest: str | None) -> TaskFolder:
     if digest is not None and folder_digest(folder) != digest:
         raise TaskFileError(f"{folder} has changed since its tasks were read; start a new run")
     return read_task_folder(folder)
+
+
+def folder_digest(folder: Path) -> str:
+    """Return a digest of the paths, modes and contents below a folder: the same content has the same one on every machine.
+
+    Raises:
+        TaskFileError: A file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(folder.rglob("*")):
+            info = path.lstat()
+            if stat.S_ISDIR(info.st_mode):
+                continue
+            if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+                raise TaskFileError(f"{path} is no file, folder or link; take it out")
+            target = os.fsencode(os.readlink(path)) if path.is_symlink() else None
+            size = info.st_size if target is None else len(target)
+            head = f"{path.relative_to(folder)}\0{target is not None}\0{bool(info.st_mode & 0o100)}\0{size}\0"
+            digest.update(head.encode(errors="surrogateescape"))
+            if target is not None:
+                digest.update(target)
+                continue
+            with path.open("rb") as file:
+                while part := file.read(2**20):
+                    digest.update(part)
+    except OSError as error:
+        raise TaskFileError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()[:16]
 
 
 def _check_image(file: Path, task: TaskFolder) -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import GroupAdvantage, TrainerConfig
+from agentrl.record.group_advantages import mask_turns, turn_advantages, turn_rewards
 from agentrl.record.returns import immediate_rewards, turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.group_advantages import mask_turns, turn_advantages, turn_rewards
 
 
 def record_of(parents: list[int | None], **columns: list[Any]) -> TokenRecord:

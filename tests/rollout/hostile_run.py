@@ -98,7 +98,7 @@ async def open_controller(
     rollout = RolloutConfig.model_validate(settings)
     with await in_thread(Store, path / "store.sqlite") as store:
         await in_thread(store.begin_restart)
-        last = await in_thread(store.last_checkpoint)
+        kept = await in_thread(store.kept_checkpoints)
         async with (
             open_proxy(ScriptedEngine(), chat_format, "nano") as proxy,
             local_runner(
@@ -113,7 +113,7 @@ async def open_controller(
                 groups_per_batch=rollout.groups_per_batch,
                 max_staleness=rollout.max_staleness,
                 order="fifo" if rollout.order == "window" else rollout.order,
-                version=last[0] if last else 0,
+                version=kept[-1][0] if kept else 0,
             )
             tasks = TaskList([{"n": index} for index in range(groups)], epochs=1)
             yield Controller(tasks, rollout, 0, runner, store, gate)

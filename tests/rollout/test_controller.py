@@ -513,7 +513,7 @@ async def test_a_task_that_cannot_be_used_is_skipped_and_counted_and_the_run_goe
     assert [status != "finished" for status, _ in rows].count(True) == 8
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         found = await in_thread(
-            lambda: store._db.execute("SELECT id, reason FROM groups WHERE state = 'rejected' ORDER BY id").fetchall()
+            lambda: store._db.execute("SELECT id, rejected FROM groups WHERE state = 'rejected' ORDER BY id").fetchall()
         )
         counted = await in_thread(store.read, lambda db: rewards_in_order(db, 0))
     assert [group.id for group in counted] == list(range(8)), "a task that is skipped holds no other's reward back"

@@ -223,8 +223,8 @@ async def test_a_stalled_run_names_what_its_main_loop_waits_for() -> None:
     parts: Any = SimpleNamespace(
         controller=SimpleNamespace(health=health, progress=SimpleNamespace(running=0)),
         trainer=SimpleNamespace(step=trains, weights=SimpleNamespace(path="v1", version=1)),
-        engine=SimpleNamespace(update_weights=loads, in_flight=0, serving=["one"]),
-        broadcast=None,
+        update_weights=loads,
+        engine=SimpleNamespace(in_flight=0, serving=["one"]),
     )
     look()
     with pytest.raises(EngineError):

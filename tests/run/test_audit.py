@@ -42,7 +42,7 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
     assert (found.tasks, found.trained, found.waiting, found.unfinished) == (7, 4, 1, 1)
     assert found.dropped == {"all rewards are N": 1}
     assert (found.batches, found.last_checkpoint, found.restarts) == (2, 2, 1)
-    assert (found.finished_episodes, found.failed_episodes, found.logged_calls) == (13, 0, 1)
+    assert (found.totals.finished, found.totals.failed, found.logged_calls) == (13, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
         ("DELETE FROM groups WHERE id = 1", "group 1 was never handed out"),
         ("UPDATE groups SET task = 1 WHERE id = 0", "task 1 was handed out 2 times in epoch 0"),
         ("UPDATE groups SET epoch = 1 WHERE id = 0", "epoch 0 handed out 2 of 3 tasks"),
-        ("UPDATE groups SET reason = NULL WHERE id = 2", "group 2 was rejected without a reason"),
+        ("UPDATE groups SET rejected = NULL WHERE id = 2", "group 2 was rejected without a reason"),
         ("UPDATE groups SET step = 1 WHERE id = 2", "group 2 was rejected without a reason, or trained on"),
         ("UPDATE groups SET step = 2 WHERE id = 6", "group 6 was trained on before it was complete"),
         (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas
 import pytest
 
 import agentrl
@@ -186,11 +186,8 @@ def test_without_a_tokenizer_figures_are_read_and_text_is_not(run: Run) -> None:
         episode.transcript()
 
 
-def test_metrics_become_a_data_frame_where_pandas_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(run.metrics.to_pandas()["tokens"]) == [10, 20]
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UsageError, match="to_pandas needs pandas: pip install pandas"):
-        run.metrics.to_pandas()
+def test_metrics_become_a_data_frame(run: Run) -> None:
+    assert list(pandas.DataFrame(run.metrics)["tokens"]) == [10, 20]
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -122,11 +122,11 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
     check_run_dir(run_dir, resume=True)
     prepare_run_dir(run_dir)
     with begin_store(run_dir, TASKS, config_text(settings), resume=True) as store:
-        step, _ = store.last_checkpoint() or (0, None)
+        kept = store.kept_checkpoints()
+        step = kept[-1][0] if kept else 0
         if step < said.step:
             wrong.append(f"checkpoint {said.step} was committed, and the newest is {step}")
-        for path in store.kept_checkpoints():
-            number = int(path.name.removeprefix("step-"))
+        for number, path in kept:
             if not path.is_dir() or files(path) not in everything.whole[number]:
                 wrong.append(f"checkpoint {number} is not what was written")
         unused = {group.id for group in store.read(resumed_groups)}

@@ -65,7 +65,7 @@ async def test_the_same_workflow_says_the_same(run_dir: Path) -> None:
     found = await replay(run_dir, 1, workflow=two_calls, tasks=TASKS)
     assert found.same
     assert found.outcome.reward == found.recorded.reward
-    assert (found.calls_answered, found.calls_recorded) == (2, 2)
+    assert (len(found.conversation), found.calls_recorded) == (2, 2)
     assert found.outcome.record.to_json() == found.recorded.record.to_json()
     assert "3 + " in found.conversation[0][0]
 
@@ -73,7 +73,7 @@ async def test_the_same_workflow_says_the_same(run_dir: Path) -> None:
 async def test_a_workflow_that_changed_shows_what_it_asks_now(run_dir: Path) -> None:
     found = await replay(run_dir, 1, workflow=two_other_calls, tasks=TASKS)
     assert not found.same
-    assert found.calls_answered == 2
+    assert len(found.conversation) == 2
     (asked,) = found.unknown
     assert "9 + 9 =" in asked
     assert not found.outcome.finished

@@ -20,6 +20,7 @@ from agentrl.rollout.check_start import with_roles
 from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.run_directory import read_metrics
+from agentrl.store.batches import batches
 from agentrl.store.store import Store
 from agentrl.trainer.sft import fine_tune
 from benchmarks import two_roles
@@ -73,7 +74,7 @@ def test_two_roles_learn_opposite_things_and_their_checkpoint_answers_as_they_do
         assert step["staleness_max"] == 0
     assert audit(run_dir).violations == []
     with Store(run_dir / "store.sqlite", read_only=True) as store:
-        (episode, *_) = store.episodes(store.batches()[-1].group_ids)
+        (episode, *_) = store.episodes(store.read(batches)[-1].group_ids)
     assert {turn.adapter for turn in episode.record.turns} == set(two_roles.WISHES)
 
     (*_, checkpoint) = open_run(run_dir).checkpoints

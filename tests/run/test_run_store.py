@@ -138,5 +138,5 @@ def test_a_committed_checkpoint_is_in_the_database_file_itself(run_dir: Path, tm
         alone = tmp_path / "alone.sqlite"
         alone.write_bytes((run_dir / "store.sqlite").read_bytes())
     with Store(alone, must_exist=True) as copy:
-        assert copy.last_checkpoint() == (3, tmp_path / "checkpoints/step-000003")
+        assert copy.kept_checkpoints()[-1] == (3, tmp_path / "checkpoints/step-000003")
         assert copy.next_group_id() == 8

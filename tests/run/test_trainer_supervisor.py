@@ -20,7 +20,7 @@ from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.run.audit import audit
-from agentrl.store.batches import TrainedStep
+from agentrl.store.batches import TrainedStep, batches
 from agentrl.store.manifest import read_manifest
 from agentrl.store.store import Store
 from agentrl.trainer.command_loop import TrainerProcess
@@ -41,7 +41,7 @@ class Taken:
 
 def trained_in(run_dir: Path) -> list[TrainedStep]:
     with Store(run_dir / "store.sqlite") as store:
-        return store.batches()
+        return store.read(batches)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from agentrl.models import NANO
 from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.run_directory import read_metrics
+from agentrl.store.batches import batches
 from agentrl.store.store import Store
 from tests.components import missing
 from tests.run.test_train import ROOT, environment, left_behind, long_run, wait_for_step
@@ -87,7 +88,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
     assert found.violations == []
     assert (found.trained, found.batches, found.last_checkpoint, found.restarts) == (2 * steps, steps, steps, 2)
     with Store(run_dir / "store.sqlite", read_only=True) as store:
-        trained = [group for batch in store.batches() for group in batch.group_ids]
+        trained = [group for batch in store.read(batches) for group in batch.group_ids]
     assert len(trained) == len(set(trained)) == 2 * steps, "every step trained on two groups of its own"
     now = {one.id: one.reward for one in open_run(run_dir).episodes(reason="finished")}
     assert recorded.items() <= now.items()

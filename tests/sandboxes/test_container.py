@@ -20,7 +20,7 @@ from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
 from agentrl.sandboxes.backends.leftovers import LABEL, owner
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
-from agentrl.tasks.folder_digest import folder_digest
+from agentrl.tasks.harbor import folder_digest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("docker")]
 IMAGE = "agentrl/sandbox"

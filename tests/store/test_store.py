@@ -16,6 +16,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
+from agentrl.store.batches import batches
 from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode, OpenGroup
 from agentrl.store.episodes import ResumedGroup, count_totals, resumed_groups
 from agentrl.store.outcome import Outcome
@@ -57,7 +58,7 @@ def test_a_batch_is_unused_until_a_checkpoint_contains_it(tmp_path: Path) -> Non
         assert [group.id for group in store.read(resumed_groups)] == [0, 1, 2]
         commit(store, 2, tmp_path / "step-2", [(1, [0]), (2, [2])])
         assert [(group.id, group.state) for group in store.read(resumed_groups)] == [(1, "ready"), (2, "taken")]
-        assert store.last_checkpoint() == (2, tmp_path / "step-2")
+        assert store.kept_checkpoints()[-1] == (2, tmp_path / "step-2")
 
 
 def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_old_checkpoints_are_handed_out_for_deletion(tmp_path: Path) -> None:
             store.write([CloseGroup(step)])
             commit(store, step, tmp_path / str(step), [(step, [step])])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "2", tmp_path / "1"]
-        assert store.last_checkpoint() == (3, tmp_path / "3")
+        assert store.kept_checkpoints()[-1] == (3, tmp_path / "3")
 
 
 @pytest.mark.slow
@@ -118,7 +119,7 @@ def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Pa
         commit(store, 1, tmp_path / "step-1", [(1, [0])])
         with pytest.raises(StoreError, match="group 0 of step 2 was not waiting"):
             commit(store, 2, tmp_path / "step-2", [(2, [1, 0])])
-        assert store.last_checkpoint() == (1, tmp_path / "step-1"), "none of it is committed"
+        assert store.kept_checkpoints()[-1] == (1, tmp_path / "step-1"), "none of it is committed"
         assert [group.id for group in store.read(resumed_groups)] == [1, 2]
         with pytest.raises(sqlite3.IntegrityError):
             store.write([InsertEpisode(1, 0, 0, outcome(1.0))])
@@ -225,7 +226,7 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path) -> None:
             store.write([CloseGroup(step)])
             commit(store, step, tmp_path / str(step), [(step, [step])])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "3", tmp_path / "1"]
-        assert store.kept_checkpoints() == [tmp_path / "2", tmp_path / "4"]
+        assert store.kept_checkpoints() == [(2, tmp_path / "2"), (4, tmp_path / "4")]
 
 
 def test_a_checkpoint_is_recorded_once_with_the_steps_since_the_one_before(tmp_path: Path) -> None:
@@ -235,10 +236,10 @@ def test_a_checkpoint_is_recorded_once_with_the_steps_since_the_one_before(tmp_p
         for wrong in ([], [trained(2, [0])], [trained(1, [0]), trained(1, [0])]):
             with pytest.raises(StoreError, match="does not go on from step 0, which the store holds"):
                 store.commit_checkpoint(path, 1, wrong)
-        assert store.batches() == []
+        assert store.read(batches) == []
         for _ in range(2):  # whoever was cancelled while it was committed asks again
             store.commit_checkpoint(path, 1, steps)
-        (batch,) = store.batches()
+        (batch,) = store.read(batches)
         assert batch == steps[0]
         with pytest.raises(StoreError, match="group 0 of step 2 was not waiting to be trained on"):
             store.commit_checkpoint(tmp_path / "step-2", 2, [trained(2, [0])])
@@ -250,13 +251,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Pat
         commit(store, 1, tmp_path / "step-1", [(1, [0])])
         commit(store, 2, tmp_path / "step-2", [(2, [2])])
         store.mark_damaged(2, "a byte has changed")
-        assert store.last_checkpoint() == (1, tmp_path / "step-1")
-        assert [batch.group_ids for batch in store.batches(after=1)] == [[2]]
+        assert store.kept_checkpoints()[-1] == (1, tmp_path / "step-1")
+        assert [batch.group_ids for batch in store.read(lambda db: batches(db, 1))] == [[2]]
         states = [(group.id, group.state) for group in store.read(resumed_groups)]
         assert states == [(1, "ready"), (2, "taken")], "what it was trained on stays used"
         commit(store, 2, tmp_path / "step-2", [(2, [2])])
-        assert store.last_checkpoint() == (2, tmp_path / "step-2")
-        assert [batch.step for batch in store.batches()] == [1, 2]
+        assert store.kept_checkpoints()[-1] == (2, tmp_path / "step-2")
+        assert [batch.step for batch in store.read(batches)] == [1, 2]
 
 
 @pytest.mark.parametrize("gone", ["store.sqlite", "store.sqlite-wal"])

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.tasks.folder_digest import folder_digest
-from agentrl.tasks.harbor import read_task_folder, tasks_of_folder, unusable_folder, variables
+from agentrl.tasks.harbor import folder_digest, read_task_folder, tasks_of_folder, unusable_folder, variables
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import fingerprint, list_tasks, open_tasks
 from agentrl.workflows import terminal_task

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import GroupAdvantage, Overlong, TurnsConfig
-from agentrl.record.tokens import Generation, VersionSpan
-from agentrl.record.trajectory import TokenRecord
-from agentrl.store.group_advantages import (
+from agentrl.record.group_advantages import (
     Estimator,
     baselines,
     overlong_penalty,
     turn_advantages,
     turn_rewards,
 )
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=2, max_size=16)
 
