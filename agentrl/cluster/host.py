@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -23,8 +22,8 @@ from agentrl.system.child_process import STOP_TIMEOUT_S, Child
 from agentrl.system.files import open_private
 from agentrl.system.tasks import in_thread
 
-LOST = -signal.SIGKILL
-"""The exit status of a process whose actor, or node, is gone: it ends as if it were killed."""
+LOST = 255
+"""The exit status of a process whose actor, or node, is gone: its log says so."""
 LOG_TIMEOUT_S = 2.0
 """How long what a process started may keep its standard error open after its end."""
 

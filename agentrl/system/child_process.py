@@ -25,6 +25,8 @@ STOP_TIMEOUT_S = 10.0
 """How long a child may take to end after its standard input closed; then it is killed."""
 CHILDREN_TIMEOUT_S = 3.0
 """How long what the child started may outlive it."""
+STATUS_TIMEOUT_S = 5.0
+"""How long a child that says nothing any more may take to end."""
 MAX_LINE_BYTES = 2**20
 LOG_TAIL_BYTES = 2**16
 """How much of the end of a child's log is searched for what ended it."""
@@ -73,8 +75,12 @@ class Child:
         raise NotImplementedError
 
     async def _died(self) -> AgentRLError:
+        status = 0
+        with anyio.move_on_after(STATUS_TIMEOUT_S):
+            status = await self.wait()
         said = error_line(await in_thread(end_of_log, self.log)) or "nothing in its log"
-        return self.error(f"the {self.name} ended: {said}; its log is {self.log}")
+        how = how_ended(status) if status < 0 else f"ended: {said}"
+        return self.error(f"the {self.name} {how}; its log is {self.log}")
 
 
 @dataclass(eq=False)
@@ -96,6 +102,13 @@ class ChildProcess(Child):
         """Kill its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def how_ended(status: int) -> str:
+    """Return how a process of this exit status ended, which is negative for a signal."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was killed by {next((one.name for one in signal.Signals if one == -status), f'signal {-status}')}"
 
 
 def end_of_log(log: Path, start: int = 0) -> str:
