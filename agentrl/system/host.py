@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import agentrl
 from agentrl.errors import AgentRLError
@@ -58,25 +58,17 @@ class Host(Protocol):
 class ThisMachine:
     """The machine that the main process runs on. `pass_fds`: descriptors that stay open in every process started."""
 
-    def __init__(self, pass_fds: Sequence[int] = ()) -> None:
-        self.name, self.address, self.python = "this machine", "127.0.0.1", sys.executable
-        self.scratch: Path | None = None
-        self.package = Path(agentrl.__file__).parent
-        self.work: Path | None = None
-        self._pass_fds = list(pass_fds)
+    name, address, python = "this machine", "127.0.0.1", sys.executable
+    scratch: Path | None = None
+    package = Path(agentrl.__file__).parent
+    work: Path | None = None
 
-    def child_process(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        log: Path,
-        error: type[AgentRLError],
-        env: Mapping[str, str] | None = None,
-        stream: bool = False,
-    ) -> AbstractAsyncContextManager[Child]:
+    def __init__(self, pass_fds: Sequence[int] = ()) -> None:
+        self._pass_fds = pass_fds
+
+    def child_process(self, name: str, command: Sequence[str], **options: Any) -> AbstractAsyncContextManager[Child]:
         """Run a command for the length of the context."""
-        return child_process(name, command, log=log, error=error, env=env, pass_fds=self._pass_fds, stream=stream)
+        return child_process(name, command, pass_fds=self._pass_fds, **options)
 
     async def free_port(self) -> int:
         """Return a port that is free."""
