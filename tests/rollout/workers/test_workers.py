@@ -29,7 +29,7 @@ from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.workers import protocol
-from agentrl.rollout.workers.pool import WorkerRunner, config_of_worker
+from agentrl.rollout.workers.pool import WorkerPool, config_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
@@ -183,7 +183,7 @@ async def unused(episode: Any) -> float:
 
 
 @asynccontextmanager
-async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator[tuple[WorkerRunner, TappedServer]]:
+async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator[tuple[WorkerPool, TappedServer]]:
     logs = Path(config.workflow).parent
     with anyio.fail_after(BOUND_S):
         async with (
@@ -191,16 +191,16 @@ async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator
             sglang_engine([server.url]) as engine,
             open_rollout(config, unused, engine, logs=logs, say=said.append) as runner,
         ):
-            assert isinstance(runner, WorkerRunner)
+            assert isinstance(runner, WorkerPool)
             yield runner, server
 
 
-async def run_all(runner: WorkerRunner, *todo: str) -> list[Outcome]:
+async def run_all(runner: WorkerPool, *todo: str, defaults: SamplingDefaults | None = None) -> list[Outcome]:
     """The outcomes of episodes that run at the same time."""
     outcomes: dict[int, Outcome] = {}
 
     async def one(index: int, do: str) -> None:
-        outcomes[index] = await runner.run({"do": do}, index)
+        outcomes[index] = await runner.run({"do": do}, index, defaults=defaults)
 
     async with anyio.create_task_group() as group:
         for index, do in enumerate(todo):
@@ -217,7 +217,7 @@ async def test_episodes_run_in_the_workers_and_record_what_the_engine_saw(server
     config = settings(workflow, workers=2)
     config = config.model_copy(update={"sandbox": SandboxConfig(backend="UNSAFE_no_isolation")})
     async with workers(server_url, config, said) as (runner, server):
-        outcomes = await run_all(runner.with_defaults(SamplingDefaults(max_tokens=9)), *todo)
+        outcomes = await run_all(runner, *todo, defaults=SamplingDefaults(max_tokens=9))
         await wait_until(lambda: runner.metrics().get("sandbox_taken") == 2, 30)
         lost = runner.metrics()["workers_lost"]
     assert [(outcome.reason, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
@@ -279,7 +279,7 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
     assert_record_is_what_the_engine_saw(TokenRecord(turns), server.calls)
 
 
-async def run_beside(runner: WorkerRunner, workflow: Path, *todo: str) -> list[Outcome]:
+async def run_beside(runner: WorkerPool, workflow: Path, *todo: str) -> list[Outcome]:
     """The outcomes of the first episode and of others, which end when it has taken the first worker along."""
 
     async def release() -> None:
