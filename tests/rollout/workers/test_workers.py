@@ -50,6 +50,7 @@ WORKFLOW = r'''
 import asyncio, json, os, re, signal, subprocess, sys, threading, time
 from pathlib import Path
 from agentrl.envs import ToolEnv, tool
+from agentrl.rollout.workers import protocol
 
 HERE = Path(__file__).parent
 
@@ -115,6 +116,12 @@ async def uses_a_sandbox(episode):
     sandbox = await episode.sandbox()
     done = await sandbox.run(["echo", "hello"])
     assert done.stdout == b"hello\n", done
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+
+
+async def says_too_much(episode):
+    protocol.MAX_FRAME_BYTES = 4000
+    episode.log(**{f"metric_{number}": number for number in range(400)})
     await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
 
 
@@ -359,7 +366,7 @@ async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_the
         async with await anyio.open_process(command, cwd=ROOT, env=env, stdout=out, stderr=out) as run:
             await wait_until(lambda: len(metrics(tmp_path / "run")) >= 1, 300)
             children = psutil.Process(run.pid).children()
-            killed = next(child for child in children if "agentrl.rollout.workers.process" in child.cmdline())
+            killed = next(child for child in children if "agentrl.rollout.worker_process" in child.cmdline())
             killed.kill()
             status = await run.wait()
     assert status == 0, log.read_text()
@@ -445,7 +452,7 @@ async def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(count: i
     assert (share.graders, share.leases) == (max(2, -(-graders // count)), -(-3 // count))
 
 
-async def test_a_task_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(
+async def test_a_task_or_a_result_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(
     workflow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(body: Any) -> Any:
@@ -455,9 +462,10 @@ async def test_a_task_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(
         failed = await runner.run({"do": "sleeps", "when": (1, 2)}, 0)
         monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 4000)
         too_long = await runner.run({"do": "sleeps", "text": "x" * 4000}, 0)
-        (finished,) = await run_all(runner, "makes_noise")
+        huge, finished = [(await run_all(runner, do))[0] for do in ("says_too_much", "makes_noise")]
         lost = runner.metrics()["workers_lost"]
     assert "the task cannot be sent to a worker process: its field 'when' (tuple)" in (failed.error or "")
     assert re.search(r"Run is 4,\d+ bytes long, and at most 4,000 pass.*make the task.*smaller", too_long.error or "")
-    assert too_long.reason == "worker"
+    assert re.search(r"^EpisodeResult is \d+,\d+ bytes long, and at most 4,000 pass", huge.error or "")
+    assert (too_long.reason, huge.reason) == ("worker", "worker")
     assert (finished.reason, finished.error, lost) == ("finished", None, 0)
