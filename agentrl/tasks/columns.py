@@ -14,7 +14,7 @@ from agentrl.config import DataConfig
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError
 from agentrl.tasks.task_type import as_task
-from agentrl.tasks.tasks import AnyTasks, open_tasks, tasks_from_python
+from agentrl.tasks.tasks import AnyTasks, open_tasks
 
 
 def with_columns(source: AnyTasks, data: DataConfig) -> AnyTasks:
@@ -30,7 +30,7 @@ def with_columns(source: AnyTasks, data: DataConfig) -> AnyTasks:
     if not data.columns and not data.fields:
         return source
     name = source if isinstance(source, str) else "tasks"
-    opened = open_tasks(source) if isinstance(source, str) else tasks_from_python(source)
+    opened = open_tasks(source)
     renamed = partial(_renamed, columns=data.columns, fields=data.fields, name=name)
     if isinstance(opened, list):
         return [renamed(index, row) for index, row in enumerate(opened)]

@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError
 
-T = TypeVar("T")
 SHOWN_FAULTS = 5
 UNUSABLE = "unusable"
 """The field of a task that stands for something which can be none: why."""
 
 
-def usable_tasks(
-    source: str,
-    what: str,
-    parts: Sequence[T],
-    read: Callable[[T], Task],
-    on_fault: Callable[[T, TaskFileError], Task] | None,
-) -> Iterator[Task]:
-    """Yield the task of each part of a source.
+def check_usable(source: str, what: str, tasks: Sequence[Task]) -> Sequence[Task]:
+    """Return the tasks of a source, all of which can be used.
 
     Args:
         source: Its name, as `agentrl vet` takes it.
         what: What its parts are, such as "rows".
-        parts: The parts.
-        read: Returns the task of a part, or raises TaskFileError, which says where.
-        on_fault: Returns a task in place of a part that can be none. None: all such parts are one error.
+        tasks: The task of each part.
 
     Raises:
-        TaskFileError: Some parts cannot be used.
+        TaskFileError: Some stand for parts that can be none.
     """
-    faults = []
-    for part in parts:
-        try:
-            yield read(part)
-        except TaskFileError as error:
-            if on_fault is not None:
-                yield on_fault(part, error)
-            else:
-                faults.append(str(error))
+    faults = [fault for task in tasks if (fault := why_unusable(task)) is not None]
     if not faults:
-        return
-    if len(parts) == 1:
+        return tasks
+    if len(tasks) == 1:
         raise TaskFileError(faults[0])
     first = f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else ""
     shown = "\n".join(faults[:SHOWN_FAULTS])
     raise TaskFileError(
-        f"{source}: {len(faults)} of {len(parts)} {what} cannot be used: mend them, take them out, or use those that "
+        f"{source}: {len(faults)} of {len(tasks)} {what} cannot be used: mend them, take them out, or use those that "
         f"`agentrl vet {source} --output tasks.jsonl` keeps{first}:\n{shown}"
     )
 

@@ -18,7 +18,6 @@ from agentrl.tasks.tasks import (
     list_tasks,
     open_tasks,
     split_tasks,
-    tasks_from_python,
 )
 
 
@@ -44,10 +43,7 @@ def open_run_tasks(
     lists: list[list[Task]] = []
     for source in sources:
         named = with_columns(source.tasks if given is None else given, data)
-        if isinstance(named, str):
-            tasks = open_tasks(named, task_type)
-        else:
-            tasks = tasks_from_python(named, source.tasks if given is None else "tasks", task_type)
+        tasks = open_tasks(named, task_type, source.tasks if given is None else "tasks")
         if isinstance(tasks, TaskStream):
             return _stream(tasks, config, source, held_out), held_out
         lists.append(tasks)

@@ -19,6 +19,7 @@ from agentrl.rollout.run_episode import remote_runner
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
 from agentrl.store.outcome import Outcome
 from agentrl.tasks import swe_rows
+from agentrl.tasks.faults import check_usable
 from agentrl.tasks.folder_digest import folder_digest
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import list_tasks
@@ -230,7 +231,7 @@ def test_a_row_that_cannot_be_used_is_named_before_a_run(
     rows: list[dict[str, Any]], changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(TaskFileError, match=rf"row 1 \(made__slugs-1\): {complaint}"):
-        [*swe_rows.tasks_of_rows([rows[1], {**rows[0], **changes}])]
+        check_usable("swe:rows", "rows", swe_rows.tasks_of_rows([rows[1], {**rows[0], **changes}]))
 
 
 def test_vet_reports_each_row_that_cannot_be_used(
