@@ -45,9 +45,9 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.worker_process import EpisodeServer
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workers.pool import WorkerPool
-from agentrl.rollout.workers.process import EpisodeServer
 from agentrl.rollout.workers.worker import Worker
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import pack, row_of

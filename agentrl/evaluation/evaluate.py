@@ -29,10 +29,9 @@ from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.health import Health, shares_text
 from agentrl.rollout.open_engine import NAME_A_LOG, open_engine, open_hosts
-from agentrl.rollout.open_runner import open_rollout
-from agentrl.rollout.run_episode import Runner, remote_runner
-from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
-from agentrl.rollout.workflow import Workflow
+from agentrl.rollout.open_runner import Runner, open_rollout
+from agentrl.rollout.run_episode import remote_runner
+from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.system.failure_text import without_secrets
 from agentrl.system.files import scratch_directory
 from agentrl.system.loop_watchdog import watch_loop

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
+from agentrl.engine.client.reply_client import ReplyClient
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.errors import WorkerError
 from agentrl.models import model_name
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, load_chat_format, open_proxy
 from agentrl.proxy.http_door import Handle
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner, sampling_defaults
+from agentrl.rollout.run_episode import EpisodeRunner, local_runner, sampling_defaults
 from agentrl.rollout.trained_roots import load_trajectories
-from agentrl.rollout.workers.pool import open_workers
+from agentrl.rollout.workers.pool import WorkerPool, open_workers
 from agentrl.rollout.workflow import Workflow
 from agentrl.system.host import OpenHost, on_this_machine
 from agentrl.system.tasks import in_thread
+
+Runner = EpisodeRunner | WorkerPool
+"""What runs episodes: in this process, or in others."""
 
 
 def chat_format_of(config: RunConfig) -> ChatFormat:
@@ -85,6 +90,7 @@ async def in_process_runner(
             workflow,
             proxy,
             timeout_s=rollout.episode_timeout_s,
+            clock=engine.fleet.clock if isinstance(engine, ReplyClient) else time.monotonic,
             cancel_timeout_s=rollout.cancel_timeout_s,
             defaults=sampling_defaults(rollout),
             sandboxes=sandboxes,

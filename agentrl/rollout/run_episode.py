@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, Required, TypedDict, TypeVar, Unpack
+from typing import Any, Required, TypedDict, TypeVar, Unpack
 
 import anyio
 import httpx2
@@ -39,39 +39,9 @@ CANCEL_TIMEOUT_S = 10.0
 T = TypeVar("T")
 
 
-class Runner(Protocol):
-    """A runner of episodes: `EpisodeRunner` in this process, `agentrl.rollout.workers.pool.WorkerPool` in others."""
-
-    async def run(
-        self,
-        task: Task,
-        seed: int,
-        group_seed: int | None = None,
-        call_log: CallLog | None = None,
-        defaults: SamplingDefaults | None = None,
-    ) -> Outcome:
-        """Make one attempt at one task.
-
-        Args:
-            task: The task.
-            seed: The attempt's.
-            group_seed: Shared by the attempts that are compared with each other; default: the attempt's own.
-            call_log: Keeps the model calls as they happen, and answers those it has again.
-            defaults: How a request is sampled that does not say; default: as the runner's configuration has it.
-
-        Returns:
-            What came of it, whatever the workflow does, unless the attempt is cancelled.
-        """
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """Return sums since the run began."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRunner:
-    """Runs episodes of one workflow against one endpoint, as a `Runner`. Open it with `local_runner` or `remote_runner`."""
+    """Runs episodes of one workflow against one endpoint. Open it with `local_runner` or `remote_runner`."""
 
     workflow: Workflow
     client: AsyncOpenAI
@@ -80,6 +50,8 @@ class EpisodeRunner:
     model: str
     timeout_s: float
     """Bound of an episode."""
+    clock: Callable[[], float] = time.monotonic
+    """What that goes by; it may stand still for a while."""
     cancel_timeout_s: float = CANCEL_TIMEOUT_S
     """How long a workflow may take to end once it is cancelled, and its environments to close."""
     proxy: Proxy | None = None
@@ -102,7 +74,18 @@ class EpisodeRunner:
         call_log: CallLog | None = None,
         defaults: SamplingDefaults | None = None,
     ) -> Outcome:
-        """Make one attempt at one task; see `Runner.run`."""
+        """Make one attempt at one task.
+
+        Args:
+            task: The task.
+            seed: The attempt's.
+            group_seed: Shared by the attempts that are compared with each other; default: the attempt's own.
+            call_log: Keeps the model calls as they happen, and answers those it has again.
+            defaults: How a request is sampled that does not say; default: as the runner's configuration has it.
+
+        Returns:
+            What came of it, whatever the workflow does, unless the attempt is cancelled.
+        """
         started_at, started = time.time(), time.perf_counter()
         try:
             session = self.proxy.open_session(defaults or self.defaults, call_log) if self.proxy else None
@@ -139,7 +122,7 @@ class EpisodeRunner:
                 raise
 
         try:
-            ended = await self._isolated(run, self.timeout_s)
+            ended = await self._isolated(run, self.timeout_s, self.clock)
         finally:
             # First, so that nothing is said to an episode that has ended; and its record is final, whatever the workflow left.
             state.closed = True
@@ -169,10 +152,11 @@ class EpisodeRunner:
     def _grace(self) -> str:
         return f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
 
-    async def _isolated(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> CallResult[T]:
-        return await run_isolated(
-            call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, hanging=self.hanging
-        )
+    async def _isolated(
+        self, call: Callable[[], Awaitable[T]], timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> CallResult[T]:
+        bound = self.cancel_timeout_s
+        return await run_isolated(call, timeout_s=timeout_s, cancel_timeout_s=bound, hanging=self.hanging, clock=clock)
 
     async def _choose_roots(self, session: Session | None, own: object) -> CallResult[RootChoices]:
         """Choose the conversations that are trained on, and write that into the record. A function of the user's may do anything."""
@@ -264,6 +248,7 @@ class EpisodeOptions(TypedDict, total=False):
     """The fields of an `EpisodeRunner` that those who open one choose."""
 
     timeout_s: Required[float]
+    clock: Callable[[], float]
     cancel_timeout_s: float
     defaults: SamplingDefaults
     sandboxes: EpisodeSandboxes | None

@@ -41,7 +41,7 @@ from agentrl.system.tasks import Condition, background_tasks, in_thread
 
 ALONE_AFTER, FAILED_AFTER = 2, 3
 """Lost workers after which an episode runs in a process of its own, and after which its attempt has failed."""
-PROGRAM = ("-P", "-m", "agentrl.rollout.workers.process")
+PROGRAM = ("-P", "-m", "agentrl.rollout.worker_process")
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""
 MAX_FAILED_STARTS = 3
@@ -51,7 +51,7 @@ RESTART_AFTER_S = 0.5
 
 @dataclass(eq=False)
 class WorkerPool:
-    """The workers of a run, as a `Runner` of episodes. Open it with `open_workers`."""
+    """The workers of a run, which run its episodes. Open it with `open_workers`."""
 
     config: RunConfig
     engine: SGLangEngine
@@ -80,7 +80,7 @@ class WorkerPool:
         call_log: CallLog | None = None,
         defaults: SamplingDefaults | None = None,
     ) -> Outcome:
-        """Make one attempt at one task, in as many workers as it takes; see `Runner.run`.
+        """Make one attempt at one task, in as many workers as it takes; see `EpisodeRunner.run`.
 
         Raises:
             AgentRLError: No worker can be started any more.
