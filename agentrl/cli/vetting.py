@@ -19,8 +19,8 @@ from agentrl.config import DataConfig, RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.rollout.episode_parts import load_backend
-from agentrl.tasks.columns import with_columns
 from agentrl.tasks.harbor import is_task_folder, tasks_of_folder
+from agentrl.tasks.run_tasks import with_columns
 from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
 from agentrl.tasks.tasks import AnyTasks, list_tasks
 from agentrl.workflows.vet_agent_tasks import is_repository_task, vet_agent_tasks

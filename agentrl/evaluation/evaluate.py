@@ -37,7 +37,7 @@ from agentrl.system.files import scratch_directory
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import settled, shortages
-from agentrl.tasks.columns import with_columns
+from agentrl.tasks.run_tasks import with_columns
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import TaskList, episode_seed, fingerprint, list_tasks
 

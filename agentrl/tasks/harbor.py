@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.tasks.faults import unusable_task
 from agentrl.tasks.folder_digest import folder_digest
 from agentrl.tasks.harbor_settings import TaskSettings
-from agentrl.tasks.task_type import first_problem
+from agentrl.tasks.task_type import first_problem, unusable_task
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""

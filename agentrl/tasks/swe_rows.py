@@ -21,10 +21,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.tasks.faults import unusable_task
 from agentrl.tasks.harbor import DEFAULT_AGENT
 from agentrl.tasks.harbor_settings import ImageName
-from agentrl.tasks.task_type import first_problem
+from agentrl.tasks.task_type import first_problem, unusable_task
 
 CONDA = "if [ -f /opt/miniconda3/etc/profile.d/conda.sh ]; then . /opt/miniconda3/etc/profile.d/conda.sh; conda activate testbed; fi"
 """Goes before agent and tests in the image of a row: SWE-bench's images have their packages in this environment."""

@@ -27,11 +27,10 @@ from typing import Any, Protocol
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TaskFileError, one_line
 from agentrl.system.imports import load_object
-from agentrl.tasks.faults import check_usable
 from agentrl.tasks.harbor import tasks_of_folder
 from agentrl.tasks.json_lines import load_tasks
 from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
-from agentrl.tasks.task_type import TaskType, as_task
+from agentrl.tasks.task_type import TaskType, as_task, check_usable
 from agentrl.tasks.verifiers_tasks import tasks_of_environment
 
 PythonTasks = Iterable[Any] | Callable[[], Iterable[Any]]

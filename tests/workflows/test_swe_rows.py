@@ -19,9 +19,8 @@ from agentrl.rollout.run_episode import remote_runner
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
 from agentrl.store.outcome import Outcome
 from agentrl.tasks import swe_rows
-from agentrl.tasks.faults import check_usable
 from agentrl.tasks.folder_digest import folder_digest
-from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.task_type import check_usable, task_type_of
 from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import harness
