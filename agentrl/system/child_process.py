@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.abc
-from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, SocketStream
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, Process, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.errors import AgentRLError, error_line
@@ -87,12 +86,7 @@ class Child:
 class ChildProcess(Child):
     """A child on this machine. Open it with `child_process`."""
 
-    process: anyio.abc.Process
-
-    @property
-    def pid(self) -> int:
-        """Id of the process, and of the group of all that it started."""
-        return self.process.pid
+    process: Process
 
     async def wait(self) -> int:
         """Wait for the process."""
@@ -121,7 +115,7 @@ def end_of_log(log: Path, start: int = 0) -> str:
         return ""
 
 
-async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Process:
+async def start_process(command: Sequence[str], **options: Any) -> Process:
     """Start a program with pipes for its input and outputs, as `anyio.open_process`, of which it takes the other `options`.
 
     A cancellation waits until the process is there, so that the caller's `finally` has one to end: where it comes while
@@ -135,7 +129,7 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
     return process  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
-def kill_process(process: anyio.abc.Process) -> None:
+def kill_process(process: Process) -> None:
     """Kill a process that may have ended already, at Ctrl-C for one.
 
     Its own `kill` would look first whether it has, and take its end from asyncio, which then warns of an unknown child and says
@@ -190,7 +184,7 @@ async def child_process(
         yield ChildProcess(name, process.stdin, process.stdout, log, error, ours, process)
 
 
-async def end_process(process: anyio.abc.Process) -> None:
+async def end_process(process: Process) -> None:
     """End a process in good order, by closing its standard input, and what it started."""
     with anyio.CancelScope(shield=True):
         if process.stdin is not None:
