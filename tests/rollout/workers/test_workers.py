@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -149,6 +151,10 @@ async def exits(episode):
 
 async def is_stopped(episode):
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+async def is_signalled(episode):
+    os.kill(os.getpid(), 40)
 
 
 async def has_a_child_and_blocks(episode):
@@ -469,3 +475,26 @@ async def test_a_task_or_a_result_that_cannot_be_sent_fails_its_episode_and_cost
     assert re.search(r"^EpisodeResult is \d+,\d+ bytes long, and at most 4,000 pass", huge.error or "")
     assert (too_long.reason, huge.reason) == ("worker", "worker")
     assert (finished.reason, finished.error, lost) == ("finished", None, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+async def test_a_nameless_signal_and_a_lack_of_descriptors_end_no_run(
+    server_url: str, workflow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    lacking = [OSError(errno.EMFILE, "Too many open files")] * 2
+    pair = socket.socketpair
+
+    def socketpair() -> Any:
+        if len(said) == 2 and lacking:
+            raise lacking.pop()
+        return pair()
+
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    async with workers(server_url, settings(workflow), said) as (runner, _):
+        failed, finished = [(await run_all(runner, do))[0] for do in ("is_signalled", "makes_noise")]
+    assert said[0].startswith("worker 0 was killed by signal 40")
+    assert "no worker of its own could be started" in (failed.error or "")
+    assert "Too many open files" in (failed.error or "")
+    assert (finished.reason, finished.error, lacking) == ("finished", None, [])
