@@ -232,10 +232,12 @@ class Controller:
 
     async def _run_episode(self, group: ResumedGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
-        async with self._slots:
-            self._waiting -= 1
-            self.progress.running += 1
-            try:
+        slot = False
+        try:
+            async with self._slots:
+                slot = True
+                self._waiting -= 1
+                self.progress.running += 1
                 for attempt in range(group.failures.get(episode_index, 0), 1 + self.config.retries):
                     call_log = None
                     if self.config.log_calls:
@@ -256,12 +258,15 @@ class Controller:
                         self.progress.finished += 1
                         return outcome
                     self.last_error, self.last_failed = outcome.error or "", number
-                self.progress.failed += 1
-                self._check_failures()
-                return outcome
-            finally:
+            self.progress.failed += 1
+            self._check_failures()
+            return outcome
+        finally:
+            if slot:
                 self.progress.running -= 1
-                self._changed.notify_all()
+            else:
+                self._waiting -= 1
+            self._changed.notify_all()
 
     def _check_failures(self) -> None:
         ended = self.progress.finished + self.progress.failed
