@@ -111,7 +111,7 @@ def processes(main: psutil.Process, run_dir: Path) -> dict[str, list[psutil.Proc
         for kind, module in (
             ("trainer", "-m agentrl.trainer"),
             ("engine", "-m agentrl.engine"),
-            ("worker", "-m agentrl.rollout.workers.process"),
+            ("worker", "-m agentrl.rollout.worker_process"),
         ):
             if module in words:
                 found[kind].append(child)

@@ -39,16 +39,15 @@ from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.followers import Follower
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.client.sglang_server import ServedModel
-from agentrl.proxy import SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.worker_process import EpisodeServer
 from agentrl.rollout.workers import protocol
-from agentrl.rollout.workers.pool import WorkerPool, WorkerRunner
-from agentrl.rollout.workers.process import EpisodeServer
+from agentrl.rollout.workers.pool import WorkerPool
 from agentrl.rollout.workers.worker import Worker
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import pack, row_of
@@ -220,7 +219,7 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
             pool.workers[0] = worker
             group.start_soon(worker.serve, sender, Path(scratch) / "log", 0, math.inf)
             group.start_soon(channel.send_all)
-            runner = WorkerRunner(pool, SamplingDefaults())
+            runner = pool
             gate = StalenessGate(groups_per_batch=16, max_staleness=args.concurrent, order="fifo")
             controller = Controller(tasks, config.rollout, 0, runner, store, gate)
             group.start_soon(controller.run)

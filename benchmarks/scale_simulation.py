@@ -90,7 +90,7 @@ def _kind(pid: int) -> str | None:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return None
-    kinds = {"agentrl.engine.embedded": "server", "agentrl.trainer": "trainer", "workers.process": "worker"}
+    kinds = {"agentrl.engine.embedded": "server", "agentrl.trainer": "trainer", "worker_process": "worker"}
     return next((kind for name, kind in kinds.items() if name in command), None)
 
 

@@ -26,7 +26,7 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import with_model, with_roles
-from agentrl.rollout.local_runner import chat_format_of
+from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.run_directory import (
     appending,
     checkpoint_directory,

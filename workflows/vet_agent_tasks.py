@@ -16,9 +16,8 @@ from pydantic import ValidationError
 from agentrl.errors import EpisodeError, SandboxError, TaskFileError, one_line
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
-from agentrl.tasks.faults import why_unusable
 from agentrl.tasks.harbor import is_task_folder
-from agentrl.tasks.task_type import first_problem
+from agentrl.tasks.task_type import first_problem, why_unusable
 from agentrl.workflows.harness import HarnessTask
 from agentrl.workflows.harnesses import Open
 from agentrl.workflows.terminal_task import TerminalTask

@@ -19,9 +19,9 @@ from agentrl.config import DataConfig, RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.rollout.episode_parts import load_backend
-from agentrl.tasks.columns import with_columns
-from agentrl.tasks.harbor import is_task_folder, tasks_of_folder, unusable_folder
-from agentrl.tasks.swe_rows import split_agent, tasks_of_rows, unusable_row
+from agentrl.tasks.harbor import is_task_folder, tasks_of_folder
+from agentrl.tasks.run_tasks import with_columns
+from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
 from agentrl.tasks.tasks import AnyTasks, list_tasks
 from agentrl.workflows.vet_agent_tasks import is_repository_task, vet_agent_tasks
 
@@ -56,10 +56,10 @@ def _with_unusable(source: str) -> AnyTasks:
     """Return the tasks of a source whose parts are read one by one, with tasks in the places of those that can be none; other sources as they are."""
     match source.split(":", 1):
         case ["harbor", folder]:
-            return list(tasks_of_folder(folder, unusable_folder))
+            return tasks_of_folder(folder)
         case ["swe", given]:
             rows, agent = split_agent(given)
-            return list(tasks_of_rows(list_tasks(rows), agent, source=source, on_fault=unusable_row))
+            return tasks_of_rows(list_tasks(rows), agent)
     return source
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
@@ -18,13 +17,14 @@ from ray.exceptions import RayError
 
 from agentrl.cluster.actors import CONNECT_TIMEOUT_S, ActorPlace, call_actor
 from agentrl.cluster.files import ClusterFiles
-from agentrl.errors import AgentRLError, ClusterError, one_line
+from agentrl.errors import ClusterError, one_line
 from agentrl.system.child_process import STOP_TIMEOUT_S, Child
 from agentrl.system.files import open_private
+from agentrl.system.host import ProcessOptions
 from agentrl.system.tasks import in_thread
 
-LOST = -signal.SIGKILL
-"""The exit status of a process whose actor, or node, is gone: it ends as if it were killed."""
+LOST = 255
+"""The exit status of a process whose actor, or node, is gone: its log says so."""
 LOG_TIMEOUT_S = 2.0
 """How long what a process started may keep its standard error open after its end."""
 
@@ -41,18 +41,12 @@ class RayHost(ActorPlace):
 
     @asynccontextmanager
     async def child_process(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        log: Path,
-        error: type[AgentRLError],
-        env: Mapping[str, str] | None = None,
-        stream: bool = False,
+        self, name: str, command: Sequence[str], **options: Unpack[ProcessOptions]
     ) -> AsyncIterator[Child]:
         """Run a command there for the length of the context. Of `env` it gets what differs from this process's environment."""
-        own = {key: value for key, value in (env or {}).items() if os.environ.get(key) != value}
-        connections = 3 if stream else 2
+        log, error, env = options["log"], options["error"], options.get("env") or {}
+        own = {key: value for key, value in env.items() if os.environ.get(key) != value}
+        connections = 3 if options.get("stream") else 2
         async with AsyncExitStack() as stack:
             try:
                 starting = self.actor.start.remote(list(command), own, connections)
@@ -67,7 +61,7 @@ class RayHost(ActorPlace):
                 raise error(str(failure)) from failure
             except (OSError, anyio.BrokenResourceError) as failure:
                 raise error(f"the {name} cannot be started on {self.name}: {one_line(failure)}") from failure
-            own_stream, lines = streams[2] if stream else None, streams[0]
+            lines, own_stream = streams[0], streams[2] if connections == 3 else None
             child = RayChild(f"{name} on {self.name}", lines, lines, log, error, own_stream, self, streams)
             # No task group: who ends a server may be another task than who started it, which no cancel scope allows.
             watching = asyncio.create_task(child.watch())

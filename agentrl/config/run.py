@@ -52,7 +52,7 @@ class RolloutConfig(Section):
     max_tokens: Positive | None = None
     """Bound of one reply, where the workflow does not say. Default: a quarter of the model's context, 4096 tokens at most."""
     episode_timeout_s: Seconds = 600
-    """Bound of one episode."""
+    """Bound of one episode, without the time in which no server is in service."""
     cancel_timeout_s: Seconds = 10
     """How long a workflow may take to end once it is cancelled, and its environments to close; then it is left behind."""
     retries: NotNegative = 1

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -59,31 +60,21 @@ def _python_of(config: EngineConfig, own: str) -> str:
     return os.path.expanduser(config.python) or own
 
 
+@dataclass(eq=False)
 class LocalServer:
     """A server process, which can be started again: on this machine at its old address, elsewhere where there is room then."""
 
-    def __init__(
-        self,
-        index: int,
-        model_path: str | Path,
-        config: EngineConfig,
-        log: Path,
-        seed: int,
-        lora_rank: int | None = None,
-        adapters: int = 1,
-        open_host: OpenHost = on_this_machine,
-    ) -> None:
-        self._index = index
-        self._model_path = model_path
-        self._config = config
-        self._log = log
-        self._seed = seed
-        self._lora_rank = lora_rank
-        self._adapters = adapters
-        self._open_host = open_host
-        self._host: Host = ThisMachine()
-        self._port = 0
-        self._process = AsyncExitStack()
+    index: int
+    model_path: str | Path
+    config: EngineConfig
+    log: Path
+    seed: int
+    lora_rank: int | None = None
+    adapters: int = 1
+    open_host: OpenHost = on_this_machine
+    _host: Host = field(default_factory=ThisMachine)
+    _port: int = 0
+    _process: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
     def url(self) -> str:
@@ -127,9 +118,9 @@ class LocalServer:
                 await host.remove(there)
 
     async def _start(self) -> None:
-        config, name = self._config, f"{self._config.kind} engine {self._index}"
-        host = self._host = await self._process.enter_async_context(self._open_host("EngineServer", name))
-        model_path = self._model_path if host.scratch is None else await host.bring(Path(self._model_path))
+        config, name = self.config, f"{self.config.kind} engine {self.index}"
+        host = self._host = await self._process.enter_async_context(self.open_host("EngineServer", name))
+        model_path = self.model_path if host.scratch is None else await host.bring(Path(self.model_path))
         if host.scratch is not None or not self._port:
             self._port = await host.free_port()
         command, environment = self._embedded(model_path), dict(os.environ)
@@ -138,13 +129,13 @@ class LocalServer:
             scratch = str(host.scratch or "") or await self._process.enter_async_context(_scratch_folder())
             command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
-            host.child_process(name, command, log=self._log, error=EngineError, env=environment)
+            host.child_process(name, command, log=self.log, error=EngineError, env=environment)
         )
         with anyio.move_on_after(config.start_timeout_s):
             while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
                 pass
             return
-        raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self._log}")
+        raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self.log}")
 
     async def stop(self) -> None:
         """End the process, if it runs."""
@@ -152,7 +143,7 @@ class LocalServer:
         await process.aclose()
 
     def _embedded(self, model_path: str | Path) -> list[str]:
-        config = self._config
+        config = self.config
         return [
             self._host.python,
             "-m",
@@ -163,8 +154,8 @@ class LocalServer:
             f"--threads={config.threads}",
             f"--dtype={config.dtype}",
             f"--max-total-tokens={config.max_total_tokens}",
-            f"--random-seed={self._seed + self._index}",
-            f"--max-loaded-loras={self._adapters}",
+            f"--random-seed={self.seed + self.index}",
+            f"--max-loaded-loras={self.adapters}",
             "--incremental-streaming-output",
             "--exit-with-stdin",
         ]
@@ -173,16 +164,16 @@ class LocalServer:
         """Return the command of an SGLang server of a model that is on its machine."""
         host = self._host
         program = str(host.package / "engine" / "serve_sglang.py")
-        command = [_python_of(self._config, host.python), program, "--model-path", str(model_path)]
+        command = [_python_of(self.config, host.python), program, "--model-path", str(model_path)]
         command += ["--host", host.address]
         command += ["--port", str(self._port)]
-        flags = {name.replace("_", "-"): value for name, value in self._config.flags.items()}
+        flags = {name.replace("_", "-"): value for name, value in self.config.flags.items()}
         # Partial replies then cost a server what their new tokens cost, however long they are.
         flags = {
             "incremental-streaming-output": True,
             "weight-version": "0",
-            "random-seed": self._seed + self._index,
-            **(_lora_flags(self._lora_rank, self._adapters) if self._lora_rank else {}),
+            "random-seed": self.seed + self.index,
+            **(_lora_flags(self.lora_rank, self.adapters) if self.lora_rank else {}),
             **flags,
         }
         for name, value in flags.items():
@@ -192,17 +183,17 @@ class LocalServer:
 
     def _sglang_environment(self, scratch: str) -> dict[str, str]:
         environment = {**os.environ, "TMPDIR": scratch}
-        if self._config.flags.get("device") == "cpu":
+        if self.config.flags.get("device") == "cpu":
             # By default every server takes every core, and two of them spin in each other's way: 70 times slower here.
-            environment["OMP_NUM_THREADS"] = str(self._config.threads)
+            environment["OMP_NUM_THREADS"] = str(self.config.threads)
             # What SGLang compiles there takes longer than it saves: the first reply held to a grammar waited 10 s for it.
             environment.setdefault("TORCHDYNAMO_DISABLE", "1")
         # Elsewhere the scheduler gives each server its own.
-        if self._config.gpus_per_server and self._host.scratch is None:
-            first = self._index * self._config.gpus_per_server
+        if self.config.gpus_per_server and self._host.scratch is None:
+            first = self.index * self.config.gpus_per_server
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            devices = visible.split(",") if visible else [str(n) for n in range(first + self._config.gpus_per_server)]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[first : first + self._config.gpus_per_server])
+            devices = visible.split(",") if visible else [str(n) for n in range(first + self.config.gpus_per_server)]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[first : first + self.config.gpus_per_server])
         return environment
 
 

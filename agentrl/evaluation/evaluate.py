@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
+from agentrl.config import RunConfig, check_is_config, check_set
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
@@ -29,16 +29,15 @@ from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.health import Health, shares_text
 from agentrl.rollout.open_engine import NAME_A_LOG, open_engine, open_hosts
-from agentrl.rollout.open_runner import open_rollout
-from agentrl.rollout.run_episode import Runner, remote_runner
-from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
-from agentrl.rollout.workflow import Workflow
+from agentrl.rollout.open_runner import Runner, open_rollout
+from agentrl.rollout.run_episode import remote_runner
+from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.system.failure_text import without_secrets
 from agentrl.system.files import scratch_directory
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import settled, shortages
-from agentrl.tasks.columns import with_columns
+from agentrl.tasks.run_tasks import with_columns
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import TaskList, episode_seed, fingerprint, list_tasks
 
@@ -125,9 +124,7 @@ async def evaluate(
             lambda: f"{len(view.episodes)} of {view.total} episodes",
         )
         async with watch.open():
-            result = await evaluate_tasks(
-                runner, chosen, config.eval, seed=config.seed, log=log, view=view, health=health
-            )
+            result = await evaluate_tasks(runner, chosen, config, log=log, view=view, health=health)
             health.complete = True
         result = replace(result, directory=log.directory.path)
         samples = await in_thread(log.finish, result)
@@ -184,31 +181,24 @@ async def _served(
             config, workflow, engine, chat_format=chat_format, logs=logs, say=view.say, open_host=open_host
         ) as runner,
     ):
-        yield runner.with_defaults(sampling_of_evaluation(config))
-
-
-def sampling_of_evaluation(config: RunConfig) -> SamplingDefaults:
-    """Return how a request of an evaluated episode that does not say is sampled."""
-    return SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+        yield runner
 
 
 async def evaluate_tasks(
     runner: Runner,
     tasks: Sequence[Task],
-    config: EvalConfig,
+    config: RunConfig,
     *,
-    seed: int = 0,
     log: KeptEpisodes | None = None,
     view: EvaluationView | None = None,
     health: Health | None = None,
 ) -> Evaluation:
-    """Run every task `config.samples` times on a runner that is open.
+    """Run every task `eval.samples` times on a runner that is open.
 
     Args:
         runner: Runs the episodes.
         tasks: The tasks.
-        config: How often, how many at once, and which figures.
-        seed: The same seed gives the same episode seeds.
+        config: `eval`, the bound of replies, and the seed that those of the episodes follow from.
         log: Keeps the episodes. Those that it has are not run again.
         view: What shows the progress; None: nothing does.
         health: Counts what the episodes do.
@@ -216,16 +206,17 @@ async def evaluate_tasks(
     Returns:
         The figures and the episodes, those that the log had included.
     """
-    view = view or EvaluationView()
+    view, options = view or EvaluationView(), config.eval
+    sampling = SamplingDefaults(temperature=options.temperature, max_tokens=config.rollout.max_tokens)
     done = log.done if log else []
-    episodes = {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < config.samples}
-    slots = anyio.Semaphore(config.max_concurrent)
-    view.begin(len(tasks) * config.samples, list(episodes.values()))
+    episodes = {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < options.samples}
+    slots = anyio.Semaphore(options.max_concurrent)
+    view.begin(len(tasks) * options.samples, list(episodes.values()))
 
     async def one(task: int, episode_index: int) -> None:
         async with slots:
-            own_seed = episode_seed(seed, task, episode_index)
-            outcome = await runner.run(tasks[task], own_seed)
+            own_seed = episode_seed(config.seed, task, episode_index)
+            outcome = await runner.run(tasks[task], own_seed, defaults=sampling)
             if health is not None:
                 health.attempt_ended(outcome, 0)
             if log is None:
@@ -235,8 +226,8 @@ async def evaluate_tasks(
         episodes[task, episode_index] = episode
         view.on_episode(episode)
 
-    missing = [(t, s) for t in range(len(tasks)) for s in range(config.samples) if (t, s) not in episodes]
+    missing = [(t, s) for t in range(len(tasks)) for s in range(options.samples) if (t, s) not in episodes]
     async with anyio.create_task_group() as group:
         for task, episode_index in missing:
             group.start_soon(one, task, episode_index)
-    return summarise([episodes[key] for key in sorted(episodes)], config.pass_reward)
+    return summarise([episodes[key] for key in sorted(episodes)], options.pass_reward)

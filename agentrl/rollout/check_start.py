@@ -18,7 +18,7 @@ from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
 from agentrl.proxy.model_names import check_names
 from agentrl.rollout.episode_parts import load_backend
-from agentrl.rollout.local_runner import chat_format_of
+from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
 from agentrl.system.failure_text import without_secrets
 from agentrl.system.imports import check_extra

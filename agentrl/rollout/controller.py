@@ -26,7 +26,7 @@ from agentrl.errors import TooManyFailuresError
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
-from agentrl.rollout.run_episode import Runner
+from agentrl.rollout.open_runner import Runner
 from agentrl.store.call_log import CallLogWriter, open_call_log
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.episodes import ResumedGroup, resumed_groups

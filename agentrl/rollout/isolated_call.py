@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -31,6 +32,9 @@ T = TypeVar("T")
 CANCELS = 3
 """How often a task is told to end before it is left behind: code that tries again after any error survives the first."""
 
+LOOK_EVERY_S = 0.05
+"""How long to wait at least before a clock that stands still is read again."""
+
 
 @dataclass(frozen=True)
 class CallResult(Generic[T]):
@@ -45,7 +49,12 @@ class CallResult(Generic[T]):
 
 
 async def run_isolated(
-    call: Callable[[], Awaitable[T]], *, timeout_s: float, cancel_timeout_s: float, hanging: set[str]
+    call: Callable[[], Awaitable[T]],
+    *,
+    timeout_s: float,
+    cancel_timeout_s: float,
+    hanging: set[str],
+    clock: Callable[[], float] = time.monotonic,
 ) -> CallResult[T]:
     """Await `call()` in a task of its own. Raises nothing but the cancellation of the caller, which ends the task first.
 
@@ -54,6 +63,7 @@ async def run_isolated(
         timeout_s: Bound of the call; then it is cancelled.
         cancel_timeout_s: How long it may take to end once it is cancelled; then it is left behind.
         hanging: The places where calls hang, to which this one is added if it does not end. The log names each once.
+        clock: What `timeout_s` goes by; it may stand still for a while.
     """
     values: list[T] = []
     errors: list[BaseException] = []
@@ -69,11 +79,12 @@ async def run_isolated(
     ended = asyncio.Event()
     task.add_done_callback(lambda _: ended.set())
     hangs_at: str | None = None
-    timed_out = True
+    timed_out, deadline = True, clock() + timeout_s
     try:
-        with anyio.move_on_after(timeout_s):
-            await ended.wait()
-            timed_out = False
+        while timed_out and (left := deadline - clock()) > 0:
+            with anyio.move_on_after(max(left, LOOK_EVERY_S)):
+                await ended.wait()
+                timed_out = False
     finally:
         if not task.done():
             await _cancel(task, ended, cancel_timeout_s)

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Required, TypedDict, TypeVar, Unpack
 
 import anyio
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from agentrl.config import RolloutConfig
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
 from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
@@ -38,37 +39,9 @@ CANCEL_TIMEOUT_S = 10.0
 T = TypeVar("T")
 
 
-class Runner(Protocol):
-    """A runner of episodes: `EpisodeRunner` in this process, `agentrl.rollout.workers.pool.WorkerRunner` in others."""
-
-    async def run(
-        self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
-    ) -> Outcome:
-        """Make one attempt at one task.
-
-        Args:
-            task: The task.
-            seed: The attempt's.
-            group_seed: Shared by the attempts that are compared with each other; default: the attempt's own.
-            call_log: Keeps the model calls as they happen, and answers those it has again.
-
-        Returns:
-            What came of it, whatever the workflow does, unless the attempt is cancelled.
-        """
-        ...
-
-    def with_defaults(self, defaults: SamplingDefaults) -> Runner:
-        """Return the same runner with other defaults of sampling."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """Return sums since the run began."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRunner:
-    """Runs episodes of one workflow against one endpoint, as a `Runner`. Open it with `local_runner` or `remote_runner`."""
+    """Runs episodes of one workflow against one endpoint. Open it with `local_runner` or `remote_runner`."""
 
     workflow: Workflow
     client: AsyncOpenAI
@@ -77,6 +50,8 @@ class EpisodeRunner:
     model: str
     timeout_s: float
     """Bound of an episode."""
+    clock: Callable[[], float] = time.monotonic
+    """What that goes by; it may stand still for a while."""
     cancel_timeout_s: float = CANCEL_TIMEOUT_S
     """How long a workflow may take to end once it is cancelled, and its environments to close."""
     proxy: Proxy | None = None
@@ -92,12 +67,28 @@ class EpisodeRunner:
     """The places where workflows hang that did not end when they were cancelled."""
 
     async def run(
-        self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
+        self,
+        task: Task,
+        seed: int,
+        group_seed: int | None = None,
+        call_log: CallLog | None = None,
+        defaults: SamplingDefaults | None = None,
     ) -> Outcome:
-        """Make one attempt at one task; see `Runner.run`."""
+        """Make one attempt at one task.
+
+        Args:
+            task: The task.
+            seed: The attempt's.
+            group_seed: Shared by the attempts that are compared with each other; default: the attempt's own.
+            call_log: Keeps the model calls as they happen, and answers those it has again.
+            defaults: How a request is sampled that does not say; default: as the runner's configuration has it.
+
+        Returns:
+            What came of it, whatever the workflow does, unless the attempt is cancelled.
+        """
         started_at, started = time.time(), time.perf_counter()
         try:
-            session = self.proxy.open_session(self.defaults, call_log) if self.proxy else None
+            session = self.proxy.open_session(defaults or self.defaults, call_log) if self.proxy else None
         except TooManySessionsError as refusal:
             return Outcome(reason=EndReason.NO_SESSION, error=describe(refusal), started_at=started_at)
         # Its own, as a workflow may close it; making it connects nothing.
@@ -131,7 +122,7 @@ class EpisodeRunner:
                 raise
 
         try:
-            ended = await self._isolated(run, self.timeout_s)
+            ended = await self._isolated(run, self.timeout_s, self.clock)
         finally:
             # First, so that nothing is said to an episode that has ended; and its record is final, whatever the workflow left.
             state.closed = True
@@ -153,10 +144,6 @@ class EpisodeRunner:
             replayed_tokens=call_log.replayed_tokens if call_log else 0,
         )
 
-    def with_defaults(self, defaults: SamplingDefaults) -> EpisodeRunner:
-        """Return the same runner with other defaults of sampling."""
-        return replace(self, defaults=defaults)
-
     def metrics(self) -> dict[str, float]:
         """Return sums since the run began, of a run that has used sandboxes."""
         return self.sandboxes.metrics() if self.sandboxes else {}
@@ -165,10 +152,11 @@ class EpisodeRunner:
     def _grace(self) -> str:
         return f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
 
-    async def _isolated(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> CallResult[T]:
-        return await run_isolated(
-            call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, hanging=self.hanging
-        )
+    async def _isolated(
+        self, call: Callable[[], Awaitable[T]], timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> CallResult[T]:
+        bound = self.cancel_timeout_s
+        return await run_isolated(call, timeout_s=timeout_s, cancel_timeout_s=bound, hanging=self.hanging, clock=clock)
 
     async def _choose_roots(self, session: Session | None, own: object) -> CallResult[RootChoices]:
         """Choose the conversations that are trained on, and write that into the record. A function of the user's may do anything."""
@@ -236,6 +224,11 @@ class EpisodeRunner:
         return EndReason.TRAJECTORIES if chosen.error else EndReason.ERROR, chosen.error
 
 
+def sampling_defaults(rollout: RolloutConfig) -> SamplingDefaults:
+    """Return how a request of a run's episode that does not say is sampled."""
+    return SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
+
+
 class _SharedTransport(httpx2.AsyncBaseTransport):
     """The connections of a client that goes on when the one that uses them so is closed."""
 
@@ -251,28 +244,22 @@ def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:
     return failure
 
 
+class EpisodeOptions(TypedDict, total=False):
+    """The fields of an `EpisodeRunner` that those who open one choose."""
+
+    timeout_s: Required[float]
+    clock: Callable[[], float]
+    cancel_timeout_s: float
+    defaults: SamplingDefaults
+    sandboxes: EpisodeSandboxes | None
+    trajectories: Trajectories
+
+
 @asynccontextmanager
 async def local_runner(
-    workflow: Workflow,
-    proxy: Proxy,
-    *,
-    timeout_s: float,
-    cancel_timeout_s: float = CANCEL_TIMEOUT_S,
-    defaults: SamplingDefaults,
-    sandboxes: EpisodeSandboxes | None = None,
-    trajectories: Trajectories = "main",
+    workflow: Workflow, proxy: Proxy, **options: Unpack[EpisodeOptions]
 ) -> AsyncIterator[EpisodeRunner]:
-    """Yield a runner whose episodes reach `proxy` inside this process.
-
-    Args:
-        workflow: What it runs.
-        proxy: What answers the model calls.
-        timeout_s: Bound of an episode.
-        cancel_timeout_s: Bound of its end, when it has been cancelled.
-        defaults: How a request is sampled that does not say.
-        sandboxes: Those that episodes get; None: none.
-        trajectories: Which conversations of an episode are trained on.
-    """
+    """Yield a runner of a workflow whose episodes reach `proxy` inside this process."""
     transport = proxy.in_process_transport()
     async with (
         httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
@@ -280,53 +267,17 @@ async def local_runner(
     ):
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)
         yield EpisodeRunner(
-            workflow=workflow,
-            client=client,
-            http=http,
-            model=proxy.model,
-            timeout_s=timeout_s,
-            cancel_timeout_s=cancel_timeout_s,
-            proxy=proxy,
-            defaults=defaults,
-            make_env=make_env,
-            sandboxes=sandboxes,
-            trajectories=trajectories,
+            workflow=workflow, client=client, http=http, model=proxy.model, proxy=proxy, make_env=make_env, **options
         )
 
 
 @asynccontextmanager
 async def remote_runner(
-    workflow: Workflow,
-    *,
-    base_url: str,
-    api_key: str,
-    model: str,
-    timeout_s: float,
-    cancel_timeout_s: float = CANCEL_TIMEOUT_S,
-    sandboxes: EpisodeSandboxes | None = None,
+    workflow: Workflow, *, base_url: str, api_key: str, model: str, **options: Unpack[EpisodeOptions]
 ) -> AsyncIterator[EpisodeRunner]:
-    """Yield a runner whose episodes reach any OpenAI-compatible endpoint.
-
-    Args:
-        workflow: What it runs.
-        base_url: The endpoint.
-        api_key: Its key.
-        model: The model's name there.
-        timeout_s: Bound of an episode.
-        cancel_timeout_s: Bound of its end, when it has been cancelled.
-        sandboxes: Those that episodes get; None: none.
-    """
+    """Yield a runner of a workflow whose episodes reach the model of that name at any OpenAI-compatible endpoint."""
     # Making a client reads certificates, and imports its transport the first time.
     make_http = partial(DefaultAsyncHttpxClient, trust_env=not is_loopback(base_url))
     async with await in_thread(make_http) as http, open_environments() as make_env:
         client = await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url, http_client=http))
-        yield EpisodeRunner(
-            workflow=workflow,
-            client=client,
-            http=http,
-            model=model,
-            timeout_s=timeout_s,
-            cancel_timeout_s=cancel_timeout_s,
-            make_env=make_env,
-            sandboxes=sandboxes,
-        )
+        yield EpisodeRunner(workflow=workflow, client=client, http=http, model=model, make_env=make_env, **options)

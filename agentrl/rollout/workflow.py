@@ -1,18 +1,28 @@
-"""The workflow that the user brings: a Python file with `async def run(episode)`."""
+"""The workflow and the tasks of a run or an evaluation: those of its configuration, or those that a Python program gives.
+
+A workflow is `async def run(episode)`, in a Python file or as a function.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentrl.config import RunConfig, check_set
 from agentrl.episode import Episode
-from agentrl.errors import WorkflowError
+from agentrl.errors import ConfigError, WorkflowError
 from agentrl.reward import Reward
 from agentrl.system.imports import load_file
+from agentrl.tasks.tasks import AnyTasks, PythonTasks
 
 Workflow = Callable[[Episode[Any]], Awaitable[float | Reward]]
+GivenWorkflow = Workflow | str | Path
+"""`async def run(episode)`, or the file that defines one."""
+GivenTasks = AnyTasks | Path
+"""A source of tasks, or the file that has them."""
 
 
 def load_workflow(path: Path) -> Workflow:
@@ -51,3 +61,54 @@ def check_workflow(run: object, name: str) -> None:
             f"{name} takes {inspect.signature(run)}, so it cannot be called with an episode alone: {error}; write "
             "`async def run(episode)`"
         ) from error
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources of the workflow and of the tasks."""
+
+    config: RunConfig
+    """The configuration, which names every source that has a name, and no other."""
+    workflow: Workflow | None
+    """None: it is in the file that the configuration names."""
+    tasks: PythonTasks | None
+    """None: they are where the configuration says."""
+
+    def load_workflow(self) -> Workflow:
+        """Return the workflow, which is imported if it is in a file.
+
+        Raises:
+            WorkflowError: It cannot be imported, or is no workflow.
+        """
+        return self.workflow or load_workflow(Path(self.config.workflow))
+
+
+def sources_of(config: RunConfig, workflow: GivenWorkflow | None, tasks: GivenTasks | None) -> Sources:
+    """Return the sources of a run: what is given goes before what the configuration says.
+
+    Raises:
+        WorkflowError: `workflow` is no path, and no function that can be a workflow.
+        ConfigError: Neither the configuration nor an argument says what the workflow, or what the tasks are; or `data.sources` and an
+            argument both say it.
+    """
+    if isinstance(workflow, str | Path):
+        config, workflow = config.model_copy(update={"workflow": str(workflow)}), None
+    if isinstance(tasks, str | Path):
+        _check_one_source(config)
+        config, tasks = config.model_copy(update={"tasks": str(tasks)}), None
+    if workflow is None:
+        check_set(config, "workflow")
+    else:
+        check_workflow(workflow, "the workflow")
+        config = config.model_copy(update={"workflow": ""})
+    if tasks is None:
+        check_set(config, "tasks")
+    else:
+        _check_one_source(config)
+        config = config.model_copy(update={"tasks": ""})
+    return Sources(config, workflow, tasks)
+
+
+def _check_one_source(config: RunConfig) -> None:
+    if config.data.sources:
+        raise ConfigError("`data.sources` names tasks, and so does the argument `tasks`; leave one of them out")

@@ -13,7 +13,7 @@ from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation
-from agentrl.rollout.local_runner import chat_format_of, in_process_runner
+from agentrl.rollout.open_runner import chat_format_of, in_process_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import read_config

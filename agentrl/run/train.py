@@ -30,10 +30,8 @@ from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import RECENT_EPISODES
 from agentrl.rollout.open_engine import open_engine, open_hosts
-from agentrl.rollout.open_runner import open_rollout
-from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
-from agentrl.rollout.workflow import Workflow
+from agentrl.rollout.open_runner import Runner, open_rollout
+from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (

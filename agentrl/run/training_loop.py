@@ -23,7 +23,7 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
-from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
+from agentrl.evaluation.evaluate import evaluate_tasks
 from agentrl.evaluation.figures import Evaluation
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import ALARMS, AlarmWatch
@@ -79,9 +79,7 @@ async def evaluate_held_out(
     if not tasks or (when == "before training" and run.trainer.weights.version > 0):
         return None
     run.view.phase = f"evaluating {when}"
-    config = run.config
-    runner = run.controller.runner.with_defaults(sampling_of_evaluation(config))
-    result = await evaluate_tasks(runner, tasks, config.eval, seed=config.seed)
+    result = await evaluate_tasks(run.controller.runner, tasks, run.config)
     if result.failed == len(result.episodes):
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.abc
-from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, SocketStream
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, Process, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.errors import AgentRLError, error_line
@@ -25,6 +24,8 @@ STOP_TIMEOUT_S = 10.0
 """How long a child may take to end after its standard input closed; then it is killed."""
 CHILDREN_TIMEOUT_S = 3.0
 """How long what the child started may outlive it."""
+STATUS_TIMEOUT_S = 5.0
+"""How long a child that says nothing any more may take to end."""
 MAX_LINE_BYTES = 2**20
 LOG_TAIL_BYTES = 2**16
 """How much of the end of a child's log is searched for what ended it."""
@@ -73,20 +74,19 @@ class Child:
         raise NotImplementedError
 
     async def _died(self) -> AgentRLError:
+        status = 0
+        with anyio.move_on_after(STATUS_TIMEOUT_S):
+            status = await self.wait()
         said = error_line(await in_thread(end_of_log, self.log)) or "nothing in its log"
-        return self.error(f"the {self.name} ended: {said}; its log is {self.log}")
+        how = how_ended(status) if status < 0 else f"ended: {said}"
+        return self.error(f"the {self.name} {how}; its log is {self.log}")
 
 
 @dataclass(eq=False)
 class ChildProcess(Child):
     """A child on this machine. Open it with `child_process`."""
 
-    process: anyio.abc.Process
-
-    @property
-    def pid(self) -> int:
-        """Id of the process, and of the group of all that it started."""
-        return self.process.pid
+    process: Process
 
     async def wait(self) -> int:
         """Wait for the process."""
@@ -96,6 +96,13 @@ class ChildProcess(Child):
         """Kill its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def how_ended(status: int) -> str:
+    """Return how a process of this exit status ended, which is negative for a signal."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was killed by {next((one.name for one in signal.Signals if one == -status), f'signal {-status}')}"
 
 
 def end_of_log(log: Path, start: int = 0) -> str:
@@ -108,7 +115,7 @@ def end_of_log(log: Path, start: int = 0) -> str:
         return ""
 
 
-async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Process:
+async def start_process(command: Sequence[str], **options: Any) -> Process:
     """Start a program with pipes for its input and outputs, as `anyio.open_process`, of which it takes the other `options`.
 
     A cancellation waits until the process is there, so that the caller's `finally` has one to end: where it comes while
@@ -122,7 +129,7 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
     return process  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
-def kill_process(process: anyio.abc.Process) -> None:
+def kill_process(process: Process) -> None:
     """Kill a process that may have ended already, at Ctrl-C for one.
 
     Its own `kill` would look first whether it has, and take its end from asyncio, which then warns of an unknown child and says
@@ -177,7 +184,7 @@ async def child_process(
         yield ChildProcess(name, process.stdin, process.stdout, log, error, ours, process)
 
 
-async def end_process(process: anyio.abc.Process) -> None:
+async def end_process(process: Process) -> None:
     """End a process in good order, by closing its standard input, and what it started."""
     with anyio.CancelScope(shield=True):
         if process.stdin is not None:

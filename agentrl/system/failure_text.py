@@ -73,12 +73,9 @@ def users_part(failure: str) -> str:
     """Return what a user needs of a described failure: of its last exception the frames outside of libraries, and the message."""
     last = _LINK.split(failure)[-1]
     message = _FRAME.sub("", last).removeprefix("Exception Group ").removeprefix("Traceback (most recent call last):\n")
-    frames = _FRAME.findall(last)
-    own = "".join(text for text, file in frames if not is_library(file) and not _GENERATED.fullmatch(text))
-    hint = ""
-    if "'coroutine' object" in message:
-        hint = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
-    return f"{own}{message.strip()}{hint}"
+    users = [text for text, file in _FRAME.findall(last) if not is_library(file) and not _GENERATED.fullmatch(text)]
+    hint = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
+    return "".join(users) + message.strip() + (hint if "'coroutine' object" in message else "")
 
 
 def failure_line(failure: str) -> str:

@@ -8,12 +8,21 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Required, TypedDict, Unpack
 
 import agentrl
 from agentrl.errors import AgentRLError
 from agentrl.system.child_process import Child, child_process
 from agentrl.system.tasks import in_thread
+
+
+class ProcessOptions(TypedDict, total=False):
+    """The options of a process on any machine."""
+
+    log: Required[Path]
+    error: Required[type[AgentRLError]]
+    env: Mapping[str, str] | None
+    stream: bool
 
 
 class Host(Protocol):
@@ -31,16 +40,9 @@ class Host(Protocol):
     """Where the workflow's file is there, with what lies beside it; None on this machine, where it is in place."""
 
     def child_process(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        log: Path,
-        error: type[AgentRLError],
-        env: Mapping[str, str] | None = None,
-        stream: bool = False,
+        self, name: str, command: Sequence[str], **options: Unpack[ProcessOptions]
     ) -> AbstractAsyncContextManager[Child]:
-        """Run a command there for the length of the context; the arguments are those of `agentrl.system.child_process.child_process`."""
+        """Run a command there for the length of the context; see `agentrl.system.child_process.child_process`."""
 
     async def free_port(self) -> int:
         """Return a port that is free there."""
@@ -58,25 +60,19 @@ class Host(Protocol):
 class ThisMachine:
     """The machine that the main process runs on. `pass_fds`: descriptors that stay open in every process started."""
 
+    name, address, python = "this machine", "127.0.0.1", sys.executable
+    scratch: Path | None = None
+    package = Path(agentrl.__file__).parent
+    work: Path | None = None
+
     def __init__(self, pass_fds: Sequence[int] = ()) -> None:
-        self.name, self.address, self.python = "this machine", "127.0.0.1", sys.executable
-        self.scratch: Path | None = None
-        self.package = Path(agentrl.__file__).parent
-        self.work: Path | None = None
-        self._pass_fds = list(pass_fds)
+        self._pass_fds = pass_fds
 
     def child_process(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        log: Path,
-        error: type[AgentRLError],
-        env: Mapping[str, str] | None = None,
-        stream: bool = False,
+        self, name: str, command: Sequence[str], **options: Unpack[ProcessOptions]
     ) -> AbstractAsyncContextManager[Child]:
         """Run a command for the length of the context."""
-        return child_process(name, command, log=log, error=error, env=env, pass_fds=self._pass_fds, stream=stream)
+        return child_process(name, command, pass_fds=self._pass_fds, **options)
 
     async def free_port(self) -> int:
         """Return a port that is free."""

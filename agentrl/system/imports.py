@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +35,7 @@ def check_extra(extra: str, needed_by: str) -> None:
         ConfigError: One is missing. The message says how to install it.
     """
     for package in PACKAGES[extra].split():
-        if find_spec(package) is None:
+        if importlib.util.find_spec(package) is None:
             raise ConfigError(f"{needed_by} needs {package}: pip install -e '/path/to/agentrl[{extra}]'")
 
 
@@ -103,7 +102,7 @@ def imported_later(name: str) -> Iterator[None]:
     Args:
         name: The package's, without a dot.
     """
-    spec = None if name in sys.modules else find_spec(name)
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
     if spec is None:
         yield
         return

@@ -130,9 +130,8 @@ def shared_memory_directory(owner: str = "", base: Path | None = None) -> Iterat
         os.close(held)
 
 
-def remove_abandoned(base: Path | None = None) -> None:
+def remove_abandoned(base: Path) -> None:
     """Remove what runs of this user left there that have ended without removing it."""
-    base = base or SHARED_MEMORY
     for path in [*base.glob(f"{PREFIX}*"), *base.glob(f".{PREFIX}*")]:
         with suppress(OSError):  # held by its run, or somebody else's, or no directory
             descriptor = os.open(path, _OPEN_DIRECTORY)

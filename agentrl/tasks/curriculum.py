@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
-from typing import Protocol
 
 import numpy as np
 
@@ -28,27 +27,25 @@ from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
 Metrics = dict[str, float]
 
 
-class SamplingOrder(Protocol):
+class SamplingOrder:
     """An order whose state is a fold over `drawn` and `ended`. Tasks go by their index over all sources."""
 
     def draw(self, rng: random.Random) -> int:
         """Return the task of the next group, by the state and numbers of `rng`. Nothing changes by it."""
-        ...
+        raise NotImplementedError
 
     def drawn(self, index: int) -> None:
         """Note that a group got this task."""
-        ...
 
     def ended(self, index: int, mean: float | None) -> None:
         """Note the mean reward of a group of this task that has ended; None: no episode of it finished."""
-        ...
 
     def to_metrics(self) -> Metrics:
         """Return the metrics of the state."""
-        ...
+        return {}
 
 
-class MixedOrder:
+class MixedOrder(SamplingOrder):
     """Sources mixed by their weights; each goes through its tasks in epochs of its own."""
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], *, seed: int, shuffle: bool) -> None:
@@ -71,15 +68,8 @@ class MixedOrder:
         """Go on to the next task of its source."""
         self._counts[source_of(self._first, index)] += 1
 
-    def ended(self, index: int, mean: float | None) -> None:
-        """Do nothing: this order does not go by rewards."""
 
-    def to_metrics(self) -> Metrics:
-        """Return nothing: the shares of the sources say it all."""
-        return {}
-
-
-class PooledOrder:
+class PooledOrder(SamplingOrder):
     """Tasks in pools by the mean reward of their last group.
 
         mean of a task's last group    none yet │ … < bounds[0] ≤ … < bounds[1] ≤ …
@@ -106,9 +96,6 @@ class PooledOrder:
         source = choose(rng, by_source)
         tasks = np.flatnonzero((self._source == source) & (self._pool == choose(rng, by_pool[source])))
         return int(tasks[int(rng.random() * len(tasks))])
-
-    def drawn(self, index: int) -> None:
-        """Do nothing: a task is in the pool of its last group until the next one ends."""
 
     def ended(self, index: int, mean: float | None) -> None:
         """Put a task into the pool of its group's mean reward."""

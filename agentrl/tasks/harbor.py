@@ -10,16 +10,15 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.tasks.faults import unusable_task, usable_tasks
 from agentrl.tasks.harbor_settings import TaskSettings
-from agentrl.tasks.task_type import first_problem
+from agentrl.tasks.task_type import first_problem, unusable_task
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
@@ -64,15 +63,14 @@ class TaskFolder(BaseModel):
         }
 
 
-def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task] | None = None) -> Iterator[Task]:
-    """Return the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it.
+def tasks_of_folder(source: str) -> list[Task]:
+    """Return the tasks below `DIR[@AGENT]`: of one folder, or of all folders in it. One that cannot be used has a task that says why.
 
     Args:
         source: What stands after `harbor:`.
-        on_fault: What gives a task in place of a folder that cannot be used. Default: all such folders are one error.
 
     Raises:
-        TaskFileError: There are none, or some cannot be used; the message names the file, the field and the remedy.
+        TaskFileError: There are none.
     """
     folder, agent = Path(source), DEFAULT_AGENT
     if not folder.exists() and "@" in source:
@@ -80,18 +78,14 @@ def tasks_of_folder(source: str, on_fault: Callable[[Path, TaskFileError], Task]
         folder = Path(path)
     if not folder.is_dir():
         raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one that holds tasks")
-    return usable_tasks(
-        f"harbor:{source}",
-        "task folders",
-        find_folders(folder),
-        lambda found: read_task_folder(found).as_task(agent),
-        on_fault,
-    )
+    return [_task_of(found, agent) for found in find_folders(folder)]
 
 
-def unusable_folder(folder: Path, error: TaskFileError) -> Task:
-    """Return a task that stands for a folder which cannot be used, for `agentrl vet`."""
-    return unusable_task(folder.name, error, folder=str(folder), digest=None, prompt="", agent=DEFAULT_AGENT)
+def _task_of(folder: Path, agent: str) -> Task:
+    try:
+        return read_task_folder(folder).as_task(agent)
+    except TaskFileError as error:
+        return unusable_task(folder.name, error, folder=str(folder), digest=None, prompt="", agent=agent)
 
 
 def is_task_folder(task: Task) -> bool:

@@ -1,16 +1,24 @@
-"""The tasks of a run: those of one source or several, what is held out of them, and the order that the configuration names."""
+"""The tasks of a run: those of one source or several, what is held out of them, and the order that the configuration names.
+
+`data.columns` renames the columns of a data set, `data.fields` adds what every task has:
+
+    {"question": "...", "answer": "..."} ─► columns {prompt: question}, fields {scorer: number} ─► {"prompt": "...", "answer": "...", "scorer": "number"}
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from agentrl.config import DifficultyOrder, RunConfig, TaskSource
+from agentrl.config import DataConfig, DifficultyOrder, RunConfig, TaskSource
 from agentrl.episode import Task
-from agentrl.errors import ConfigError
-from agentrl.tasks.columns import with_columns
+from agentrl.errors import ConfigError, TaskFileError
 from agentrl.tasks.curriculum import DrawnTasks, MixedOrder, PooledOrder, SamplingOrder
-from agentrl.tasks.task_type import TaskType
+from agentrl.tasks.task_type import TaskType, as_task
 from agentrl.tasks.tasks import (
+    AnyTasks,
     PythonTasks,
     TaskList,
     Tasks,
@@ -18,7 +26,6 @@ from agentrl.tasks.tasks import (
     list_tasks,
     open_tasks,
     split_tasks,
-    tasks_from_python,
 )
 
 
@@ -44,10 +51,7 @@ def open_run_tasks(
     lists: list[list[Task]] = []
     for source in sources:
         named = with_columns(source.tasks if given is None else given, data)
-        if isinstance(named, str):
-            tasks = open_tasks(named, task_type)
-        else:
-            tasks = tasks_from_python(named, source.tasks if given is None else "tasks", task_type)
+        tasks = open_tasks(named, task_type, source.tasks if given is None else "tasks")
         if isinstance(tasks, TaskStream):
             return _stream(tasks, config, source, held_out), held_out
         lists.append(tasks)
@@ -81,3 +85,36 @@ def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: 
         raise ConfigError("`data.eval_share` needs tasks whose number is known; name other tasks with `eval.tasks`")
     tasks.epochs = data.epochs
     return tasks
+
+
+def with_columns(source: AnyTasks, data: DataConfig) -> AnyTasks:
+    """Return a source of tasks whose rows have the names that the configuration gives them.
+
+    Args:
+        source: As for `agentrl.tasks.tasks.list_tasks`.
+        data: What says so; where it does not, the source is returned.
+
+    Raises:
+        TaskFileError: The source cannot be read, or a row of a list lacks a column. One of a stream counts as a task, with its fault.
+    """
+    if not data.columns and not data.fields:
+        return source
+    name = source if isinstance(source, str) else "tasks"
+    opened = open_tasks(source)
+    renamed = partial(_renamed, columns=data.columns, fields=data.fields, name=name)
+    if isinstance(opened, list):
+        return [renamed(index, row) for index, row in enumerate(opened)]
+    # A map goes on after a row that raised, as a generator would not.
+    return lambda: map(renamed, itertools.count(), opened.start())
+
+
+def _renamed(index: int, row: Any, *, columns: Mapping[str, str], fields: Mapping[str, Any], name: str) -> Task:
+    where = f"{name}, task {index}"
+    task = as_task(row, where)
+    for field, column in columns.items():
+        if column not in task:
+            raise TaskFileError(
+                f"{where} has no column {column!r}, which `data.columns.{field}` names; it has {', '.join(sorted(task))}"
+            )
+    kept = {column: value for column, value in task.items() if column not in columns.values()}
+    return {**fields, **kept, **{field: task[column] for field, column in columns.items()}}

@@ -10,11 +10,10 @@ AGENTRL_REPOSITORIES names.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +21,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.tasks.faults import unusable_task, usable_tasks
 from agentrl.tasks.harbor import DEFAULT_AGENT
 from agentrl.tasks.harbor_settings import ImageName
-from agentrl.tasks.task_type import first_problem
+from agentrl.tasks.task_type import first_problem, unusable_task
 
 CONDA = "if [ -f /opt/miniconda3/etc/profile.d/conda.sh ]; then . /opt/miniconda3/etc/profile.d/conda.sh; conda activate testbed; fi"
 """Goes before agent and tests in the image of a row: SWE-bench's images have their packages in this environment."""
@@ -85,32 +83,22 @@ class SweRow(BaseModel):
         return list(dict.fromkeys([*self.fail_to_pass, *self.pass_to_pass]))
 
 
-def tasks_of_rows(
-    rows: Sequence[Mapping[str, Any]],
-    agent: str = DEFAULT_AGENT,
-    *,
-    source: str = "swe:ROWS",
-    on_fault: Callable[[Mapping[str, Any], TaskFileError], Task] | None = None,
-) -> Iterator[Task]:
-    """Return a task of `workflows/harness.py` for each row.
+def tasks_of_rows(rows: Iterable[Mapping[str, Any]], agent: str = DEFAULT_AGENT) -> list[Task]:
+    """Return a task of `workflows/harness.py` for each row. One that cannot be used has a task that says why.
 
     Args:
         rows: The rows.
         agent: Who works on them: "shell", or a name of `workflows/harnesses.toml`.
-        source: What messages call the rows.
-        on_fault: What gives a task in place of a row that cannot be used. Default: all such rows are one error.
-
-    Raises:
-        TaskFileError: Some rows are not in this form, or their repository is not here.
     """
-    numbers = itertools.count()
-    return usable_tasks(source, "rows", rows, lambda given: _task_of_row(given, next(numbers), agent), on_fault)
-
-
-def unusable_row(given: Mapping[str, Any], error: TaskFileError) -> Task:
-    """Return a task that stands for a row which cannot be used, for `agentrl vet`."""
-    name = one_line(given.get("instance_id", "a row"), 60)
-    return unusable_task(name, error, harness=DEFAULT_AGENT, repository={}, prompt="", tests={}, solution="")
+    tasks = []
+    for index, given in enumerate(rows):
+        try:
+            tasks.append(_task_of_row(given, index, agent))
+        except TaskFileError as error:
+            name = one_line(given.get("instance_id", "a row"), 60)
+            fields = {"harness": agent, "repository": {}, "prompt": "", "tests": {}, "solution": ""}
+            tasks.append(unusable_task(name, error, **fields))
+    return tasks
 
 
 def _task_of_row(given: Mapping[str, Any], index: int, agent: str) -> Task:

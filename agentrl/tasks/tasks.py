@@ -30,7 +30,7 @@ from agentrl.system.imports import load_object
 from agentrl.tasks.harbor import tasks_of_folder
 from agentrl.tasks.json_lines import load_tasks
 from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
-from agentrl.tasks.task_type import TaskType, as_task
+from agentrl.tasks.task_type import TaskType, as_task, check_usable
 from agentrl.tasks.verifiers_tasks import tasks_of_environment
 
 PythonTasks = Iterable[Any] | Callable[[], Iterable[Any]]
@@ -170,16 +170,19 @@ class TaskStream:
             return GroupTask(self._epoch, self._position, None, fault)
 
 
-def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | TaskStream:
-    """Return the tasks of a source, as the top of this file describes them.
+def open_tasks(source: AnyTasks, task_type: TaskType | None = None, name: str = "tasks") -> list[Task] | TaskStream:
+    """Return the tasks of a source, as the top of this file describes them, or from Python.
 
     Args:
-        source: A path, `hf:...`, `python:...`, `harbor:...`, `swe:...` or `verifiers:...`.
+        source: A path, `hf:...`, `python:...`, `harbor:...`, `swe:...` or `verifiers:...`, or dicts, dataclasses or pydantic models.
         task_type: What every task must be (`agentrl.tasks.task_type.task_type_of` a workflow); None: any dict.
+        name: What messages call tasks from Python.
 
     Raises:
         TaskFileError: They cannot be read, or one of a list is no task. One of a stream counts as a task, with its fault.
     """
+    if not isinstance(source, str):
+        return tasks_from_python(source, name, task_type)
     match source.split(":", 1):
         case ["hf", rest]:
             name, _, split = rest.partition("@")
@@ -188,10 +191,11 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
         case ["python", rest]:
             return _from_python(rest, task_type)
         case ["harbor", rest]:
-            return tasks_from_python(list(tasks_of_folder(rest)), source, task_type)
+            return tasks_from_python(check_usable(source, "task folders", tasks_of_folder(rest)), source, task_type)
         case ["swe", rest]:
             rows, agent = split_agent(rest)
-            return tasks_from_python(list(tasks_of_rows(list_tasks(rows), agent, source=source)), source, task_type)
+            tasks = tasks_of_rows(list_tasks(rows), agent)
+            return tasks_from_python(check_usable(source, "rows", tasks), source, task_type)
         case ["verifiers", rest]:
             return tasks_from_python(tasks_of_environment(rest), source, task_type)
     return _dataset(source, "", "", task_type) if source.endswith(".parquet") else load_tasks(Path(source), task_type)
@@ -270,19 +274,17 @@ def list_tasks(
     """Return the first tasks of a source.
 
     Args:
-        source: As for `open_tasks`, or as for `tasks_from_python`.
+        source: As for `open_tasks`.
         limit: How many; None: all of them, of a source that ends.
         task_type: What every task must be; None: any dict.
 
     Raises:
         TaskFileError: They cannot be read, or have no end and no limit.
     """
-    if isinstance(source, str):
-        name, tasks = source, open_tasks(source, task_type)
-    else:
-        name, tasks = "tasks", tasks_from_python(source, task_type=task_type)
+    tasks = open_tasks(source, task_type)
     if isinstance(tasks, list):
         return tasks[:limit]
+    name = source if isinstance(source, str) else "tasks"
     if limit is None:
         raise TaskFileError(f"{name} may have no end; say how many tasks to use with `eval.limit`")
     return _first(tasks.start(), name, task_type, limit)

@@ -101,7 +101,7 @@ async def check_workflow(
         watched = _Watched(source)
 
         @asynccontextmanager
-        async def runner(of: Workflow, **bounds: float) -> AsyncIterator[EpisodeRunner]:
+        async def runner(of: Workflow, **bounds: Any) -> AsyncIterator[EpisodeRunner]:
             async with (
                 ScriptedModel(watched.reply).serve() as url,
                 remote_runner(of, base_url=url, api_key="-", model="scripted", sandboxes=sandboxes, **bounds) as opened,

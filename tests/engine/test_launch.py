@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -12,13 +13,14 @@ import aiohttp
 import anyio
 import pytest
 
-from agentrl.config import EngineConfig, load_config
+from agentrl.config import EngineConfig, RunConfig, load_config
 from agentrl.engine.launch import launch_engine, local_servers
 from agentrl.engine.protocol import Sampling
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, error_line
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
+from agentrl.rollout.open_engine import open_engine
 from tests.components import wait_until
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
@@ -164,3 +166,18 @@ def test_flags_that_cannot_apply_are_refused() -> None:
         load_config(overrides={"engine.flags.tp-size": "2"})
     with pytest.raises(ConfigError, match=r"flags\.port is set by agentrl"):
         load_config(overrides={"engine.flags.port": "2", "engine.kind": "sglang"})
+
+
+@pytest.mark.soak
+async def test_the_log_that_a_failed_engine_names_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    empty = tmp_path / "no-model"
+    empty.mkdir()
+    with pytest.raises(EngineError, match="its log is ") as failed:
+        async with open_engine(RunConfig(model=str(empty))):
+            raise AssertionError("it serves no model")
+    named = re.search(r"its log is (\S+)", str(failed.value))
+    assert named is not None
+    log = Path(named[1])
+    assert error_line(log.read_text())[:60] in str(failed.value)
+    assert log.parent.stat().st_mode & 0o077 == 0

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
 import openai
 import pytest
 
+from agentrl.config import ModelConfig, RunConfig
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import EpisodeError
+from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.run_episode import local_runner
+from agentrl.rollout.open_runner import open_rollout
+from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.store.outcome import Outcome
+from tests.engine.scripted_server import scripted_server, sound_states
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio
@@ -107,3 +113,35 @@ async def test_an_environment_may_not_log_while_it_is_closed_either() -> None:
     with pytest.raises(EpisodeError, match="has ended"):
         episode.log(steps=2)
     assert episode.metrics == {"steps": 1}
+
+
+async def test_the_time_in_which_no_server_is_in_service_is_none_of_the_episodes(
+    nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    reads, served = 0, anyio.Event()
+
+    def stands_still() -> float:
+        nonlocal reads
+        reads += 1
+        if reads > 3:  # the time is up and up again
+            served.set()
+        return 0.0
+
+    async def workflow(episode: Episode) -> float:
+        await served.wait()
+        await ask(episode)
+        return 1.0
+
+    async with (
+        open_proxy(InstantEngine(), nano_format, "nano") as proxy,
+        local_runner(workflow, proxy, timeout_s=0.01, clock=stands_still) as runner,
+    ):
+        assert (await runner.run({}, 0)).finished
+    config = RunConfig(model=ModelConfig(path=str(NANO)))
+    async with (
+        scripted_server(lambda _: list(sound_states(1, prompt_tokens=1))) as server,
+        sglang_engine([server.url]) as engine,
+        open_rollout(config, workflow, engine, logs=tmp_path, say=print) as opened,
+    ):
+        assert isinstance(opened, EpisodeRunner)
+        assert opened.clock == engine.fleet.clock

@@ -9,7 +9,7 @@ import pytest
 from agentrl.config import RunConfig
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, WorkflowError
-from agentrl.rollout.sources import sources_of
+from agentrl.rollout.workflow import sources_of
 
 NAMED = RunConfig(workflow="named.py", tasks="named.jsonl")
 

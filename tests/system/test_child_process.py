@@ -59,3 +59,14 @@ async def test_a_process_ends_with_its_user_whenever_that_is_cancelled(use: obje
             assert left == [], f"cancelled after {steps} steps"
         gc.collect()
     assert [str(complaint.message) for complaint in complaints] == []
+
+
+async def test_a_killed_child_is_said_to_be_killed_whatever_its_log_ends_with(tmp_path: Path) -> None:
+    script = "echo ready; echo 'loading 40%' >&2; read word; kill -KILL $$"
+    log = tmp_path / "log"
+    async with child_process("trainer", ["sh", "-c", script], log=log, error=AgentRLError) as child:
+        assert await child.read_line(60) == "ready"
+        await child.write_line("go on")
+        with pytest.raises(AgentRLError, match=r"^the trainer was killed by SIGKILL; its log is"):
+            await child.read_line(60)
+    assert log.read_text() == "loading 40%\n"

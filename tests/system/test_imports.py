@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from agentrl.models import NANO
-from agentrl.system.imports import imported_later
+from agentrl.system.imports import imported_later, load_file
 
 LATE, HOLDER = "package_for_later", "holder_of_a_package"
 
@@ -124,3 +124,13 @@ def test_who_talks_about_tokens_loads_no_torch(then: str, tmp_path: Path) -> Non
     words = [sys.executable, "-c", TOKENS + then, *map(str, models)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=110 if not then else 170)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_changed_within_a_second_is_loaded_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "changing.py"
+    for value in range(10):
+        file.write_text(f"VALUE = {value}\n")
+        assert load_file(file).__dict__["VALUE"] == value

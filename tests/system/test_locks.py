@@ -42,7 +42,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_a_living_run_keeps_it
         with shared_memory_directory() as own:
             assert not left.exists()
             assert (kept / "v0" / "model.safetensors").exists()
-            remove_abandoned()
+            remove_abandoned(SHARED_MEMORY)
             assert own.exists()
         assert not own.exists()
         assert living.stdin is not None
@@ -64,7 +64,7 @@ def test_links_and_files_of_that_name_are_left_alone(tmp_path: Path) -> None:
     link.symlink_to(tmp_path)
     file.write_text("not ours")
     try:
-        remove_abandoned()
+        remove_abandoned(SHARED_MEMORY)
         assert (tmp_path / "precious").read_text() == "kept"
         assert link.is_symlink()
         assert file.exists()
@@ -104,7 +104,7 @@ def test_no_directory_is_left_by_a_start_that_failed_or_was_killed_in_its_middle
         for path in (old, young):
             path.mkdir(mode=0o700)
         os.utime(old, (0, 0))
-        remove_abandoned()
+        remove_abandoned(SHARED_MEMORY)
         assert (old.exists(), young.exists()) == (False, True), "a young one may be about to get its name"
     finally:
         for path in (old, young):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.tasks.harbor import folder_digest, read_task_folder, tasks_of_folder, unusable_folder, variables
+from agentrl.tasks.harbor import folder_digest, read_task_folder, tasks_of_folder, variables
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import fingerprint, list_tasks, open_tasks
 from agentrl.workflows import terminal_task
@@ -142,7 +142,7 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> No
     said = str(refused.value)
     assert "7 of 8 task folders cannot be used: mend them, take them out, or use those that `agentrl vet" in said
     assert said.count("the instruction is empty") == 5
-    names = [task["name"] for task in tasks_of_folder(str(tmp_path), unusable_folder)]
+    names = [task["name"] for task in tasks_of_folder(str(tmp_path))]
     assert names == [f"task-{number}" for number in range(8)]
 
 

@@ -20,7 +20,7 @@ from agentrl.sandboxes.backends.docker_images import ImageSource, built_image
 from agentrl.store.outcome import Outcome
 from agentrl.tasks import swe_rows
 from agentrl.tasks.harbor import folder_digest
-from agentrl.tasks.task_type import task_type_of
+from agentrl.tasks.task_type import check_usable, task_type_of
 from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import harness
@@ -230,7 +230,7 @@ def test_a_row_that_cannot_be_used_is_named_before_a_run(
     rows: list[dict[str, Any]], changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(TaskFileError, match=rf"row 1 \(made__slugs-1\): {complaint}"):
-        [*swe_rows.tasks_of_rows([rows[1], {**rows[0], **changes}])]
+        check_usable("swe:rows", "rows", swe_rows.tasks_of_rows([rows[1], {**rows[0], **changes}]))
 
 
 def test_vet_reports_each_row_that_cannot_be_used(

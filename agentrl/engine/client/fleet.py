@@ -70,6 +70,9 @@ class Fleet:
         self._limits = limits
         self._restart = restart
         self._in_service = Condition()
+        self._clock = 0.0
+        self._read_at = time.monotonic()
+        self._was_serving = False
         self._doubted_at: dict[SGLangServer, list[float]] = {}
 
     async def join(self) -> int:
@@ -89,6 +92,13 @@ class Fleet:
     def in_service(self) -> list[SGLangServer]:
         """Return the servers that take requests now."""
         return [server for server in self.servers if server.serving]
+
+    def clock(self) -> float:
+        """Return seconds that pass while a server is in service, and do not while none is. It is read at each change, too."""
+        now = time.monotonic()
+        self._clock += (now - self._read_at) * self._was_serving
+        self._read_at, self._was_serving = now, bool(self.in_service())
+        return self._clock
 
     async def choose(self, session: str, avoid: Sequence[SGLangServer] = ()) -> SGLangServer:
         """Return the server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
@@ -138,6 +148,7 @@ class Fleet:
 
     def put_in_service(self) -> None:
         """Wake those who wait for a server, and tell the processes that follow."""
+        self.clock()
         self._in_service.notify_all()
         self.followers.announce()
 
@@ -196,6 +207,7 @@ class Fleet:
         if server.serving:
             log.warning("taking %s out of service: %s", server.url, reason)
             server.serving, server.down_at = False, time.monotonic()
+            self.clock()
             self.last_failure = reason
             self.failures += 1
             server.drop_requests()

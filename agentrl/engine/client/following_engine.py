@@ -123,10 +123,6 @@ class FollowingEngine(ReplyClient):
         """
         raise EngineError("the main process resumes the engine")
 
-    async def health(self) -> None:
-        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
-        await self.fleet.health()
-
 
 @asynccontextmanager
 async def following_engine(state: FleetState, on_loss: Callable[[LossReport], None]) -> AsyncIterator[FollowingEngine]:

@@ -198,6 +198,10 @@ class ReplyClient:
                 raise
             raise ServerLostError(f"{server.url} lost the adapter that it was given: {error}") from error
 
+    async def health(self) -> None:
+        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
+        await self.fleet.health()
+
     def end_session(self, session: str) -> None:
         """Forget which server a session prefers."""
         self.fleet.router.forget(session)

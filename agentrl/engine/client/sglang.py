@@ -222,10 +222,6 @@ class SGLangEngine(ReplyClient):
         """Produce tokens again."""
         await self.fleet.resume()
 
-    async def health(self) -> None:
-        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
-        await self.fleet.health()
-
     async def catch_up(self, server: SGLangServer) -> None:
         """Give a server that returned the current weights, and put it into service.
 

@@ -78,9 +78,7 @@ class SGLangServer:
 
     def __init__(self, http: aiohttp.ClientSession, url: str, model: ServedModel | None = None) -> None:
         self._http = http
-        self._address = url.rstrip("/")
-        self.url = without_secrets(self._address)
-        """Its address as it may be shown."""
+        self.move(url)
         self._model = model or ServedModel()
         self.in_flight = 0
         self.serving = False
@@ -95,18 +93,15 @@ class SGLangServer:
 
     def move(self, url: str) -> None:
         """Call it at another URL from now on."""
-        self._address = url.rstrip("/")
-        self.url = without_secrets(self._address)
-
-    @property
-    def address(self) -> str:
+        self.address = url.rstrip("/")
         """Where it is called, secrets included."""
-        return self._address
+        self.url = without_secrets(self.address)
+        """The same as it may be shown."""
 
     @property
     def is_local(self) -> bool:
         """Whether it runs on this machine."""
-        return is_loopback(self._address)
+        return is_loopback(self.address)
 
     async def probe(self, timeout_s: float) -> int:
         """Generate one token to learn what the server reports.
@@ -295,7 +290,7 @@ class SGLangServer:
     ) -> None:
         try:
             async with self._http.post(
-                f"{self._address}/generate", data=pydantic_core.to_json(body), headers=_JSON
+                f"{self.address}/generate", data=pydantic_core.to_json(body), headers=_JSON
             ) as response:
                 if response.status != 200:
                     refusal = _refusal(self.url, "/generate", response.status, await response.read())
@@ -316,6 +311,10 @@ class SGLangServer:
             )
         if isinstance(error, RuntimeError):
             raise error
+        if isinstance(error, aiohttp.ClientConnectorError):
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            why = "nothing listens there" if refused else error.os_error.strerror
+            return UnreachableError(f"{self.url} cannot be reached: {why}", partial)
         shown = without_secrets(repr(error))
         return UnreachableError(f"{self.url}{path} cannot be reached or broke off: {shown}", partial)
 
@@ -370,7 +369,7 @@ class SGLangServer:
 
     async def _request(self, method: str, path: str, **options: Any) -> tuple[int, bytes]:
         try:
-            async with self._http.request(method, self._address + path, **options) as response:
+            async with self._http.request(method, self.address + path, **options) as response:
                 return response.status, await response.read()
         except _FAILURES as error:
             raise self._failure(path, error) from error

@@ -31,7 +31,7 @@ from agentrl.errors import AgentRLError, EpisodeError, WorkerError, WorkerLostEr
 from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.check_tasks import unsendable
-from agentrl.rollout.local_runner import sampling_defaults
+from agentrl.rollout.run_episode import sampling_defaults
 from agentrl.rollout.workers.protocol import TO_MAIN, Connection, Run, Start
 from agentrl.rollout.workers.worker import RunningEpisode, Worker
 from agentrl.store.call_log import EpisodeCallLog
@@ -41,7 +41,7 @@ from agentrl.system.tasks import Condition, background_tasks, in_thread
 
 ALONE_AFTER, FAILED_AFTER = 2, 3
 """Lost workers after which an episode runs in a process of its own, and after which its attempt has failed."""
-PROGRAM = ("-P", "-m", "agentrl.rollout.workers.process")
+PROGRAM = ("-P", "-m", "agentrl.rollout.worker_process")
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""
 MAX_FAILED_STARTS = 3
@@ -51,7 +51,7 @@ RESTART_AFTER_S = 0.5
 
 @dataclass(eq=False)
 class WorkerPool:
-    """The workers of a run. Open it with `open_workers`."""
+    """The workers of a run, which run its episodes. Open it with `open_workers`."""
 
     config: RunConfig
     engine: SGLangEngine
@@ -71,6 +71,47 @@ class WorkerPool:
     def __post_init__(self) -> None:
         self._alone = list(range(self.config.rollout.workers, 2 * self.config.rollout.workers))
         """Indices that workers for a single episode may have."""
+
+    async def run(
+        self,
+        task: Task,
+        seed: int,
+        group_seed: int | None = None,
+        call_log: CallLog | None = None,
+        defaults: SamplingDefaults | None = None,
+    ) -> Outcome:
+        """Make one attempt at one task, in as many workers as it takes; see `EpisodeRunner.run`.
+
+        Raises:
+            AgentRLError: No worker can be started any more.
+        """
+        started_at = time.time()
+        assert call_log is None or isinstance(call_log, EpisodeCallLog)
+        recorded = {} if call_log is None else call_log.recorded
+        calls = dict(recorded)
+        defaults = defaults or sampling_defaults(self.config.rollout)
+        lost: list[str] = []
+        error = unsendable(task)
+        while error is None:
+            number = next(self.numbers)
+            alone = len(lost) >= ALONE_AFTER
+            try:
+                made_here = [key for key in calls if key not in recorded]
+                replies = list(calls.values())
+                frame = Run(number, json.dumps(task), seed, group_seed, defaults, replies, made_here)
+                async with self.new_worker() if alone else self.least_busy() as worker:
+                    return await worker.run(frame, RunningEpisode(calls, call_log))
+            except WorkerLostError as loss:
+                lost.append(str(loss))
+                if len(lost) == FAILED_AFTER:
+                    error = f"the episode lost its worker {FAILED_AFTER} times, the last time alone in it: {loss}"
+            except EpisodeError as refused:
+                error = str(refused)
+            except AgentRLError as failure:
+                if not alone:
+                    raise
+                error = f"no worker of its own could be started for the episode: {failure}"
+        return Outcome(reason=EndReason.WORKER, error=error, started_at=started_at, duration_s=time.time() - started_at)
 
     async def keep_running(self, index: int) -> None:
         """Have a worker of this index, a new one whenever it is lost."""
@@ -171,57 +212,6 @@ class WorkerPool:
         await self._changed.wait()
 
 
-@dataclass(frozen=True)
-class WorkerRunner:
-    """Runs episodes in a pool of workers. It is `agentrl.rollout.run_episode.Runner`."""
-
-    pool: WorkerPool
-    defaults: SamplingDefaults
-
-    async def run(
-        self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
-    ) -> Outcome:
-        """Make one attempt at one task, in as many workers as it takes; see `Runner.run`.
-
-        Raises:
-            AgentRLError: No worker can be started any more.
-        """
-        started_at = time.time()
-        assert call_log is None or isinstance(call_log, EpisodeCallLog)
-        recorded = {} if call_log is None else call_log.recorded
-        calls = dict(recorded)
-        lost: list[str] = []
-        error = unsendable(task)
-        while error is None:
-            number = next(self.pool.numbers)
-            alone = len(lost) >= ALONE_AFTER
-            try:
-                made_here = [key for key in calls if key not in recorded]
-                replies = list(calls.values())
-                frame = Run(number, json.dumps(task), seed, group_seed, self.defaults, replies, made_here)
-                async with self.pool.new_worker() if alone else self.pool.least_busy() as worker:
-                    return await worker.run(frame, RunningEpisode(calls, call_log))
-            except WorkerLostError as loss:
-                lost.append(str(loss))
-                if len(lost) == FAILED_AFTER:
-                    error = f"the episode lost its worker {FAILED_AFTER} times, the last time alone in it: {loss}"
-            except EpisodeError as refused:
-                error = str(refused)
-            except AgentRLError as failure:
-                if not alone:
-                    raise
-                error = f"no worker of its own could be started for the episode: {failure}"
-        return Outcome(reason=EndReason.WORKER, error=error, started_at=started_at, duration_s=time.time() - started_at)
-
-    def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:
-        """Return the same workers with other defaults of sampling."""
-        return WorkerRunner(self.pool, defaults)
-
-    def metrics(self) -> dict[str, float]:
-        """Return sums since the run began."""
-        return self.pool.metrics()
-
-
 @asynccontextmanager
 async def open_workers(
     config: RunConfig,
@@ -231,8 +221,8 @@ async def open_workers(
     logs: Path,
     say: Callable[[str], None],
     open_host: OpenHost = on_this_machine,
-) -> AsyncIterator[WorkerRunner]:
-    """Yield a runner over `rollout.workers` processes, started, for the length of the context.
+) -> AsyncIterator[WorkerPool]:
+    """Yield the `rollout.workers` processes of a run, started, for the length of the context.
 
     Args:
         config: The run.
@@ -250,7 +240,7 @@ async def open_workers(
         for index in range(config.rollout.workers):
             tasks.start_soon(pool.keep_running, index)
         await pool.until_started()
-        yield WorkerRunner(pool, sampling_defaults(config.rollout))
+        yield pool
 
 
 async def config_of_worker(config: RunConfig, host: Host) -> RunConfig:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from signal import Signals
 
 import anyio
 from anyio.abc import TaskGroup
@@ -23,12 +22,10 @@ from agentrl.rollout.workers import protocol
 from agentrl.store.call_log import EpisodeCallLog
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow
-from agentrl.system.child_process import Child, end_of_log
+from agentrl.system.child_process import STATUS_TIMEOUT_S, Child, end_of_log, how_ended
 from agentrl.system.failure_text import is_library
 from agentrl.system.tasks import in_thread
 
-END_TIMEOUT_S = 2.0
-"""How long a process may take to end when frames come no more."""
 LOG_TAIL_CHARACTERS = 4096
 
 
@@ -91,14 +88,11 @@ class Worker:
                 self._heard = True
                 self._take(frame)
         how = "closed its connection, or sent what is no frame"
-        with anyio.move_on_after(END_TIMEOUT_S):
-            status = await child.wait()
-            name = next((one.name for one in Signals if one == -status), f"signal {-status}")
-            how = f"was killed by {name}" if status < 0 else f"ended with exit status {status}"
+        with anyio.move_on_after(STATUS_TIMEOUT_S):
+            how = how_ended(await child.wait())
         written = await in_thread(end_of_log, log, log_start)
-        if re.search(
-            r"^Timeout \(\d", written, re.MULTILINE
-        ):  # as faulthandler begins, with the stacks of all threads after it
+        # As faulthandler begins, with the stacks of all threads after it.
+        if re.search(r"^Timeout \(\d", written, re.MULTILINE):
             how = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`) by {_blocking_line(written)}"
         tail = written[-LOG_TAIL_CHARACTERS:].strip()
         self.mark_lost(f"{how}\nthe end of its log {log}:\n{tail}")

@@ -10,13 +10,17 @@ import pytest
 from aiohttp import web
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.engine.client.fleet import Fleet
 from agentrl.engine.client.fleet_state import EngineLimits
+from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client.sglang_server import SGLangServer, open_session
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan, join_generations
 from agentrl.record.trajectory import TokenRecord
+from agentrl.system.host import free_port
 from tests.components import wait_until
 from tests.conftest import start_server, stop_server
 from tests.engine.scripted_server import Answer, Json, scripted_server, sound_states
@@ -173,6 +177,23 @@ async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
                 await engine.health()
     finally:
         stop_server(process)
+
+
+async def test_a_server_that_is_gone_is_named_in_a_short_sentence_and_its_time_does_not_count() -> None:
+    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+    async with open_session() as http:
+        fleet = Fleet([SGLangServer(http, url) for url in urls], EngineLimits(), None)
+        with pytest.raises(ServerLostError, match=f"^{urls[0]} cannot be reached: nothing listens there$"):
+            await fleet.servers[0].get("/health", 60)
+        for server in fleet.servers:
+            fleet.begin_service(server)
+        fleet.mark_down(fleet.servers[0], "gone")
+        assert fleet.clock() < fleet.clock(), "another is in service"
+        fleet.mark_down(fleet.servers[1], "gone")
+        stopped = fleet.clock()
+        assert fleet.clock() == stopped
+        fleet.begin_service(fleet.servers[0])
+        assert fleet.clock() > stopped
 
 
 @pytest.mark.soak

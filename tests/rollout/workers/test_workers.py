@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -29,7 +31,7 @@ from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.workers import protocol
-from agentrl.rollout.workers.pool import WorkerRunner, config_of_worker
+from agentrl.rollout.workers.pool import WorkerPool, config_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
@@ -50,6 +52,7 @@ WORKFLOW = r'''
 import asyncio, json, os, re, signal, subprocess, sys, threading, time
 from pathlib import Path
 from agentrl.envs import ToolEnv, tool
+from agentrl.rollout.workers import protocol
 
 HERE = Path(__file__).parent
 
@@ -118,6 +121,12 @@ async def uses_a_sandbox(episode):
     await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
 
 
+async def says_too_much(episode):
+    protocol.MAX_FRAME_BYTES = 4000
+    episode.log(**{f"metric_{number}": number for number in range(400)})
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+
+
 async def sleeps(episode):
     await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
 
@@ -142,6 +151,10 @@ async def exits(episode):
 
 async def is_stopped(episode):
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+async def is_signalled(episode):
+    os.kill(os.getpid(), 40)
 
 
 async def has_a_child_and_blocks(episode):
@@ -183,7 +196,7 @@ async def unused(episode: Any) -> float:
 
 
 @asynccontextmanager
-async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator[tuple[WorkerRunner, TappedServer]]:
+async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator[tuple[WorkerPool, TappedServer]]:
     logs = Path(config.workflow).parent
     with anyio.fail_after(BOUND_S):
         async with (
@@ -191,16 +204,16 @@ async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator
             sglang_engine([server.url]) as engine,
             open_rollout(config, unused, engine, logs=logs, say=said.append) as runner,
         ):
-            assert isinstance(runner, WorkerRunner)
+            assert isinstance(runner, WorkerPool)
             yield runner, server
 
 
-async def run_all(runner: WorkerRunner, *todo: str) -> list[Outcome]:
+async def run_all(runner: WorkerPool, *todo: str, defaults: SamplingDefaults | None = None) -> list[Outcome]:
     """The outcomes of episodes that run at the same time."""
     outcomes: dict[int, Outcome] = {}
 
     async def one(index: int, do: str) -> None:
-        outcomes[index] = await runner.run({"do": do}, index)
+        outcomes[index] = await runner.run({"do": do}, index, defaults=defaults)
 
     async with anyio.create_task_group() as group:
         for index, do in enumerate(todo):
@@ -217,7 +230,7 @@ async def test_episodes_run_in_the_workers_and_record_what_the_engine_saw(server
     config = settings(workflow, workers=2)
     config = config.model_copy(update={"sandbox": SandboxConfig(backend="UNSAFE_no_isolation")})
     async with workers(server_url, config, said) as (runner, server):
-        outcomes = await run_all(runner.with_defaults(SamplingDefaults(max_tokens=9)), *todo)
+        outcomes = await run_all(runner, *todo, defaults=SamplingDefaults(max_tokens=9))
         await wait_until(lambda: runner.metrics().get("sandbox_taken") == 2, 30)
         lost = runner.metrics()["workers_lost"]
     assert [(outcome.reason, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
@@ -279,7 +292,7 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
     assert_record_is_what_the_engine_saw(TokenRecord(turns), server.calls)
 
 
-async def run_beside(runner: WorkerRunner, workflow: Path, *todo: str) -> list[Outcome]:
+async def run_beside(runner: WorkerPool, workflow: Path, *todo: str) -> list[Outcome]:
     """The outcomes of the first episode and of others, which end when it has taken the first worker along."""
 
     async def release() -> None:
@@ -359,7 +372,7 @@ async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_the
         async with await anyio.open_process(command, cwd=ROOT, env=env, stdout=out, stderr=out) as run:
             await wait_until(lambda: len(metrics(tmp_path / "run")) >= 1, 300)
             children = psutil.Process(run.pid).children()
-            killed = next(child for child in children if "agentrl.rollout.workers.process" in child.cmdline())
+            killed = next(child for child in children if "agentrl.rollout.worker_process" in child.cmdline())
             killed.kill()
             status = await run.wait()
     assert status == 0, log.read_text()
@@ -445,7 +458,7 @@ async def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(count: i
     assert (share.graders, share.leases) == (max(2, -(-graders // count)), -(-3 // count))
 
 
-async def test_a_task_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(
+async def test_a_task_or_a_result_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(
     workflow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(body: Any) -> Any:
@@ -455,9 +468,33 @@ async def test_a_task_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(
         failed = await runner.run({"do": "sleeps", "when": (1, 2)}, 0)
         monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 4000)
         too_long = await runner.run({"do": "sleeps", "text": "x" * 4000}, 0)
-        (finished,) = await run_all(runner, "makes_noise")
+        huge, finished = [(await run_all(runner, do))[0] for do in ("says_too_much", "makes_noise")]
         lost = runner.metrics()["workers_lost"]
     assert "the task cannot be sent to a worker process: its field 'when' (tuple)" in (failed.error or "")
     assert re.search(r"Run is 4,\d+ bytes long, and at most 4,000 pass.*make the task.*smaller", too_long.error or "")
-    assert too_long.reason == "worker"
+    assert re.search(r"^EpisodeResult is \d+,\d+ bytes long, and at most 4,000 pass", huge.error or "")
+    assert (too_long.reason, huge.reason) == ("worker", "worker")
     assert (finished.reason, finished.error, lost) == ("finished", None, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+async def test_a_nameless_signal_and_a_lack_of_descriptors_end_no_run(
+    server_url: str, workflow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    lacking = [OSError(errno.EMFILE, "Too many open files")] * 2
+    pair = socket.socketpair
+
+    def socketpair() -> Any:
+        if len(said) == 2 and lacking:
+            raise lacking.pop()
+        return pair()
+
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    async with workers(server_url, settings(workflow), said) as (runner, _):
+        failed, finished = [(await run_all(runner, do))[0] for do in ("is_signalled", "makes_noise")]
+    assert said[0].startswith("worker 0 was killed by signal 40")
+    assert "no worker of its own could be started" in (failed.error or "")
+    assert "Too many open files" in (failed.error or "")
+    assert (finished.reason, finished.error, lacking) == ("finished", None, [])

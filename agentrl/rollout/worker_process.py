@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -32,7 +32,7 @@ from agentrl.errors import AgentRLError, EpisodeError
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.local_runner import in_process_runner
+from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
@@ -84,9 +84,9 @@ class EpisodeServer:
             episode=frame.episode,
             sent={call.key for call in frame.calls},
         )
-        runner = replace(self.runner, defaults=frame.defaults)
         with self._running[frame.episode]:
-            outcome = await runner.run(json.loads(frame.task), frame.seed, frame.group_seed, log)
+            task = json.loads(frame.task)
+            outcome = await self.runner.run(task, frame.seed, frame.group_seed, log, frame.defaults)
             record = pack(outcome.record, log.sent)
             try:
                 self.connection.send(protocol.EpisodeResult.of(frame.episode, outcome, record))
