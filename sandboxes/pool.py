@@ -56,7 +56,7 @@ class PoolMetrics:
 
 
 class Slots:
-    """Room for so many sandboxes in use at the same time, first come, first served, and those that stand idle."""
+    """Room for so many sandboxes, or containers, in use at the same time, first come, first served, and those that stand idle."""
 
     def __init__(self, tasks: TaskGroup, size: int, wait_timeout_s: float, metrics: PoolMetrics) -> None:
         self.tasks = tasks
@@ -86,7 +86,7 @@ class Slots:
                             held += 1
             if held < count:
                 raise SandboxError(
-                    f"no sandbox was free within {self._wait_timeout_s:g} s, of {self.size} at the same time"
+                    f"no sandbox or container was free within sandbox.wait_timeout_s = {self._wait_timeout_s:g}, of {self.size} at the same time"
                 )
             yield
         finally:

@@ -16,7 +16,7 @@ import anyio
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import shown
 from agentrl.sandboxes.grading.comparison import same_value
-from agentrl.sandboxes.grading.tests import CallTest, Checker, IOTest, Language, Test
+from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test
 from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, Status, TestResult, status_of, tail
 from agentrl.sandboxes.inside.plain import decode, encode, read_line
 from agentrl.sandboxes.sandbox import Sandbox, as_bytes
@@ -110,15 +110,15 @@ async def build(grading: Grading) -> tuple[bool, str]:
 
 async def run_io(grading: Grading, test: IOTest) -> TestResult:
     """Run the program once, and compare what it prints."""
-    sandbox, (program, *args), stdin = grading.sandboxes[0], grading.language.run, as_bytes(test.stdin)
-    files = {grading.language.file: as_bytes(grading.source)} if grading.built is None else None
+    sandbox, language, stdin = grading.sandboxes[0], grading.language, as_bytes(test.stdin)
+    files = {language.file: as_bytes(grading.source)} if grading.built is None else None
     if grading.built is not None:
         await sandbox.restore(grading.built)
     limits = grading.limits_of(test)
-    if program == "python3" and args and not args[0].startswith("-"):
-        done = await sandbox.run_python(args[0], args=args[1:], stdin=stdin, limits=limits, only_files=files)
+    if language == PYTHON:
+        done = await sandbox.run_python(language.file, stdin=stdin, limits=limits, only_files=files)
     else:
-        done = await sandbox.run([program, *args], stdin=stdin, limits=limits, only_files=files)
+        done = await sandbox.run(language.run, stdin=stdin, limits=limits, only_files=files)
     status, message = status_of(done)
     if status is Status.PASSED and isinstance(test.compare, Checker):
         status, message = await _check(grading, test.compare, test, done.stdout)
