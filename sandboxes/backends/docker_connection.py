@@ -123,6 +123,11 @@ def find_engine() -> DockerEngine:
             if (context := ContextAPI.get_context(name)) is None:
                 raise SandboxError(f"there is no Docker context {name!r}; `docker context ls` lists them")
             engine = DockerEngine(context.Host, context.TLSConfig)
+    if engine.url.startswith("ssh:"):
+        raise SandboxError(
+            f"{engine}: no engine is reached over ssh; forward its socket, `ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST`, "
+            "and set DOCKER_HOST=unix:///tmp/engine.sock"
+        )
     try:
         if engine.is_here:  # the package leaves a socket that found no engine to the garbage collector
             with socket.socket(socket.AF_UNIX) as probe:
