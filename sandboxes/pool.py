@@ -56,7 +56,7 @@ class PoolMetrics:
 
 
 class Slots:
-    """Room for so many sandboxes in use at the same time, first come, first served, and those that stand idle."""
+    """Room for so many sandboxes, or containers, in use at the same time, first come, first served, and those that stand idle."""
 
     def __init__(self, tasks: TaskGroup, size: int, wait_timeout_s: float, metrics: PoolMetrics) -> None:
         self.tasks = tasks
@@ -68,6 +68,11 @@ class Slots:
         self._wait_timeout_s = wait_timeout_s
         self._free = anyio.Semaphore(size)
         self._line = anyio.Lock()
+
+    @property
+    def free(self) -> int:
+        """Return how many are free, and waited for by none."""
+        return self._free.value
 
     @asynccontextmanager
     async def occupy(self, count: int) -> AsyncIterator[None]:
@@ -86,7 +91,7 @@ class Slots:
                             held += 1
             if held < count:
                 raise SandboxError(
-                    f"no sandbox was free within {self._wait_timeout_s:g} s, of {self.size} at the same time"
+                    f"no sandbox or container was free within sandbox.wait_timeout_s = {self._wait_timeout_s:g}, of {self.size} at the same time"
                 )
             yield
         finally:
@@ -109,6 +114,11 @@ class SandboxPool:
         self.size = slots.size
         self.metrics = slots.metrics
         self._slots = slots
+
+    @property
+    def free(self) -> int:
+        """Return how many sandboxes may be taken without waiting."""
+        return self._slots.free
 
     @asynccontextmanager
     async def take(self, count: int = 1, *, slots: int = 1) -> AsyncIterator[Sequence[Sandbox]]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.errors import SandboxError
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.grade import grade
@@ -35,8 +34,7 @@ class RunSandboxes:
     """What they are made of where an episode does not say."""
     graders: Slots
     leases: Slots
-    containers: anyio.Semaphore
-    wait_timeout_s: float
+    containers: Slots
     _pools: dict[tuple[Slots, SandboxSpec], SandboxPool] = field(default_factory=dict)
     _opening: dict[SandboxSpec, anyio.Lock] = field(default_factory=lambda: defaultdict(anyio.Lock))
 
@@ -47,20 +45,9 @@ class RunSandboxes:
         Raises:
             SandboxError: None could be had within `wait_timeout_s`, or none can be started.
         """
-        try:
-            with anyio.fail_after(self.wait_timeout_s):
-                await self.containers.acquire()
-        except TimeoutError as error:
-            raise SandboxError(
-                f"no container was free within sandbox.wait_timeout_s = {self.wait_timeout_s:g}; raise it, or sandbox.leases"
-            ) from error
-        try:
-            async with open_container(
-                replace(spec, image=spec.image or self.spec.image, runtime=spec.runtime or self.spec.runtime)
-            ) as container:
-                yield container
-        finally:
-            self.containers.release()
+        spec = replace(spec, image=spec.image or self.spec.image, runtime=spec.runtime or self.spec.runtime)
+        async with self.containers.occupy(1), open_container(spec) as container:
+            yield container
 
     @asynccontextmanager
     async def sandbox(self, image: str | None, limits: Limits | None, *, first: bool) -> AsyncIterator[Sandbox]:
@@ -135,6 +122,7 @@ async def open_sandboxes(
     async with (
         open_slots(graders or default_size(), wait_timeout_s, metrics) as grading,
         open_slots(leases, wait_timeout_s, metrics) as leased,
+        open_slots(leases, wait_timeout_s, metrics) as containers,
     ):
         yield RunSandboxes(
             backend=backend,
@@ -142,6 +130,5 @@ async def open_sandboxes(
             spec=spec or SandboxSpec(),
             graders=grading,
             leases=leased,
-            containers=anyio.Semaphore(leases),
-            wait_timeout_s=wait_timeout_s,
+            containers=containers,
         )

@@ -8,7 +8,6 @@ Of what an agent did, files alone reach its tests: no process, no variable of a 
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import tomllib
@@ -89,10 +88,9 @@ def find_harness(given: Any) -> Any:
         return given
     if given in HARNESSES:
         return HARNESSES[given]
-    names = [DEFAULT_AGENT, *HARNESSES]
-    hint = "".join(f"; did you mean {name!r}?" for name in difflib.get_close_matches(given, names, n=1))
+    names = ", ".join([DEFAULT_AGENT, *HARNESSES])
     raise ValueError(
-        f"there is no harness {given!r}{hint or '.'} Use {', '.join(names)}, or a row of your own: {{'program': ..., 'command': ...}}"
+        f"there is no harness {given!r}; use {names}, or a row of your own: {{'program': ..., 'command': ...}}"
     )
 
 

@@ -11,7 +11,7 @@ Tasks come from folders in Harbor's form, `--tasks harbor:DIR` (docs/terminal_ta
 - "max_turns" (40) bounds the model calls of the agent "shell".
 - "network": true gives agent and verifier the network. Without it neither has one, whatever task.toml says.
 
-The reward is the verifier's, from 0 to 1. Where it leaves none, or runs out of time, it is 0; where it leaves nonsense, the episode fails.
+The reward is the verifier's, from 0 to 1. Where it leaves none it is 0; where it leaves nonsense, or runs out of its time, the episode fails.
 In a container of its state an agent's programs and libraries are there too, as in Harbor: one that replaces `python` or `pytest` steers its
 tests. The remedy is Harbor's `environment_mode = "separate"`.
 """
@@ -102,7 +102,7 @@ class TerminalTask(BaseModel):
             folders: Folders of this machine that the first sees.
 
         Raises:
-            EpisodeError: The verifier gave something that is no reward.
+            EpisodeError: The verifier gave something that is no reward, or ran out of its time.
             SandboxError: An image cannot be built, or no container can be had.
             SandboxLostError: A container ended.
             TaskFileError: The folder cannot be used, or has changed.
@@ -115,7 +115,7 @@ class TerminalTask(BaseModel):
         if not verifier.is_separate:
             async with container_after(open_, replace(agent, folders=folders), work, tests) as container:
                 if container is None:
-                    metrics = {"files_lost": 1.0, "no_reward": 1.0, "verifier_timed_out": 0.0}
+                    metrics = {"files_lost": 1.0, "no_reward": 1.0}
                     return Reward(0.0, metrics), "no program can be started in what was left"
                 return await _verify(folder, container)
         own = await _image(folder, folder.tests, verifier.environment or Environment())
@@ -149,7 +149,7 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
     """Return what the verifier gives for what the agent leaves.
 
     Raises:
-        EpisodeError: The verifier gave something that is no reward.
+        EpisodeError: The verifier gave something that is no reward, or ran out of its time.
         SandboxError: An image cannot be built, or no container can be had.
         SandboxLostError: A container ended.
         TaskFileError: The folder cannot be used, or has changed.
@@ -168,9 +168,12 @@ async def _verify(folder: TaskFolder, container: Container) -> tuple[Reward, str
     script = folder.tests / "test.sh"
     done = await _run_script(folder, container, script, TESTS, settings.env, settings.timeout_sec)
     await container.check_alive()
+    if done.end_reason is EndReason.TIMEOUT:  # as on a machine that is busy: Harbor gives no reward either
+        raise EpisodeError(
+            f"the verifier of {folder.name} did not end within verifier.timeout_sec = {settings.timeout_sec:g}; raise it: {_end_of(done)}"
+        )
     reward = await _reward_written(container, folder.name)
-    timed_out = done.end_reason is EndReason.TIMEOUT
-    metrics = {"files_lost": 0.0, "no_reward": float(reward is None), "verifier_timed_out": float(timed_out)}
+    metrics = {"files_lost": 0.0, "no_reward": float(reward is None)}
     nothing = (
         "" if reward is not None else f"test.sh ended with exit code {done.exit_code} and left no reward in {REWARDS}: "
     )

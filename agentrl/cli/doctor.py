@@ -46,8 +46,7 @@ async def examine(console: Console) -> bool:
         console.print("no sandboxes: workflows that run model-written code will fail")
         return False
     for backend in working:
-        for hole in await backend.holes() or ["none is known here"]:
-            console.print(f"holes of {backend.name}: {escape(hole)}")
+        console.print(f"holes of {backend.name}: {escape(backend.holes)}")
     names = [backend.name for backend in working]
     console.print(f"sandbox.backend = auto takes {names[-1]} with the embedded engine, {names[0]} with SGLang")
     return True

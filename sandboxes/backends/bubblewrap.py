@@ -39,12 +39,8 @@ class Bubblewrap:
 
     name = "bubblewrap"
 
-    async def holes(self) -> list[str]:
-        """Return what a program can do here that it should not, in sentences."""
-        return [
-            "memory_mb bounds each process, and not all of them together; "
-            "files of memory, socket buffers and empty files are not counted"
-        ]
+    holes = "memory_mb bounds each process, and not all of them together; files of memory, socket buffers and empty files are not counted"
+    """What a program can do here that it should not."""
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Look whether bubblewrap works here.

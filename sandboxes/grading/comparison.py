@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import zip_longest
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Tolerance, check_fields
@@ -26,20 +26,11 @@ MAX_NUMBER_CHARACTERS = 400
 """A longer word is compared as text."""
 
 
-@runtime_checkable
-class Compare(Protocol):
-    """A comparison: a `Comparison`, or a function of your own, which is trusted code and is called in a thread."""
-
-    def __call__(self, output: str, expected: str, /) -> str:
-        """Return "" where they agree, else the first difference in a few words."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The same words in the same order, whatever the space and the lines between them; of two numbers the value counts, not the text.
 
-    `2.50` is 2.5, `1e3` is 1000, and `-0` is 0; `0011` is text, and not 11. With a tolerance a number may differ from one that has a point or an exponent:
+    `2.50` is 2.5, `1e3` is 1000, `-0` is 0, and `NaN` is nan; `0011` is text, and not 11. With a tolerance a number may differ from one that has a point or an exponent:
     |a − b| ≤ max(absolute, relative · max(|a|, |b|)). Two integers are equal or not, whatever the tolerance.
     """
 
@@ -47,12 +38,10 @@ class Comparison:
     """The same characters instead, but for line ends at the very end."""
     absolute: Tolerance = 0.0
     relative: Tolerance = 0.0
-    nan_equal: bool = False
-    """Whether a nan equals one that is written differently, as `NaN` and `nan` are."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.exact and (self.absolute or self.relative or self.nan_equal):
+        if self.exact and (self.absolute or self.relative):
             raise ConfigError(
                 "Comparison.exact = True compares characters, and has no tolerance; leave one of them out"
             )
@@ -79,7 +68,7 @@ class Comparison:
         if a is None or b is None:
             return False
         if a.is_nan() or b.is_nan():
-            return self.nan_equal and a.is_nan() and b.is_nan()
+            return a.is_nan() and b.is_nan()
         integers = _INTEGER.fullmatch(got) and _INTEGER.fullmatch(wanted)
         if a == b or integers or not (self.absolute or self.relative):
             return a == b
@@ -87,29 +76,25 @@ class Comparison:
         return math.isfinite(x) and math.isfinite(y) and _close(x, y, self.absolute, self.relative)
 
 
-def same_value(
-    got: Any, expected: Any, tolerance: float | None = None, *, nan_equal: bool = False, wrapped: bool = False
-) -> bool:
+def same_value(got: Any, expected: Any, tolerance: float | None = None, *, wrapped: bool = False) -> bool:
     """Return whether two values of plain data are equal, as `==` has it, but for these.
 
     A list equals a tuple of the same items, since test data written as JSON has no tuples; a float may differ by `tolerance`,
-    absolute or relative, from a number; nan equals nan with `nan_equal`; and with `wrapped` an expected list of one item equals that
+    absolute or relative, from a number; nan equals nan; and with `wrapped` an expected list of one item equals that
     item too, and {"1": 2}, as JSON has it, {1: 2} too.
     """
     if wrapped:
         one = expected[0] if isinstance(expected, list) and len(expected) == 1 else expected
         texts = {str(key): got[key] for key in got} if isinstance(got, dict) else got
-        return any(same_value(a, b, tolerance, nan_equal=nan_equal) for a in (got, texts) for b in (expected, one))
+        return any(same_value(a, b, tolerance) for a in (got, texts) for b in (expected, one))
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(
-            same_value(a, b, tolerance, nan_equal=nan_equal) for a, b in zip(got, expected, strict=True)
+            same_value(a, b, tolerance) for a, b in zip(got, expected, strict=True)
         )
     if isinstance(got, dict) and isinstance(expected, dict):
-        return got.keys() == expected.keys() and all(
-            same_value(got[key], expected[key], tolerance, nan_equal=nan_equal) for key in got
-        )
+        return got.keys() == expected.keys() and all(same_value(got[key], expected[key], tolerance) for key in got)
     if isinstance(got, float) and isinstance(expected, float) and math.isnan(got) and math.isnan(expected):
-        return nan_equal
+        return True
     numbers = isinstance(got, int | float) and isinstance(expected, int | float)
     if tolerance is not None and numbers and (isinstance(got, float) or isinstance(expected, float)):
         try:

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.grading.comparison import Compare, Comparison
+from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.grading.tests import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 KINDS: Mapping[str, type[Test]] = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
 COMPARISON = Comparison()
-COMPARES = ("exact", "tolerance", "nan_equal")
+COMPARES = ("exact", "tolerance")
 """Fields of an `io` test that are those of its Comparison."""
 
 
@@ -28,7 +28,7 @@ def load_tests(content: Any, name: str = "tests") -> list[Test]:
     """Return the tests in a task.
 
         [{"kind": "io", "stdin": "1 2", "stdout": "3"},
-         {"kind": "io", "stdin": "2", "stdout": "1.41421 nan", "tolerance": 1e-4, "nan_equal": true},
+         {"kind": "io", "stdin": "2", "stdout": "1.41421", "tolerance": 1e-4},
          {"kind": "io", "stdin": "2", "stdout": "1.41421", "tolerance": {"absolute": 1e-4, "relative": 0}},
          {"kind": "call", "function": "add", "args": [1, 2], "expected": 3, "limits": {"timeout_s": 2}},
          {"kind": "assert", "code": "assert add(1, 2) == 3"},
@@ -87,7 +87,7 @@ def _made(where: str, kind: type[T], given: Row) -> T:
 
 
 def paired_tests(
-    content: Any, name: str, function: str | None = None, compare: Compare | Checker = COMPARISON
+    content: Any, name: str, function: str | None = None, compare: Comparison | Checker = COMPARISON
 ) -> list[Test]:
     """Return the tests of inputs and outputs: {"inputs": [...], "outputs": [...]}, the same with "input", or [{"input", "output"}, ...].
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, Tolerance, check_fields, must_be
-from agentrl.sandboxes.grading.comparison import Compare, Comparison
+from agentrl.sandboxes.grading.comparison import Comparison
 from agentrl.sandboxes.seams import Limits
 
 
@@ -97,7 +97,7 @@ class IOTest(_OneTest):
 
     stdin: str = ""
     stdout: str = ""
-    compare: Compare | Checker = field(default_factory=Comparison)
+    compare: Comparison | Checker = field(default_factory=Comparison)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +113,6 @@ class CallTest(_OneTest):
     expected: Any = None
     tolerance: Tolerance | None = None
     """By how much a float may differ, absolutely or relatively."""
-    nan_equal: bool = False
-    """Whether nan is right where nan is expected."""
     wrapped: bool = False
     """Whether an expected list of one item stands for that item too, and {"1": 2} for {1: 2}, as in APPS and TACO."""
 

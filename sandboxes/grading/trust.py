@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -37,10 +37,10 @@ MODULES = _words("""__future__ pytest unittest math cmath random itertools funct
     copy operator statistics hashlib heapq bisect textwrap time enum""")
 """What code may import and still run apart. Others look into objects, files or processes, or have arrays, which are no plain data."""
 OBJECT_NAMES = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile
-    isinstance issubclass __import__ mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
+    isinstance issubclass __import__ defaultdict mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
     SystemExit KeyboardInterrupt
     tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn mocker""")
-"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it; fixtures last."""
+"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it (a defaultdict passes as a dict); fixtures last."""
 TYPE_CHECKS = _words("isinstance assertIsInstance assertNotIsInstance")
 """Those that may look for classes of plain data."""
 PLAIN_CLASSES: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
@@ -73,16 +73,19 @@ def need_of(test: AssertTest | TestFile) -> str | None:
     """Say what test code needs beside calls of functions, as in "the program's class Stack"; None where that is all. In doubt it is no."""
     if beside := [path for path in test.files if path.endswith(".py")]:
         return f"the file {beside[0]} beside program and tests"
-    tree = parsed(test.code)
-    return "to be Python" if tree is None else next(_needs([*ast.walk(tree)], test), None)
+    return "to be Python" if parsed(test.code) is None else next(_needs(test), None)
 
 
-def _needs(nodes: Sequence[ast.AST], test: AssertTest | TestFile) -> Iterator[str]:
+def _needs(test: AssertTest | TestFile) -> Iterator[str]:
     """Yield what code needs. Each name in it has to be known: the program's, of a library, of Python, or the tests' own."""
+    nodes, prelude = _without_annotations(test.code), _without_annotations(test.prelude)
     modules, wanted = aliases(test), names_of_program(test)
     functions, libraries = {*wanted}, libraries_of(test)
     defined = (ast.FunctionDef, ast.ClassDef)
-    own = {node.name for node in (*nodes, *nodes_of(test.prelude)) if isinstance(node, defined)}
+    own = {node.name for node in (*nodes, *prelude) if isinstance(node, defined)}
+    used = {*map(_last_word, (*nodes, *prelude))}
+    data: set[str] = set()
+    """Names of what is certainly no object of the program's."""
     called: set[int] = set()
     """Expressions that are called or entered, or decorate."""
     fine: set[int] = set()
@@ -93,8 +96,11 @@ def _needs(nodes: Sequence[ast.AST], test: AssertTest | TestFile) -> Iterator[st
                 libraries |= {one.asname or one.name.partition(".")[0] for one in names} - modules
             case ast.ImportFrom(module=module, names=names) if module != test.module:
                 libraries |= {one.asname or one.name for one in names}
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _root(value) in libraries:
-                libraries.add(name)
+            case ast.Assign(targets=[target], value=value):
+                if (root := _root(value)) in libraries and isinstance(target, ast.Name):
+                    libraries.add(target.id)
+                elif not root or root in libraries or hasattr(builtins, root):
+                    data.add(_last_word(target))
             case ast.FunctionDef(name=name, decorator_list=decorators, args=arguments):
                 called |= set(map(id, decorators))
                 if name == "check" and isinstance(test, AssertTest):
@@ -119,14 +125,16 @@ def _needs(nodes: Sequence[ast.AST], test: AssertTest | TestFile) -> Iterator[st
         return isinstance(node, ast.Lambda)
 
     for local, name in wanted.items() if test.entry_point is None else ():  # else they are check's argument
-        if local[:1].isupper():
-            yield f"the program's {'value' if local.isupper() else 'class'} {name}"
-    for node in nodes_of(test.prelude):
-        if isinstance(node, ast.ClassDef) and node.name not in functions:
+        if name[:1].isupper() or local[:1].isupper():
+            yield f"the program's {'value' if name.isupper() else 'class'} {name}"
+    for node in prelude:
+        if isinstance(node, ast.ClassDef) and node.name in used - functions:
             yield f"objects of its own class {node.name}"
     for node in nodes:
         match node:
-            case ast.ClassDef(name=name, bases=bases) if "Test" not in " ".join([name, *map(_last_word, bases)]):
+            case ast.ClassDef(name=name, bases=bases) if name in used and "Test" not in " ".join(
+                [name, *map(_last_word, bases)]
+            ):
                 yield f"objects of its own class {name}"
             case ast.AsyncFunctionDef() | ast.Await():
                 yield "to await what the program returns"
@@ -152,6 +160,10 @@ def _needs(nodes: Sequence[ast.AST], test: AssertTest | TestFile) -> Iterator[st
                     yield f"more of the program's {name} than to call it"
                 elif root not in libraries | modules and not (root in own | SELF and direct) and name not in ATTRIBUTES:
                     yield f"the attribute {name} of what may be the program's"
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as owner))) if not (
+                _root(owner) in libraries or _last_word(owner) in libraries | modules | SELF | data
+            ):
+                yield "to change what may be an object of the program's"
             case ast.Compare(ops=ops, comparators=others) if any(
                 isinstance(op, ast.Is | ast.IsNot) and not isinstance(one, ast.Constant)
                 for op, one in zip(ops, others, strict=True)
@@ -166,7 +178,15 @@ def _needs(nodes: Sequence[ast.AST], test: AssertTest | TestFile) -> Iterator[st
                     yield "to give the program a function"
 
 
-def _last_word(node: ast.expr) -> str:
+def _without_annotations(code: str) -> list[ast.AST]:
+    """Return the nodes of code's syntax tree but for annotations, which need nothing of a program."""
+    nodes = [*nodes_of(code)]
+    hints = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
+    parts = {id(part) for hint in hints if hint is not None for part in ast.walk(hint)}
+    return [node for node in nodes if id(node) not in parts]
+
+
+def _last_word(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 

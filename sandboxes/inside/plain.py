@@ -11,15 +11,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
 MAX_BYTES = 8 << 20
 MAX_DEPTH = 200
 MAX_ITEMS = 1_000_000
-MAX_KEYS_OF_ONE_HASH = 100
-"""More would be slow to look up: they were chosen for that."""
 LARGE_INT_BITS = 10_000
 """A larger integer is written in hexadecimal, which takes a time in proportion to its length."""
 
@@ -105,13 +103,10 @@ def _decode(part: Any, room: Iterator[int], depth: int) -> Any:
         if kind in ("bytes", "bytearray"):
             return (bytes if kind == "bytes" else bytearray).fromhex(content)
         if kind in _MAPPINGS:
-            pairs = [(_decode(key, room, depth + 1), _decode(item, room, depth + 1)) for key, item in content]
-            _check_hashes([key for key, _ in pairs])
+            pairs = ((_decode(key, room, depth + 1), _decode(item, room, depth + 1)) for key, item in content)
             return _MAPPINGS[kind](dict(pairs))
         items = [_decode(item, room, depth + 1) for item in content]
         if kind in _SEQUENCES:
-            if kind.endswith("set"):
-                _check_hashes(items)
             return _SEQUENCES[kind](items)
         if kind in _LIBRARY:
             module, _, name = kind.rpartition(".")
@@ -122,16 +117,6 @@ def _decode(part: Any, room: Iterator[int], depth: int) -> Any:
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"no {kind}: {error}") from None
     raise ValueError(f"an unknown type {kind[:200]!r}")
-
-
-def _check_hashes(keys: Collection[Any]) -> None:
-    """Check that not too many keys have one hash.
-
-    Raises:
-        ValueError: They have.
-    """
-    if len(keys) > MAX_KEYS_OF_ONE_HASH and max(Counter(map(hash, keys)).values()) > MAX_KEYS_OF_ONE_HASH:
-        raise ValueError("too many keys of one hash")
 
 
 def write_line(message: Any) -> bytes:

@@ -12,6 +12,8 @@ import traceback
 from types import FrameType
 from typing import Any
 
+from agentrl.sandboxes.inside.standard_streams import private_streams
+
 
 class TimedOut(BaseException):
     """The code has run for as long as it may. Not an Exception, so that no `except Exception` takes it for one."""
@@ -47,9 +49,7 @@ def shorten(text: str, max_characters: int) -> str:
 
 def main() -> None:
     """Run one piece of code after another, in one namespace."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
+    requests, answers = private_streams()
     # A file without a name takes what the code prints, and what the programs print that it starts.
     output = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_APPEND)
     os.dup2(output, 1)

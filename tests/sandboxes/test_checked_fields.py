@@ -58,7 +58,7 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
         (
             IOTest,
             {"compare": "exact"},
-            "IOTest.compare = 'exact' must be an instance of Compare or an instance of Checker",
+            "IOTest.compare = 'exact' must be an instance of Comparison or an instance of Checker",
         ),
         (Language, {"run": "./main"}, "Language.run = './main' must be a valid tuple"),
         (TestFile, {"framework": "nose"}, "TestFile.framework = 'nose' must be 'unittest' or 'pytest'"),

@@ -75,7 +75,7 @@ def test_the_table_of_a_kind_names_every_field(kind: str) -> None:
     (row,) = re.findall(rf"^\| `{kind}` \|(.*)\|$", (DOCS / "grading.md").read_text(), re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", row))
     assert {field.name for field in fields(KINDS[kind])} - {"name", "limits", "compare"} <= named
-    assert named <= {field.name for field in fields(KINDS[kind])} | {"exact", "tolerance", "checker", "nan_equal"}
+    assert named <= {field.name for field in fields(KINDS[kind])} | {"exact", "tolerance", "checker"}
 
 
 def test_the_table_of_limits_has_the_defaults() -> None:

@@ -45,7 +45,7 @@ def test_the_agent_is_named_after_an_at_sign(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "with@sign", {**HARBOR})
     assert [task["agent"] for task in list_tasks(f"harbor:{folder}")] == ["shell"]
     assert [task["agent"] for task in list_tasks(f"harbor:{folder}@codex")] == ["codex"]
-    with pytest.raises(TaskFileError, match="there is no harness 'codx'; did you mean 'codex'"):
+    with pytest.raises(TaskFileError, match="there is no harness 'codx'; use shell, claude-code, codex"):
         open_tasks(f"harbor:{folder}@codx", task_type_of(terminal_task.run))
 
 

@@ -226,7 +226,7 @@ def test_a_repository_is_a_folder_or_a_commit_without_its_history(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"harness": "claude"}, "there is no harness 'claude'; did you mean 'claude-code'"),
+        ({"harness": "claude"}, "there is no harness 'claude'; use shell, claude-code"),
         ({"repository": {"files": {}, "git": "."}}, "a repository has one of 'folder', 'files' and 'git'"),
         ({"repository": None}, "a task needs a 'repository', or an 'image' that has it"),
         ({"repository": {"files": {"../a": ""}}}, "a path must be relative"),

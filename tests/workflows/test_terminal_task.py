@@ -83,7 +83,7 @@ async def test_an_agent_installs_a_package_and_the_tests_find_it_and_none_of_its
         done = await opened.run(await task(folder), 0)
     assert (done.error, done.reward) == (None, 1.0)
     played = {"turns": 3.0, "failed_turns": 0.0, "truncated": 0.0}
-    assert done.metrics == {**played, "timed_out": 0.0, "files_lost": 0.0, "no_reward": 0.0, "verifier_timed_out": 0.0}
+    assert done.metrics == {**played, "timed_out": 0.0, "files_lost": 0.0, "no_reward": 0.0}
     messages = model.requests[-1]["messages"]
     assert messages[1]["content"] == (GREETING / "instruction.md").read_text()
     installed, begun = [one["content"] for one in messages if one["role"] == "tool"]
@@ -119,6 +119,16 @@ async def test_an_agent_whose_time_is_up_is_graded_by_what_it_left(tmp_path: Pat
     async with runner(ScriptedModel(lambda _: f"{SOLVE}; sleep 60")) as opened:
         done = await opened.run(await task(folder, agent=SHELL), 0)
     assert (done.error, done.reward, done.metrics["timed_out"]) == (None, 1.0, 1.0)
+
+
+async def test_a_verifier_whose_time_is_up_pays_no_0(tmp_path: Path) -> None:
+    settings = (GREETING / "task.toml").read_text().replace("timeout_sec = 30.0", "timeout_sec = 2")
+    slow = TESTS + "echo 1 > /logs/verifier/reward.txt; echo begun; sleep 60\n"
+    folder = await in_thread(lambda: variant(tmp_path, task_toml=settings, tests__test_sh=slow))
+    async with runner(shell("true")) as opened:
+        done = await opened.run(await task(folder), 0)
+    assert not done.finished
+    assert "did not end within verifier.timeout_sec = 2; raise it: begun" in (done.error or "")
 
 
 def kill_all() -> None:

@@ -123,7 +123,7 @@ async def test_a_call_is_compared_outside(pool: SandboxPool) -> None:
         ),
         CallTest(function="f", args=[10**5000], expected=10**5000),
         CallTest(function="big", args=[10**6], expected=0),
-        CallTest(function="f", args=[[1.5, float("nan")]], expected=[1.5, float("nan")], nan_equal=True),
+        CallTest(function="f", args=[[1.5, float("nan")]], expected=[1.5, float("nan")]),
     ]
     verdict = await grade(source, tests, pool=pool)
     assert [result.passed for result in verdict.results] == [True] * 6 + [False, True], verdict.results

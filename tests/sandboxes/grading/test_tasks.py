@@ -196,7 +196,7 @@ def test_each_kind_of_test() -> None:
     content: list[dict[str, Any]] = [
         {"kind": "io", "stdin": "1", "stdout": "2", "function": None, "args": None, "expected": None},
         {"kind": "io", "stdout": "2", "exact": True},
-        {"kind": "io", "stdout": "2", "tolerance": 0.1, "nan_equal": True},
+        {"kind": "io", "stdout": "2", "tolerance": 0.1},
         {"kind": "io", "stdout": "2", "tolerance": {"absolute": 0.1}},
         {"kind": "io", "exact": False, "checker": "import sys"},
         {"kind": "call", "function": "f", "args": [1], "expected": None, "limits": {"timeout_s": 2}},
@@ -206,7 +206,7 @@ def test_each_kind_of_test() -> None:
     assert load_tests(content) == [
         IOTest(stdin="1", stdout="2"),
         IOTest(stdout="2", compare=Comparison(exact=True)),
-        IOTest(stdout="2", compare=Comparison(absolute=0.1, relative=0.1, nan_equal=True)),
+        IOTest(stdout="2", compare=Comparison(absolute=0.1, relative=0.1)),
         IOTest(stdout="2", compare=Comparison(absolute=0.1)),
         IOTest(compare=Checker(source="import sys")),
         CallTest(function="f", args=[1], expected=None, limits={"timeout_s": 2}),
@@ -243,7 +243,7 @@ class Harm:
         ({"tests": [{**TEXT_TEST, "tolerance": {"digits": 3}}]}, r"tests\[0\]: .*argument 'digits'"),
         ({"tests": [{**TEXT_TEST, "exact": True, "tolerance": 1}]}, r"tests\[0\]: Comparison.exact = True .* leave one"),
         ({"tests": [{**TEXT_TEST, "exact": True, "checker": "x"}]}, r"tests\[0\] has a checker and exact"),
-        ({"tests": [{**TEXT_TEST, "compare": "exact"}]}, r"tests\[0\]: IOTest.compare = 'exact' must be an instance of Compare"),
+        ({"tests": [{**TEXT_TEST, "compare": "exact"}]}, r"tests\[0\]: IOTest.compare = 'exact' must be an instance of Comparison"),
         ({"tests": [{"kind": "io", "checker": 3}]}, r"tests\[0\]: Checker.source = 3 must be a valid string"),
         ({"tests": [{"kind": "assert"}]}, r"tests\[0\]: .*'code'"),
         ({"tests": [{"kind": "call", "function": "f"}]}, r"tests\[0\] has no field 'expected'"),

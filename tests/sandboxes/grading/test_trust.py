@@ -24,13 +24,25 @@ APART: dict[str, Test] = {
         code=f"import unittest\n{F}class T(unittest.TestCase):\n def test(self):\n"
         "  with self.assertRaises(ValueError) as e: f(1)\n  self.assertEqual(e.exception.args[0], 'no')",
     ),
+    "own data is changed": AssertTest(code="x = [1]\nx.append(2)\nassert f(x) == 2"),
     "a module": TestFile(code="import solution as s\ndef test(): assert s.f(1) is None"),
     "a module of another name": TestFile(code="from two_fer import f\ndef test(): assert f(1)", module="two_fer"),
+    "a class for annotations": AssertTest(
+        code="class Node: pass\ndef tree(v) -> Node: return v\ndef check(f): f(tree([1]))",
+        prelude="class TreeNode: 1\ndef f(root: TreeNode): 1",
+        entry_point="f",
+    ),
     "data beside": TestFile(code=f"{F}def test(): assert f(1) == 2", files={"cases.json": "[]"}),
 }
 INSIDE: dict[str, tuple[str, Test]] = {
     "a class": ("class Stack", AssertTest(code="assert Stack().pop() is None")),
     "a subclass": ("class Base", AssertTest(code="class Own(Base): pass\nassert Own().go() == 1")),
+    "a class of another name": ("class Stack", TestFile(code="from solution import Stack as s\ndef test(): s().pop()")),
+    "a class in lower case": ("to change", TestFile(code=f"{F}def test():\n s = f()\n s.append(1)\n assert s.pop()")),
+    "a fixture of its objects": ("to change", TestFile(code=f"{F}def s(): return f()\ndef test(s): s.append(1)")),
+    "a field of its objects": ("to change", AssertTest(code="class TestF:\n def test(self):\n  self.s.append(f(1))")),
+    "a default": ("defaultdict", AssertTest(code="from collections import defaultdict\nf(defaultdict(list))")),
+    "a default of a module": ("defaultdict", AssertTest(code="import collections as c\nf(c.defaultdict())")),
     "an exception": ("class Full", AssertTest(code="try: f(1)\nexcept Full: pass")),
     "a constant": ("value LIMIT", TestFile(code="from solution import LIMIT\ndef test(): assert LIMIT == 1")),
     "a loop": ("import of asyncio", TestFile(code=f"import asyncio\n{F}def test(): assert asyncio.run(f(1)) == 2")),
