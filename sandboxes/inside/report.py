@@ -73,9 +73,9 @@ class Report:
         self.functions.add(function)
         self.results.append((name, status, message[-SHOWN_CHARACTERS:]))
 
-    def skip(self, name: str, function: str, error: BaseException | None) -> None:
+    def skip(self, name: str, function: str, *errors: BaseException | None) -> None:
         """Note that a test was skipped. The program is not to choose which: that counts as a failure."""
-        if error is not None and self.is_of_program(error):
+        if any(error is not None and self.is_of_program(error) for error in errors):
             self.end(name, function, RuntimeError("the program skips the test"))
         elif self.remote is not None and self.remote.failure is not None:
             self.end(name, function, None)
