@@ -17,10 +17,7 @@ FILE = "test_solution"
 """The test file, without its ending; it lies in the working directory."""
 WITHOUT = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 """Plugins of pytest's that no test needs here, and that take time to start."""
-NO_PLUGIN = (
-    "it needs a plugin of pytest's: name that in the test file, as in pytest_plugins = ['pytest_asyncio.plugin'], "
-    "and install it in the image, or beside agentrl where that is bubblewrap's"
-)
+NO_PLUGIN = "it needs a plugin of pytest's: name that in the test file, as in pytest_plugins = ['pytest_asyncio.plugin'], and install it beside pytest"
 NO_PYTEST = "the sandbox has no pytest, which these tests need: install it in the image, or beside agentrl where that is bubblewrap's"
 ANY = "*"
 """Stands for the functions of a class or a module that its own setup has skipped."""
@@ -50,6 +47,7 @@ def run_pytest(report: Report) -> None:
         del os.environ[name]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest
+    from _pytest.outcomes import OutcomeException as Outcome
 
     def of_program(name: str, value: Any) -> bool:
         """Return whether the program has brought what the test file has under a name."""
@@ -92,17 +90,17 @@ def run_pytest(report: Report) -> None:
             outcome: Any = yield
             made = outcome.get_result()
             raised = call.excinfo.value if call.excinfo is not None else None
-            if type(raised).__name__ == "FixtureLookupError" or str(raised).startswith("async def function"):
+            without = isinstance(raised, Outcome) and str(raised).startswith("async def function")
+            if without or type(raised).__name__ == "FixtureLookupError":
                 self.error, self.text = ImportError(), f"{made.longreprtext}\n{NO_PLUGIN}"
             elif made.failed and self.error is None:
                 self.error, self.text = raised or AssertionError(), str(made.longreprtext)
             elif made.skipped and (isinstance(raised, pytest.xfail.Exception) or not hasattr(made, "wasxfail")):
                 self.was_skipped = True
                 # In place of unittest's, pytest raises one of its own.
-                of_unittest = [
-                    one for one in (before, raised and raised.__context__) if isinstance(one, unittest.SkipTest)
-                ]
-                report.skip(item.nodeid, function_of(item.nodeid), raised, *of_unittest)
+                causes = [before, raised and raised.__context__]
+                skips = [one for one in causes if isinstance(one, unittest.SkipTest)]
+                report.skip(item.nodeid, function_of(item.nodeid), raised, *skips)
 
         def pytest_runtest_logfinish(self, nodeid: str) -> None:
             if not self.was_skipped or self.error is not None:

@@ -76,12 +76,9 @@ def _encode(value: Any, room: Iterator[int], depth: int) -> Any:
         return {name: [_encode(item, room, depth + 1) for item in _LIBRARY[name](value)]}
     if kind.__module__ == "numpy":
         return _encode(value.tolist(), room, depth)
-    if hasattr(kind, "__next__"):
-        value = [*islice(value, MAX_OF_ITERATOR + 1)]
-        if len(value) > MAX_OF_ITERATOR:
-            raise NotPlainError(f"an iterator of more than {MAX_OF_ITERATOR:,} items, which may have no end")
-        return _encode(value, room, depth)
-    if kind.__name__ == "range" or kind.__name__.startswith("dict_"):
+    if hasattr(kind, "__next__") and len(value := [*islice(value, MAX_OF_ITERATOR + 1)]) > MAX_OF_ITERATOR:
+        raise NotPlainError(f"an iterator of more than {MAX_OF_ITERATOR:,} items, which may have no end")
+    if kind.__name__ == "range" or kind.__name__.startswith("dict_") or hasattr(kind, "__next__"):
         return [_encode(item, room, depth + 1) for item in value]
     raise NotPlainError(f"an object of class {kind.__qualname__[:200]}, which is not plain data")
 

@@ -100,7 +100,7 @@ async def test_what_fails_a_call_fails_its_test(pool: SandboxPool, name: str) ->
 )
 async def test_what_cannot_pass_has_a_remedy(pool: SandboxPool, source: str, message: str) -> None:
     (result,) = (await grade(source, [AssertTest(code="assert f(1)")], pool=pool)).results
-    assert result.message == f"the program gives {message}; where that is right, give the tests trust = 'inside'"
+    assert result.message == f"the program gives {message}; if right, use trust = 'inside'"
 
 
 @pytest.mark.parametrize(
