@@ -69,6 +69,11 @@ class Slots:
         self._free = anyio.Semaphore(size)
         self._line = anyio.Lock()
 
+    @property
+    def free(self) -> int:
+        """Return how many are free, and waited for by none."""
+        return self._free.value
+
     @asynccontextmanager
     async def occupy(self, count: int) -> AsyncIterator[None]:
         """Wait until so many slots are free, and occupy them for as long as the context lasts.
@@ -109,6 +114,11 @@ class SandboxPool:
         self.size = slots.size
         self.metrics = slots.metrics
         self._slots = slots
+
+    @property
+    def free(self) -> int:
+        """Return how many sandboxes may be taken without waiting."""
+        return self._slots.free
 
     @asynccontextmanager
     async def take(self, count: int = 1, *, slots: int = 1) -> AsyncIterator[Sequence[Sandbox]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.seams import MB, EndReason, ExecResult, Limits
+from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.linked_sandbox import LinkedSandbox
@@ -29,7 +29,6 @@ class Process:
         self._sandbox = sandbox
         self._number = number
         self._given_up_at = anyio.current_time() + limits.timeout_s + REPORT_GRACE_S
-        self._output_left = int(limits.output_mb * MB)
         self._stdout = bytearray()
         self._searched = 0
         """So much of it has no end of a line."""
@@ -96,13 +95,10 @@ class Process:
     async def _until(self, condition: Callable[[], bool]) -> None:
         await self._sandbox.wait_until(condition, self._given_up_at)
 
-    def take_output(self, kind: bytes, data: bytes) -> bool:
-        """Keep output, and return whether that is within the program's limit: the sandbox's first process holds programs to it."""
-        self._output_left -= len(data)
-        if self._output_left >= 0:
-            output = self._stdout if kind == b"o" else self._stderr
-            output += data
-        return self._output_left >= 0
+    def take_output(self, kind: bytes, data: bytes) -> None:
+        """Keep output. The sandbox's first process holds programs to their limit."""
+        output = self._stdout if kind == b"o" else self._stderr
+        output += data
 
     def end(self, report: dict[str, Any]) -> float:
         """Note how it has ended, and return how long it ran."""

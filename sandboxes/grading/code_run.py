@@ -21,7 +21,7 @@ from agentrl.sandboxes.grading.code_reading import functions_of, imports_of, lib
 from agentrl.sandboxes.grading.program_runs import CALLS, Grading
 from agentrl.sandboxes.grading.tests import AssertTest, TestFile
 from agentrl.sandboxes.grading.trust import Trust
-from agentrl.sandboxes.grading.verdict import DEADLINE_OVER, EARLIER_FAILED, Status, TestResult, status_of, tail
+from agentrl.sandboxes.grading.verdict import EARLIER_FAILED, Status, TestResult, status_of, tail
 from agentrl.sandboxes.inside.frameworks import ANY
 from agentrl.sandboxes.inside.plain import MAX_BYTES
 from agentrl.sandboxes.inside.remote_program import PROGRAMS
@@ -50,9 +50,7 @@ async def run_code(grading: Grading, test: AssertTest | TestFile, trust: Trust) 
 async def _run_inside(
     grading: Grading, test: AssertTest | TestFile, job: dict[str, Any], files: dict[str, bytes]
 ) -> list[TestResult]:
-    limits = replace(
-        grading.limits_of(test), timeout_s=grading.left_s, cpu_s=None
-    )  # each test has its own in the process
+    limits = replace(grading.limits_of(test), timeout_s=grading.deadline_s, cpu_s=None)  # each test has its own there
     stdin = json.dumps(job).encode() + b"\n"
     box, framework = grading.sandboxes[-1], job["framework"]
     done = await box.run_python(code=RUNNER, limits=limits, framework=framework, stdin=stdin, only_files=files)
@@ -73,7 +71,7 @@ async def _run_apart(
 ) -> list[TestResult]:
     nonce, number, answered = job["nonce"].encode(), 0, False
     box = grading.sandboxes[-1]
-    limits = box.spec.limits.changed(timeout_s=grading.left_s, output_mb=OUTPUT_MB)
+    limits = box.spec.limits.changed(timeout_s=grading.deadline_s, output_mb=OUTPUT_MB)
     async with (
         AsyncExitStack() as processes,
         await box.start_python(RUNNER, limits=limits, framework=job["framework"], only_files=files) as tests,
@@ -124,7 +122,7 @@ class _Program:
         self._time_s = limits.timeout_s
         self._limits = replace(
             limits,
-            timeout_s=grading.left_s,  # each call is bounded by its test's time
+            timeout_s=grading.deadline_s,  # each call is bounded by its test's time
             cpu_s=None if isinstance(test, TestFile) else limits.cpu_s,
             output_mb=max(limits.output_mb, OUTPUT_MB),
         )
@@ -147,7 +145,7 @@ class _Program:
         started, process = anyio.current_time(), self._process
         if self.failure is None and process is not None:
             try:
-                with anyio.fail_after(min(self._time_s - self.spent_s, self._grading.left_s)):
+                with anyio.fail_after(self._time_s - self.spent_s):
                     await process.send(request)
                     answer = await process.read_line(MAX_BYTES)
                     if answer is not None and answer.endswith(b"\n"):
@@ -156,7 +154,7 @@ class _Program:
                     left = Status.RUNTIME_ERROR, "the program has left before it answered"
                     self.failure = left if status is Status.PASSED else (status, message)
             except TimeoutError:
-                self.failure = (Status.DEADLINE, DEADLINE_OVER) if self._grading.over else (Status.TIME_LIMIT, "")
+                self.failure = Status.TIME_LIMIT, ""
             except LongLineError:
                 self.failure = Status.OUTPUT_LIMIT, f"the program answers more than {MAX_BYTES >> 20} MB at once"
             finally:

@@ -41,8 +41,6 @@ DEADLINE_S = 600.0
 """Of a verdict, by default, unless the time limit of one test alone asks for more: each test, build and checker has a bound of its own."""
 OVERHEAD_S = 10.0
 """For starting, comparing and clearing, on a busy machine."""
-GRACE_S = 15.0
-"""How long after its deadline a verdict waits for a sandbox that should have ended its program."""
 
 
 async def grade(
@@ -58,9 +56,9 @@ async def grade(
 ) -> Verdict:
     """Run a program against its tests in sandboxes of `pool`.
 
-    Each test starts in an empty sandbox with the program alone, under `limits` (default: the pool's), of which timeout_s counts the
+    Tests run side by side where sandboxes of the pool are free. Each starts in an empty one with the program alone, under `limits` (default: the pool's), of which timeout_s counts the
     program's CPU seconds, so that neither waiting for a sandbox nor a busy machine costs a program its verdict.
-    With `fail_fast`, tests after the first that fails are not run.
+    With `fail_fast`, tests after the first that fails do not count, and are not run where no sandbox is free for them.
 
     With `partial`, the baseline of a vetted task, the verdict has a `fraction`.
 
@@ -84,15 +82,39 @@ async def grade(
     if partial is not None and fail_fast:
         raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
     named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
-    grading = Grading(source, language, limits, fail_fast)
-    verdict = await _run_tests(grading, named, pool, deadline_s or default_deadline_s(tests, limits))
+    trusts = [trust_of(test) for test in named]
+    grading = Grading(source, language, limits, fail_fast, deadline_s or default_deadline_s(tests, limits))
+    # What has to be built is built once, and so in one sandbox.
+    free = 1 if language.build else pool.free // (2 if any(map(_needs_second_sandbox, named, trusts)) else 1)
+    count = max(1, min(len(named), free))
+    parts = [range(len(named) * n // count, len(named) * (n + 1) // count) for n in range(count)]
+    verdicts: dict[range, Verdict] = {}
+
+    async def run(part: range) -> None:
+        verdicts[part] = await _run_tests(replace(grading), named, trusts, part, pool)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for part in parts:
+                group.start_soon(run, part)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    results: list[TestResult] = []
+    for part in parts:  # of those that ran beside the first that fails, too, nothing counts after it
+        failed = fail_fast and not all(result.passed for result in results)
+        results += _left_out(named, trusts, part, Status.NOT_RUN, EARLIER_FAILED) if failed else verdicts[part].results
+    if any(result.status is Status.TIME_LIMIT for result in results):  # which have used up the verdict's time
+        results = [replace(one, status=Status.NOT_RUN) if one.status is Status.DEADLINE else one for one in results]
+    verdict = Verdict(results=tuple(results), build_output=verdicts[parts[0]].build_output)
     return verdict if partial is None else replace(verdict, fraction=verdict.credit(partial))
 
 
-async def _run_tests(grading: Grading, tests: Sequence[Test], pool: SandboxPool, left_s: float) -> Verdict:
-    trusts = [trust_of(test) for test in tests]
+async def _run_tests(
+    grading: Grading, tests: Sequence[Test], trusts: Sequence[Trust], part: range, pool: SandboxPool
+) -> Verdict:
+    """Return the verdict on a part of some tests, which run one after another."""
     results: list[TestResult] = []
-    build_output, losses, index = "", 0, 0
+    build_output, losses, index, left_s = "", 0, part.start, grading.deadline_s
     rest: tuple[Status, str] | None = None
     """What becomes of the tests from `index` on, where they are not to run."""
 
@@ -104,20 +126,19 @@ async def _run_tests(grading: Grading, tests: Sequence[Test], pool: SandboxPool,
         if grading.fail_fast and any(not result.passed for result in found):
             rest = Status.NOT_RUN, EARLIER_FAILED
 
-    while index < len(tests) and rest is None:
-        several = any(map(_needs_second_sandbox, tests[index:], trusts[index:]))
+    while index < part.stop and rest is None:
+        several = any(map(_needs_second_sandbox, tests[index : part.stop], trusts[index : part.stop]))
         async with pool.take(2 if several else 1) as sandboxes:
-            started = anyio.current_time()
-            grading.sandboxes, grading.deadline = sandboxes, started + left_s
+            started, grading.sandboxes = anyio.current_time(), sandboxes
             try:
-                with anyio.fail_after(left_s + GRACE_S):
+                with anyio.move_on_after(left_s):
                     built, build_output = await build(grading)
                     if not built:
-                        rest = None if grading.over else (Status.BUILD_ERROR, build_output)
-                    while index < len(tests) and rest is None and not grading.over:
+                        rest = Status.BUILD_ERROR, build_output
+                    while index < part.stop and rest is None:
                         note(await _run_test(grading, tests[index], trusts[index]))
-            except (SandboxError, TimeoutError) as error:
-                # The sandbox is gone, or so full that not even the program can be written to it, or does not end the program.
+            except SandboxError as error:
+                # The sandbox is gone, or so full that not even the program can be written to it.
                 losses += 1
                 if losses == ATTEMPTS:
                     status = Status.CHECKER_ERROR if several and sandboxes[1].lost else Status.CRASHED
@@ -125,12 +146,19 @@ async def _run_tests(grading: Grading, tests: Sequence[Test], pool: SandboxPool,
             left_s -= anyio.current_time() - started
         if left_s <= 0:
             rest = rest or (Status.DEADLINE, DEADLINE_OVER)
-    while index < len(tests):
-        status, message = rest or (Status.NOT_RUN, EARLIER_FAILED)
-        note([TestResult(name=tests[index].name, status=status, message=message)])
-    if any(result.status is Status.TIME_LIMIT for result in results):  # which have used up the verdict's time
-        results = [replace(one, status=Status.NOT_RUN) if one.status is Status.DEADLINE else one for one in results]
+    if rest is not None:
+        results += _left_out(tests, trusts, range(index, part.stop), *rest)
     return Verdict(results=tuple(results), build_output=build_output)
+
+
+def _left_out(
+    tests: Sequence[Test], trusts: Sequence[Trust], part: range, status: Status, message: str
+) -> list[TestResult]:
+    """Return the results of a part of some tests which have none of their own."""
+    return [
+        TestResult(name=tests[index].name, status=status, message=message, test_index=index, trust=trusts[index])
+        for index in part
+    ]
 
 
 async def _run_test(grading: Grading, test: Test, trust: Trust) -> list[TestResult]:
