@@ -118,7 +118,7 @@ def _file_system(spec: SandboxSpec) -> Iterator[str]:
             yield from ("--symlink", str(path.readlink()), str(path))
         elif path.is_dir():
             yield from ("--ro-bind", str(path), str(path))
-    shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
+    shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", *map(str, Path("/etc").glob("java-*"))]
     if not sys.base_prefix.startswith("/usr"):
         shown.append(sys.base_prefix)
     for name in shown:

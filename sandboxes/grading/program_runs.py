@@ -14,10 +14,10 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import shown
 from agentrl.sandboxes.grading.comparison import same_value
 from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test
-from agentrl.sandboxes.grading.verdict import Status, TestResult, status_of, tail
+from agentrl.sandboxes.grading.verdict import SHOWN_CHARACTERS, Status, TestResult, status_of, tail
 from agentrl.sandboxes.inside.plain import decode, encode, read_line
 from agentrl.sandboxes.sandbox import Sandbox, as_bytes
-from agentrl.sandboxes.seams import ExecResult, Limits
+from agentrl.sandboxes.seams import MB, ExecResult, Limits
 from agentrl.system.tasks import in_thread
 
 CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"
@@ -26,6 +26,8 @@ ANSWERS_MB = 16
 """What a program whose functions are called may answer and print in all."""
 SHORT_BYTES = 1 << 14
 """A longer output is compared in a thread."""
+ROOM = 2
+"""So many times the bytes of the expected output may a program print, whatever `output_mb`."""
 WALL_CLOCK_SLACK = 4.0
 """A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine,"""
 MIN_WALL_CLOCK_S = 2.0
@@ -88,7 +90,7 @@ async def build(grading: Grading) -> tuple[bool, str]:
     done = await sandbox.run(language.build, timeout_s=language.build_timeout_s)
     if done.ok:
         grading.built = await sandbox.snapshot()
-    return done.ok, tail(done.stdout) + tail(done.stderr)
+    return done.ok, (done.stdout + done.stderr).decode(errors="replace").strip()[:SHOWN_CHARACTERS]
 
 
 async def run_io(grading: Grading, test: IOTest) -> TestResult:
@@ -98,6 +100,7 @@ async def run_io(grading: Grading, test: IOTest) -> TestResult:
     if grading.built is not None:
         await sandbox.restore(grading.built)
     limits = grading.limits_of(test)
+    limits = limits.changed(output_mb=max(limits.output_mb, ROOM * len(test.stdout.encode()) / MB))
     if language == PYTHON:
         done = await sandbox.run_python(language.file, stdin=stdin, limits=limits, only_files=files)
     else:

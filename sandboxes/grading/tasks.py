@@ -42,7 +42,7 @@ PRELUDE = (
 """Modules whose names programs for LiveCodeBench and APPS use without importing them."""
 _PRELUDE_LINE = (
     "import builtins; exec({imports!r}, imported := {{}}); vars(builtins).update({{**imported, **vars(builtins)}}); "
-    "sys.setrecursionlimit(50_000)"
+    "sys.setrecursionlimit(50_000); sys.set_int_max_str_digits(50_000)"
 )
 _FUTURE = re.compile(r"^from __future__ import (?:\([\w,\s]+\)|[\w, ]+)", re.MULTILINE)
 
@@ -108,7 +108,7 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         official_tests: [{"input", "output"}], examples, description, generated_checker              Codeforces (open-r1)
 
     Each may have `prompt`, `solution`, `language`, `partial`, `baseline`, and for tests that do not say otherwise `tolerance` and
-    `limits`, some of those of `Limits`. A field that is null is one that is not there.
+    `limits`, some of those of `Limits`. A field that is null or "" is one that is not there.
 
     Args:
         task: the task, as it stands in its file.
@@ -118,8 +118,8 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
         ConfigError: Something is wrong with it; it says what.
     """
     check_argument("task", task, Mapping[str, Any])
-    # A table of tasks has null where a task has no such field.
-    task = {key: value for key, value in task.items() if value is not None}
+    # A table of tasks has null where a task has no such field, or an empty text.
+    task = {key: value for key, value in task.items() if value not in (None, "")}
     form = next((form for key, form in _FORMS.items() if key in task), None)
     if form is None:
         raise ConfigError(
@@ -182,6 +182,9 @@ def _own(task: Row, name: str) -> CodeTask:
 
 
 def _humaneval(task: Row, name: str) -> CodeTask:
+    if missing := {"prompt", "test"} - task.keys():
+        form = f"a task with entry_point is read as HumanEval's, which has {' and '.join(sorted(missing))} too"
+        raise ConfigError(f"{form}; give it those, or `tests` of agentrl's own form in place of entry_point")
     prompt = _text(task, "prompt")
     prelude = f"{prompt.rstrip()}\n    pass\n"  # the beginning of a function, of which a comment may be all
     test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prelude)
@@ -192,19 +195,21 @@ def _humaneval(task: Row, name: str) -> CodeTask:
 
 def _mbpp(task: Row, name: str) -> CodeTask:
     prelude = "\n".join([*_texts(task, "test_imports"), _text(task, "test_setup_code", "")]).strip()
-    assertions = [*_texts(task, "test_list"), *_texts(task, "challenge_test_list")]
+    shown_tests = [*_texts(task, "test_list"), *_texts(task, "challenge_test_list")]
     # A builtin's name, such as `sum`, is the program's where the reference defines it.
     own = sorted({*re.findall(r"^(?:def|class) (\w+)", _text(task, "code", ""), re.MULTILINE)} & {*dir(builtins)})
-    used = [tuple(one for one in own if re.search(rf"\b{one}\b", code)) for code in assertions]
-    tests = tuple(
-        map(lambda code, names: AssertTest(code=code, prelude=prelude, candidate_names=names), assertions, used)
-    )
+
+    def made(code: str) -> AssertTest:
+        names = tuple(one for one in own if re.search(rf"\b{one}\b", code))
+        return AssertTest(code=code, prelude=prelude, candidate_names=names)
+
+    tests = tuple(map(made, [_text(task, "test")] if "test" in task else shown_tests))  # MBPP+ has its full test there
     asked = _text(task, "text", "") or _text(task, "prompt", "")  # as MBPP's sanitized tasks have it
-    if not asked or not tests:
+    if not asked or not shown_tests:
         return CodeTask(name=name, tests=tests)
     # Nothing but a test says how the function is called.
-    asked = f"{asked}\n\nThis must pass:\n\n```python\n{assertions[0]}\n```"
-    return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tests[:1])
+    asked = f"{asked}\n\nThis must pass:\n\n```python\n{shown_tests[0]}\n```"
+    return CodeTask(name=name, prompt=asked, tests=tests, public_tests=(made(shown_tests[0]),))
 
 
 def _contest(task: Row, name: str) -> CodeTask:
@@ -220,7 +225,12 @@ def _contest(task: Row, name: str) -> CodeTask:
     checker, function = task.get("generated_checker"), metadata.get("func_name")
     compare = COMPARISON if checker is None else Checker(source=_PRINTS_1.format(source=checker))
     public, hidden = (
-        [test for key in keys if key in task for test in paired_tests(task[key], key, function, compare)]
+        [
+            test
+            for key in keys
+            if not isinstance(task.get(key), int | None)
+            for test in paired_tests(task[key], key, function, compare)
+        ]
         for keys in (_PUBLIC, _HIDDEN)
     )
     tests = (*public, *(test for test in hidden if test not in public))

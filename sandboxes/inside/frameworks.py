@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import sys
+import unittest
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -14,6 +17,7 @@ FILE = "test_solution"
 """The test file, without its ending; it lies in the working directory."""
 WITHOUT = ("cacheprovider", "doctest", "faulthandler", "junitxml", "pastebin", "setuponly", "setupplan", "stepwise")
 """Plugins of pytest's that no test needs here, and that take time to start."""
+NO_PLUGIN = "it needs a plugin of pytest's: name that in the test file, as in pytest_plugins = ['pytest_asyncio.plugin'], and install it beside pytest"
 NO_PYTEST = "the sandbox has no pytest, which these tests need: install it in the image, or beside agentrl where that is bubblewrap's"
 ANY = "*"
 """Stands for the functions of a class or a module that its own setup has skipped."""
@@ -43,12 +47,34 @@ def run_pytest(report: Report) -> None:
         del os.environ[name]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest
+    from _pytest.outcomes import OutcomeException as Outcome
+
+    def of_program(name: str, value: Any) -> bool:
+        """Return whether the program has brought what the test file has under a name."""
+        return getattr(sys.modules.get(report.job["module"]), name, report) is value
+
+    class TestModule(pytest.Module):
+        """The test file, without what `import *` has brought and its code does not name: hooks, marks and fixtures of the program's."""
+
+        def _getobj(self) -> Any:
+            made = super()._getobj()  # type: ignore[no-untyped-call]
+            for name, value in [*vars(made).items()]:
+                if of_program(name, value) and name[0] != "_" and not re.search(rf"\b{name}\b", report.job["code"]):
+                    delattr(made, name)
+            return made
 
     class Reporter:
         def __init__(self) -> None:
             self.error: BaseException | None = None
             self.text: str | None = None
             self.was_skipped = False
+
+        def pytest_pycollect_makemodule(self, module_path: Any, parent: Any) -> Any:
+            return TestModule.from_parent(parent, path=module_path)
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_pycollect_makeitem(self, name: str, obj: Any) -> list[Any] | None:
+            return [] if of_program(name, obj) else None
 
         def pytest_deselected(self, items: list[Any]) -> None:
             for item in items:
@@ -60,14 +86,21 @@ def run_pytest(report: Report) -> None:
 
         @pytest.hookimpl(hookwrapper=True)
         def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
+            before = call.excinfo.value if call.excinfo is not None else None
             outcome: Any = yield
             made = outcome.get_result()
             raised = call.excinfo.value if call.excinfo is not None else None
-            if made.failed and self.error is None:
+            without = isinstance(raised, Outcome) and str(raised).startswith("async def function")
+            if without or type(raised).__name__ == "FixtureLookupError":
+                self.error, self.text = ImportError(), f"{made.longreprtext}\n{NO_PLUGIN}"
+            elif made.failed and self.error is None:
                 self.error, self.text = raised or AssertionError(), str(made.longreprtext)
             elif made.skipped and (isinstance(raised, pytest.xfail.Exception) or not hasattr(made, "wasxfail")):
                 self.was_skipped = True
-                report.skip(item.nodeid, function_of(item.nodeid), raised)
+                # In place of unittest's, pytest raises one of its own.
+                causes = [before, raised and raised.__context__]
+                skips = [one for one in causes if isinstance(one, unittest.SkipTest)]
+                report.skip(item.nodeid, function_of(item.nodeid), raised, *skips)
 
         def pytest_runtest_logfinish(self, nodeid: str) -> None:
             if not self.was_skipped or self.error is not None:

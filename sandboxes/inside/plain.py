@@ -13,11 +13,14 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 MAX_BYTES = 8 << 20
 MAX_DEPTH = 200
 MAX_ITEMS = 1_000_000
+MAX_OF_ITERATOR = 10_000
+"""As many does an iterator give that may have no end."""
 LARGE_INT_BITS = 10_000
 """A larger integer is written in hexadecimal, which takes a time in proportion to its length."""
 
@@ -73,6 +76,8 @@ def _encode(value: Any, room: Iterator[int], depth: int) -> Any:
         return {name: [_encode(item, room, depth + 1) for item in _LIBRARY[name](value)]}
     if kind.__module__ == "numpy":
         return _encode(value.tolist(), room, depth)
+    if hasattr(kind, "__next__") and len(value := [*islice(value, MAX_OF_ITERATOR + 1)]) > MAX_OF_ITERATOR:
+        raise NotPlainError(f"an iterator of more than {MAX_OF_ITERATOR:,} items, which may have no end")
     if kind.__name__ == "range" or kind.__name__.startswith("dict_") or hasattr(kind, "__next__"):
         return [_encode(item, room, depth + 1) for item in value]
     raise NotPlainError(f"an object of class {kind.__qualname__[:200]}, which is not plain data")

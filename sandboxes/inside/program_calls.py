@@ -85,15 +85,20 @@ def find(module: types.ModuleType, path: str) -> Any:
     raise AttributeError(f"the program has no {path}")
 
 
+def in_a_line(error: BaseException) -> str:
+    """Return an exception in a line."""
+    try:
+        return f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS].rstrip(": ")
+    except BaseException:  # an exception of the program's may be anything
+        return type(error).__name__
+
+
 def described(error: BaseException) -> bytes:
     """Return the line that tells of an exception: as the nearest class of Python's, with its arguments if those can pass."""
     kind = next(
         f"{base.__module__}.{base.__name__}" for base in type(error).__mro__ if base.__module__ in WITH_EXCEPTIONS
     )
-    try:
-        text = f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS]
-    except BaseException:  # an exception of the program's may be anything
-        text = kind
+    text = in_a_line(error)
     try:
         return write_line({"raised": [kind, encode(list(error.args)), text]})
     except BaseException:

@@ -81,7 +81,7 @@ class RemoteProgram:
         try:
             answer = read_line(line[1:])
             if "fault" in answer:
-                raise self.fail("wrong_answer", f"the program gives {answer['fault']}")
+                raise self.fail("wrong_answer", f"the program gives {answer['fault']}; if right, use trust = 'inside'")
             if "raised" not in answer:
                 return dict(answer)
             name, content, text = answer["raised"]

@@ -9,6 +9,7 @@ from json import dumps  # a program can replace json's
 from types import FrameType, TracebackType
 from typing import Any, BinaryIO
 
+from agentrl.sandboxes.inside.program_calls import in_a_line
 from agentrl.sandboxes.inside.remote_program import RemoteProgram
 
 SHOWN_CHARACTERS = 2000
@@ -67,15 +68,15 @@ class Report:
             self._set_clocks(0, 0, 0)
         status, message = "passed", ""
         if error is not None:
-            status, message = self.status_of(error), text or _shown(error)
+            status, message = self.status_of(error), text or in_a_line(error)
         if self.remote is not None and self.remote.failure is not None:
             status, message = self.remote.failure
         self.functions.add(function)
         self.results.append((name, status, message[-SHOWN_CHARACTERS:]))
 
-    def skip(self, name: str, function: str, error: BaseException | None) -> None:
+    def skip(self, name: str, function: str, *errors: BaseException | None) -> None:
         """Note that a test was skipped. The program is not to choose which: that counts as a failure."""
-        if error is not None and self.is_of_program(error):
+        if any(error is not None and self.is_of_program(error) for error in errors):
             self.end(name, function, RuntimeError("the program skips the test"))
         elif self.remote is not None and self.remote.failure is not None:
             self.end(name, function, None)
@@ -118,15 +119,6 @@ class Report:
 
 def _end_test(number: int, frame: FrameType | None) -> None:
     raise TimeUpError("the time limit is over")
-
-
-def _shown(error: BaseException) -> str:
-    """Return an exception in a line."""
-    try:
-        text = str(error)
-    except BaseException:  # an exception of the program's may be anything
-        text = ""
-    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def places(trace: TracebackType | None) -> Iterator[tuple[str, int]]:

@@ -92,6 +92,18 @@ async def test_what_fails_a_call_fails_its_test(pool: SandboxPool, name: str) ->
 
 
 @pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def f(x): return object()", "an object of class object, which is not plain data"),
+        ("def f(x):\n while True: yield 1", "an iterator of more than 10,000 items, which may have no end"),
+    ],
+)
+async def test_what_cannot_pass_has_a_remedy(pool: SandboxPool, source: str, message: str) -> None:
+    (result,) = (await grade(source, [AssertTest(code="assert f(1)")], pool=pool)).results
+    assert result.message == f"the program gives {message}; if right, use trust = 'inside'"
+
+
+@pytest.mark.parametrize(
     ("test", "message"),
     [
         (AssertTest(code="assert f(made) == 1", prelude="made = object()", trust="apart"), "trust = 'inside'"),

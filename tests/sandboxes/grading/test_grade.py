@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
     CPP,
+    JAVA,
     PYTHON,
     AssertTest,
     BackendName,
@@ -390,6 +393,27 @@ async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> Non
     verdict = await grade("if", tests, pool=pool, language=shell)
     assert statuses(verdict) == ["build_error", "build_error"]
     assert "main.sh" in verdict.build_output
+    verdict = await grade(
+        "echo the cause\nseq 9999\nexit 1", tests, pool=pool, language=replace(shell, build=("sh", "main.sh"))
+    )
+    assert verdict.results[0].message.startswith("the cause")
+
+
+async def test_what_is_expected_may_be_printed_whatever_the_limit(pool: SandboxPool) -> None:
+    source = "print('a' * 300_000)\nprint('b' * 100_000, end=' ' * int(input()))"
+    wanted, limits = "a" * 300_000 + "\n" + "b" * 100_000, {"output_mb": 0.1}
+    tests = [IOTest(stdin=spaces, stdout=wanted, limits=limits) for spaces in ("100", "500_000")]
+    assert statuses(await grade(source, tests, pool=pool)) == ["passed", "output_limit"]
+
+
+@pytest.mark.soak
+async def test_java(bubblewrap: BackendName) -> None:
+    if shutil.which("javac") is None:
+        missing("javac is not installed")
+    source = "public class Main { public static void main(String[] a) { System.out.println(3); } }"
+    async with open_pool(SandboxSpec(limits=Limits(memory_mb=4096)), backend=bubblewrap) as pool:
+        verdict = await grade(source, [IOTest(stdout="3")], pool=pool, language=JAVA)
+    assert verdict.passed, verdict.build_output
 
 
 async def test_a_compiler_that_is_not_there_is_no_fault_of_the_program_s(pool: SandboxPool) -> None:
@@ -403,8 +427,6 @@ async def test_a_compiler_that_is_not_there_is_no_fault_of_the_program_s(pool: S
 
 @pytest.mark.soak
 async def test_cpp(bubblewrap: BackendName) -> None:
-    import shutil
-
     if shutil.which("g++") is None:
         missing("g++ is not installed")
     source = "#include <algorithm>\n#include <iostream>\nint main() { long a[2]; std::cin >> a[0] >> a[1]; std::ranges::sort(a); std::cout << a[0] + a[1]; }"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
@@ -119,6 +120,10 @@ VALUE = "def value(node): return node.value"
 EQUAL = TestFile(code="from solution import Node\ndef test(): assert Node(1) == Node(1) and Node(1) != Node(2)")
 LIBRARY = "with open('library.py', 'w') as file: file.write('class Any:\\n def __eq__(self, other): return True')\nimport library\n"
 HONEST_PROGRAMS: dict[str, tuple[str, AssertTest | TestFile]] = {
+    "compares what others lack": (f"class Node:\n    value = None\n{NODE.partition(chr(10))[2]}    def __eq__(self, other): return self.value == getattr(other, 'value', None)", EQUAL),
+    "compares its slots": ("class Node:\n    __slots__ = ('value',)\n    def __init__(self, value): self.value = value\n    def __eq__(self, other): return getattr(self, 'value', None) == getattr(other, 'value', None)", EQUAL),
+    "has a flag": (f"{NODE}    wild = False\n    def __eq__(self, other): return self.wild or self.value == other.value", EQUAL),
+    "is called like a test": (f"{NODE}def test_node(node): return node.value", TestFile(code="from solution import Node, test_node\ndef test(): assert test_node(Node(1)) == 1")),
     "a library has a wild card": (LIBRARY + NODE + VALUE, TestFile(code="from solution import *\ndef test(): assert value(Node(1)) == 1")),
     "compares fields": (f"{NODE}    def __eq__(self, other): return self.__dict__ == other.__dict__", EQUAL),
     "compares its own": (f"{NODE}    def __eq__(self, other): return all(getattr(other, k, 0) == v for k, v in vars(self).items())", EQUAL),
@@ -236,6 +241,39 @@ async def test_what_stands_for_any_value_is_no_pass(pool: SandboxPool, source: s
     assert verdict.status == "wrong_answer", verdict.results
 
 
+ADD = "class Add:\n    def sum(self, a, b):\n        {}\n        return a + b"
+LEAVES = {
+    "unittest's": "import unittest\n" + ADD.format("if a == 2: raise unittest.SkipTest('no')"),
+    "pytest's": "import pytest\n" + ADD.format("if a == 2: pytest.skip('no')"),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+async def test_a_program_that_skips_one_test_of_two_has_failed_it(pool: SandboxPool, name: str) -> None:
+    for test in (PYTEST, UNIT):
+        verdict = await tried(pool, LEAVES[name], [test])
+        assert [result.status.value for result in verdict.results] == ["passed", "runtime_error"], verdict.results
+
+
+OWN = {
+    "tests": "def test_mine(): pass",
+    "a test case": "import unittest\nclass TestMine(unittest.TestCase):\n    def test_mine(self): pass",
+    "a fixture": "import pytest\n@pytest.fixture(autouse=True)\ndef patched(monkeypatch): monkeypatch.setattr(Add, 'sum', lambda self, a, b: a + b)",
+    "a mark": "import pytest\npytestmark = pytest.mark.skip",
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+async def test_what_a_program_brings_for_pytest_counts_for_nothing(pool: SandboxPool, name: str) -> None:
+    for test in (PYTEST, UNIT):
+        starred = replace(test, code=test.code.replace(CLASS, "from solution import *\n"))
+        verdict = await tried(pool, SUM + OWN[name], [starred])
+        assert {result.name.rpartition("::")[2]: result.status.value for result in verdict.results} == {
+            "test_a": "wrong_answer",
+            "test_b": "wrong_answer",
+        }
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", KNOWN_TO_PASS)
 async def test_what_is_known_to_pass_inside(pool: SandboxPool, name: str) -> None:
@@ -287,6 +325,8 @@ async def test_each_test_of_a_file_has_time_of_its_own(pool: SandboxPool) -> Non
         (TestFile(code="import unittest, solution, no_such_module", framework="unittest"), "no_such_module"),
         (TestFile(code="x = 1"), "the test code has no tests"),
         (AssertTest(code="def verify(candidate): pass", entry_point="f"), "no check"),
+        (TestFile(code="from solution import f\nasync def test(): assert await f()"), "pytest_plugins = ["),
+        (TestFile(code="from solution import f\ndef test(mocker): assert f()"), "pytest_plugins = ["),
     ],
 )
 async def test_tests_that_cannot_run_are_nobody_s_fault(

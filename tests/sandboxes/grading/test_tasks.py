@@ -75,6 +75,7 @@ CODEFORCES = {
     "memory_limit": 256.0,
     "input_mode": "stdio",
     "interaction_format": None,
+    "generated_tests": 3,
     "generated_checker": "import sys\ntests = [open(path).read().strip() for path in sys.argv[1:]]\n"
     "print(1 if tests[1].isdigit() and tests[0] != tests[2] else 0)",
 }
@@ -103,6 +104,15 @@ WRAPPED = CallTest(function="add", args=[1, 2], expected=[3], wrapped=True)
             "3", "Write sum.\n\nThis must pass:\n\n```python\nassert sum()\n```",
             [AssertTest(code="assert sum()", prelude="import math\nx = 1", candidate_names=("sum",))],
             [AssertTest(code="assert sum()", prelude="import math\nx = 1", candidate_names=("sum",))], "def sum(): 1", id="MBPP",
+        ),
+        pytest.param(
+            {"task_id": 3, "prompt": "Double.", "code": "", "test_list": ["assert f(1) == 2"], "test": "for n in range(9): assert f(n) == 2 * n"},
+            "3", "Double.\n\nThis must pass:\n\n```python\nassert f(1) == 2\n```",
+            [AssertTest(code="for n in range(9): assert f(n) == 2 * n")], [AssertTest(code="assert f(1) == 2")], None, id="MBPP+",
+        ),
+        pytest.param(
+            {"question": "Q", "starter_code": "", "solutions": "", "input_output": {"inputs": ["1"], "outputs": ["2"]}},
+            "task 9", f"Q\n\n{PRINTS.format('python')}", [IOTest(stdin="1", stdout="2")], [], None, id="APPS, without solutions",
         ),
         pytest.param(
             {"problem_id": 7, "question": "Add.", "starter_code": "def add(a, b):", "input_output": json.dumps(PAIRS),
@@ -227,6 +237,11 @@ class Harm:
     [
         ("x", "task = 'x' must be a valid dictionary"),
         ({"prompt": "p", "x": 1, "tests": None}, "no tests: a task has one of tests, .*this one has prompt, x"),
+        ({"question": "Q", "solutions": "", "input_output": ""}, "no tests: a task has one of .*; this one has question"),
+        (
+            {"task_id": "BigCodeBench/0", "complete_prompt": "p", "test": "class TestCases", "entry_point": "task_func"},
+            "a task with entry_point is read as HumanEval's, which has prompt too; give it those",
+        ),
         ({"tests": [TEXT_TEST], "limits": {"seconds": 3}}, "limits has an unknown field 'seconds'"),
         ({"tests": [TEXT_TEST], "limits": 3}, "limits = 3 must be a valid dictionary"),
         ({"tests": [TEXT_TEST], "prompt": 3}, "prompt = 3 must be a valid string"),
@@ -284,6 +299,7 @@ MIN_COST = "class Solution:\n    def minCost(self, nums: List[int], k: int) -> i
         (LIVECODEBENCH, "from __future__ import annotations\n" + MIN_COST.format("True"), "passed passed passed"),
         (LIVECODEBENCH, "from __future__ import (\n    annotations,\n)\n" + MIN_COST.format("True"), "passed passed passed"),
         (LIVECODEBENCH, "def minCost(nums, k): return deque(accumulate(nums[:k], initial=0), 1).pop()", "passed passed passed"),
+        ({**LIVECODEBENCH, "metadata": "{}", "public_test_cases": cases(("5000", "9" * 5000)), "private_test_cases": "[]"}, "print(10 ** int(input()) - 1)", "passed"),
         # The data set has wrapped the value in a list, or it has not.
         ({"input_output": PAIRS}, SUM_METHOD, "passed"),
         ({"input_output": PAIRS}, "def add(a, b): return [a + b]", "passed"),

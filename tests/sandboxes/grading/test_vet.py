@@ -97,7 +97,7 @@ UNREADABLE: dict[str, tuple[Any, str, str]] = {
     "no tests": ({"tests": []}, "no_tests", "the task has no tests"),
     "no form": ({"prompt": "p"}, "unreadable", "no tests: a task has"),
     "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a valid list"),
-    "what cannot be graded": ({"tests": call("f", (1, 2)), "language": "cpp", "solution": ""}, "unsupported", "a CallTest calls Python functions"),
+    "what cannot be graded": ({"tests": call("f", (1, 2)), "language": "cpp", "solution": "x = 1"}, "unsupported", "a CallTest calls Python functions"),
     "a reference that is no Python": ({"tests": call("f", (1, 2)), "solution": "def f(:"}, "reference_fails", "SyntaxError"),
     "a reference without an encoding": ({"tests": call("f", (1, 2)), "solution": "'\udc80'"}, "reference_fails", "surrogates not allowed"),
 }  # fmt: skip
