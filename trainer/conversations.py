@@ -92,16 +92,19 @@ def _reply(messages: Sequence[Message], chat_format: ChatFormat) -> list[int]:
         )
     # Of a template that is not known token by token, what opens the reply counts as said; a prompt ends with it, or with its thought.
     thinking = chat_format.special("<think>")
-    start = opening.index(thinking) if thinking in opening else 0
-    if tails := [tail for tail in (opening, opening[start:]) if ids[: len(tail)] == tail]:
-        ids = ids[len(tails[0]) :]
-    elif opens:  # and the template leaves thoughts out
-        same = next((n for n, pair in enumerate(zip(opening, ids)) if pair[0] != pair[1]), 0)  # noqa: B905
-        ids = chat_format.tokenizer.encode(f"{thought}\n</think>\n\n", add_special_tokens=False) + ids[same:]
+    start = opening.index(thinking) if thinking in opening else len(opening)
+    header, begun = opening[:start], opening[start:]
+    ids = ids[start:] if ids[:start] == header else ids
+    if ids[: len(begun)] == begun:
+        ids = ids[len(begun) :]
+    elif opens:  # the template leaves thoughts out, or one begins within a token
+        text, opened = chat_format.decode(ids), chat_format.decode(begun)
+        said = text.removeprefix(opened) if text.startswith(opened) else f"{thought}\n</think>\n\n{text}"
+        ids = chat_format.tokenizer.encode(said, add_special_tokens=False)
     ends = [index for index, token in enumerate(ids, 1) if token in chat_format.stop_token_ids]
     if not ends:  # the next message's beginning ends it, such as GLM's, or else the tokenizer's own end
         follows = {"role": "tool", "tool_call_id": "call00001", "content": ""} if last.get("tool_calls") else _ASKED
-        plain = [*before, {**last, "reasoning_content": None}]
+        plain = [*before, {**last, "content": "?", "reasoning_content": None}]
         done, more = (chat_format.renderer.render_ids(shown) for shown in (plain, [*plain, follows]))
         begun = [token for token in more[len(done) :][:1] if token in chat_format.stop_token_ids]
         return ids + (begun or chat_format.stop_token_ids[:1])

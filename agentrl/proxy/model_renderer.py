@@ -15,13 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from renderers import (
-    DefaultRenderer,
-    DefaultRendererConfig,
-    Renderer,
-    config_from_name,
-    create_renderer,
-)
+from renderers import DefaultRenderer, DefaultRendererConfig, Renderer, config_from_name, create_renderer
 from renderers.base import is_multimodal
 from renderers.parsers import TOOL_PARSERS
 

@@ -24,11 +24,8 @@ from renderers.parsers import TOOL_PARSERS
 ASKED: dict[str, Any] = {"role": "user", "content": "What is 2 + 3?"}
 _ARGUMENTS = {"a": 2, "b": "three"}
 # Templates of Mistral's take no other ids than of nine letters and digits.
-_CALL = {
-    "id": "call00001",
-    "type": "function",
-    "function": {"name": "add", "arguments": json.dumps(_ARGUMENTS)},
-}
+_ADDING = {"name": "add", "arguments": json.dumps(_ARGUMENTS)}
+_CALL = {"id": "call00001", "type": "function", "function": _ADDING}
 CALLED: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 _TYPES = {"a": {"type": "integer", "description": "One."}, "b": {"type": "string", "description": "Another."}}
 _ADD = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": _TYPES}}
@@ -75,9 +72,9 @@ def _read(texts: list[str], span: tuple[int, int]) -> list[ParsedToolCall]:
             value = json.loads(arguments or text)
             value = {"name": name.partition("[CALL_ID]")[0].strip(), "arguments": value} if separator else value
             found += value if isinstance(value, list) else [value]
-        return [
-            ParsedToolCall("", call["name"], {**call.get("parameters", call.get("arguments"))}, span) for call in found
-        ]
+        for call in found:
+            call["arguments"] = dict(call["parameters" if "parameters" in call else "arguments"])
+        return [ParsedToolCall("", call["name"], call["arguments"], span) for call in found]
     return [ParsedToolCall("", token_span=span, status=ToolCallParseStatus.INVALID_JSON)]
 
 
@@ -101,19 +98,18 @@ def tool_parser_of(template: Renderer, tokenizer: Any, ends: Collection[int]) ->
     for name, parser in TOOL_PARSERS.items():
         with suppress(Exception):
             if [(call.name, call.arguments) for call in parser(tokenizer).extract(said)[1]] == [("add", _ARGUMENTS)]:
-                return name
+                return str(name)
     return None
 
 
 def with_texts(call: ParsedToolCall, tools: list[dict[str, Any]] | None) -> ParsedToolCall:
     """Return a call between tags, whose values have no quotes, with each as text that its tool takes as a string."""
-    readable = call.status in (ToolCallParseStatus.OK, ToolCallParseStatus.INVALID_JSON)
-    if not readable or not isinstance(call.arguments, dict):
+    broken = call.status not in (ToolCallParseStatus.OK, ToolCallParseStatus.INVALID_JSON)
+    if broken or not isinstance(call.arguments, dict):
         return call
-    function: dict[str, Any] = next(
-        (tool["function"] for tool in tools or () if tool["function"]["name"] == call.name), {}
-    )
-    types, texts = (function.get("parameters") or {}).get("properties") or {}, {}
+    functions = [tool["function"] for tool in tools or () if tool["function"]["name"] == call.name]
+    types = (functions[0].get("parameters") or {}).get("properties") or {} if functions else {}
+    texts = {}
     for key in call.arguments:
         found = re.search(_MARKED_VALUE.format(re.escape(key)), call.raw, re.DOTALL)
         if found and isinstance(types.get(key), dict) and types[key].get("type") == "string":

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.trainer.conversations import training_sequences
 from agentrl.trainer.packing import TrainingSequence
@@ -129,8 +128,10 @@ def test_a_thought_in_the_content_is_learned_where_the_prompt_opens_it(tmp_path:
     assert learned(sequence, chat_format) == "x\n</think>\n\nb<|im_end|>"
 
 
-def test_a_reply_after_a_prompt_that_shuts_a_thought_has_no_other() -> None:
-    chat_format = load_chat_format(NANO, "qwen3", enable_thinking=False)
+@pytest.mark.parametrize("renderer", ["qwen3", "default"])
+def test_a_reply_after_a_prompt_that_shuts_a_thought_has_no_other(renderer: str, tmp_path: Path) -> None:
+    shuts = THINKS_NOT.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", shuts), renderer, enable_thinking=False)
     (sequence,) = training_sequences({"messages": [user("a"), reply("b", "")]}, chat_format, "here")
     assert learned(sequence, chat_format) == "b<|im_end|>"
     assert chat_format.decode(sequence.token_ids.tolist()).count("<think>") == 1
