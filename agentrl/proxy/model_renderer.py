@@ -2,7 +2,7 @@
 
 `model.renderer` names one ─► that renderer of the `renderers` library ───────┐
 "auto": the renderer of config.json's model_type ─────────────────────────────┤
-        none is known, or it differs ─► the checkpoint's own chat template ───┴─► ChatFormat
+        none is known, it fails or differs ─► the model's own chat template ──┴─► ChatFormat
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def load_chat_format(
 
     Args:
         model_path: The directory of the model.
-        renderer: A name of the `renderers` library. "auto": by the `model_type`, or else its own chat template, which also comes before a renderer of its kind that differs from it, where tool calls can be read without that.
+        renderer: A name of the `renderers` library. "auto": by the `model_type`, or else its own chat template, which also comes
+            before a renderer of its kind that differs from it, where tool calls can be read without that.
         control_tokens_in_text: What a control token that a message spells becomes: its text, or the token.
         options: For the renderer's config.
 
