@@ -104,3 +104,22 @@ def test_a_control_token_that_a_tool_spells_is_text(tmp_path: Path) -> None:
     ids, plain = (own.render(asked, [tool]).ids for tool in (described, TOOL))
     assert "ends with <|im_end|>" in own.decode(ids)
     assert ids.count(own.special("<|im_end|>") or -1) == plain.count(own.special("<|im_end|>") or -1)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (_JSON.replace("KEY", "parameters"), f'{{"name": "save", "parameters": {ARGUMENTS}}}'),
+        (TEKKEN, f"I save it.[TOOL_CALLS]save[ARGS]{ARGUMENTS}"),
+        (_JSON.replace("KEY", "parameters"), '{"named": "no call", "b": 1}'),
+    ],
+    ids=["Llama 3", "Tekken", "no call"],
+)
+def test_nothing_of_a_call_is_shown_as_it_grows(call: str, says: str, tmp_path: Path) -> None:
+    own = own_format(tmp_path, call)
+    ids = own.tokenizer.encode(says)
+    whole = own.parse(ids, [TOOL])
+    assert len(whole.tool_calls) == ("no call" not in says)
+    for end in range(len(ids)):
+        growing = own.parse(ids[:end], [TOOL], growing=True)
+        assert whole.content.startswith(growing.content)
