@@ -18,6 +18,8 @@ from agentrl.proxy.chat_format import Message
 from agentrl.tasks.conversation_rows import read_conversation
 from agentrl.trainer.packing import TrainingSequence
 
+_ASKED: Message = {"role": "user", "content": "?"}
+
 
 def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[TrainingSequence]:
     """Make training sequences, whose advantages are 1, of a conversation.
@@ -70,21 +72,49 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
 
 
 def _reply(messages: Sequence[Message], chat_format: ChatFormat) -> list[int]:
-    """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered."""
+    """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered.
+
+    Raises:
+        ValueError: The template leaves out what was thought.
+    """
     question = next((message for message in reversed(messages) if message["role"] == "user"), None)
-    shown = [question, messages[-1]] if question else list(messages)
-    sample = build_training_sample(
-        chat_format.renderer, shown, role_to_mask=lambda message: message is shown[-1], ensure_final_stop=True
-    )
-    ids = [token for token, said in zip(sample.token_ids, sample.loss_mask, strict=True) if said]
-    # Of a template that is not known token by token, what opens the reply counts as said; a prompt ends with it.
-    prompt, before = (chat_format.renderer.render_ids(shown[:-1], add_generation_prompt=end) for end in (True, False))
-    opening = prompt[len(before) :]
-    same = next((n for n, pair in enumerate(zip(opening, ids)) if pair[0] != pair[1]), min(len(opening), len(ids)))  # noqa: B905
-    if same == len(opening):
-        ids = ids[same:]
-    elif chat_format.opens_thought(prompt):  # and the template leaves thoughts out
-        thought = shown[-1].get("reasoning_content") or ""
-        ids = chat_format.tokenizer.encode(f"{thought}\n</think>\n\n", add_special_tokens=False) + ids[same:]
+    before, last = [question] if question else list(messages[:-1]), messages[-1]
+    ended, prompt = (chat_format.renderer.render_ids(before, add_generation_prompt=more) for more in (False, True))
+    opening, opens = prompt[len(ended) :], chat_format.opens_thought(prompt)
+    content = last.get("content")
+    if opens and isinstance(content, str) and "</think>" in content and not last.get("reasoning_content"):
+        thought, _, content = content.removeprefix("<think>").partition("</think>")
+        last = {**last, "reasoning_content": thought.strip("\n"), "content": content.lstrip("\n")}
+    ids, thought = _said(before, last, chat_format), last.get("reasoning_content") or ""
+    if thought.strip() and not opens and ids == _said(before, {**last, "reasoning_content": None}, chat_format):
+        raise ValueError(
+            "the chat template leaves out `reasoning_content`; write it as <think>...</think> at the beginning of the content"
+        )
+    # Of a template that is not known token by token, what opens the reply counts as said; a prompt ends with it, or with its thought.
+    thinking = chat_format.special("<think>")
+    start = opening.index(thinking) if thinking in opening else len(opening)
+    header, begun = opening[:start], opening[start:]
+    ids = ids[start:] if ids[:start] == header else ids
+    if ids[: len(begun)] == begun:
+        ids = ids[len(begun) :]
+    elif opens:  # the template leaves thoughts out, or one begins within a token
+        text, opened = chat_format.decode(ids), chat_format.decode(begun)
+        said = text.removeprefix(opened) if text.startswith(opened) else f"{thought}\n</think>\n\n{text}"
+        ids = chat_format.tokenizer.encode(said, add_special_tokens=False)
     ends = [index for index, token in enumerate(ids, 1) if token in chat_format.stop_token_ids]
-    return ids[: ends[-1]] if ends else ids
+    if not ends:  # the next message's beginning ends it, such as GLM's, or else the tokenizer's own end
+        follows = {"role": "tool", "tool_call_id": "call00001", "content": ""} if last.get("tool_calls") else _ASKED
+        plain = [*before, {**last, "content": "?", "reasoning_content": None}]
+        done, more = (chat_format.renderer.render_ids(shown) for shown in (plain, [*plain, follows]))
+        begun = [token for token in more[len(done) :][:1] if token in chat_format.stop_token_ids]
+        return ids + (begun or chat_format.stop_token_ids[:1])
+    while len(ends) > 1 and not chat_format.decode(ids[ends[-2] : ends[-1] - 1]).strip():
+        ends.pop()
+    return ids[: ends[-1]]
+
+
+def _said(before: Sequence[Message], last: Message, chat_format: ChatFormat) -> list[int]:
+    sample = build_training_sample(
+        chat_format.renderer, [*before, last], role_to_mask=lambda message: message is last, ensure_final_stop=True
+    )
+    return [token for token, said in zip(sample.token_ids, sample.loss_mask, strict=True) if said]

@@ -19,21 +19,24 @@ from pydantic import JsonValue
 from agentrl.errors import one_line
 from agentrl.workflows.formulas import can_compare_formulas, formulas_agree
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(?=\d))")
 _HEADING = r"(?!\**(?:[^\W\d_] ?[^\W\d_]|\d+[.):] ).*\n\s*\S)"
 _HASHES = re.compile(rf"#{{4,}}+\s*+(?:[A-Za-z ]+:[ \t]*)?{_HEADING}(\S.*?)(?:#{{4,}}|$)", re.MULTILINE)
 """A line after ####, without the name of the answer. One that begins with a word or the number of a step is a heading where more follows."""
 _SYMBOLS = str.maketrans({"½": r"\frac12", "¼": r"\frac14", "¾": r"\frac34", "²": "^2", "³": "^3", "∞": r"\infty"})
 _SYMBOLS |= dict.fromkeys([*range(0x2010, 0x2014), 0x2212, 0xFE63, 0xFF0D], "-")
 _SPELLINGS = [
-    (re.compile(r"\\(?:left|right)(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]|\\approx\b|≈"), ""),
+    (re.compile(r"\\(?:left|right)(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]|\\approx\b|≈|\\sim\s*(?=[-.\d])"), ""),
+    (re.compile(r"\{\s*\\(?:bf|rm|it)(?![a-z])\s*([^{}]*)\}"), r"\1"),
+    (re.compile(r"(?<=\d)_(?=\d{3}(?:_|\b))"), ""),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<=[\w)}])~"), " "),
     (re.compile(r"(?<![\d.,])(\d{1,3})[ \u00a0\u2009\u202f](?=\d{3}(?![\d/]))"), r"\1"),
     (re.compile(r"(?<=\d)\.?[ \t]*(?:\[\d{1,2}\])+"), ""),
     (re.compile(r"\\times\b|\\cdot\b|[×·]"), "*"),
-    (re.compile(r"\\(?:text|math|operatorname|mbox)[a-z]*\s*\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\(?:text|math|operatorname|mbox|bf|rm)[a-z]*\s*\{([^{}]*)\}"), r"\1"),
     (re.compile(r"\\([%#&_ ])"), r"\1"),
+    (re.compile(r"\bRs\.?\s*(?=\d)"), ""),
     (re.compile(r"\^\{?\\circ\}?|\\degree\b|\bdegrees?\b"), "°"),
     (re.compile(r"\bper\s?cent\b"), "%"),
     (re.compile(r"\\[dtc]frac"), r"\\frac"),
@@ -45,7 +48,7 @@ _SPELLINGS = [
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALE = "|".join(_SCALES)
 _NUMBER = re.compile(
-    r"[€£¥]?\s*(?P<sign>[-+]?)\s*[€£¥]?(?:(?P<whole>\d+) (?=\d+\s*/\s*\d))?"
+    r"[€£¥₹]?\s*(?P<sign>[-+]?)\s*[€£¥₹]?(?:(?P<whole>\d+) (?=\d+\s*/\s*\d))?"
     r"(?P<number>(?:\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(?:\.\d*)?(?:e[-+]?\d{1,3})?)"
     rf"(?:\s*/\s*(?P<divisor>\d+))?\s*(?P<scale>{_SCALE})?\s*"
     r"(?P<unit>%|°?(?:(?:/(?=[a-z]{3}))?[a-z]+(?:[ /][a-z]+){0,2}(?:\^\{?[23]\}?)?)?)"
@@ -69,8 +72,9 @@ _AFTER_NUMBER, _AFTER_WORD = rf"(?!\d|[.,/:]\d|[\^²³]|{_NO_UNIT}(?!{_LETTER}))
 """Where no longer number or word holds a shorter one: 10.5, 5x and 10-5 for 5; Parisian for Paris, C++ for C."""
 _NO_PRONOUN = rf"(?!['’-]{_LETTER}| (?!is\b){_LETTER})"
 """Where A is no article and I no pronoun."""
-_OPTION = re.compile(r"\(?([a-j])(?:[.):] |\)(?=[\d\\]))")
-"""The letter of a choice, which its text follows: B. Paris, (B) Paris, (B)42."""
+_OPTION = re.compile(r"\(?([a-j])(?:[.):] (?!(?:or|and)\b)|\)(?=[\d\\]|\Z))")
+"""The letter of a choice, which its text may follow: B. Paris, (B) Paris, (B)42, B)."""
+_NAME = re.compile(r"\A(?:(?:the )?(?:final )?answer(?: is)?|option|choice)\b:? (?=\S)")
 _NEEDS_EXTRA = re.compile(r"[\\^√π]|\w\s*[+=<>]\s*\w")
 LONGEST_NUMBER = 100
 TOLERANCE = Fraction(1, 10**6)
@@ -125,7 +129,8 @@ def contains(reply: str, answer: JsonValue) -> bool:
 
 
 def final_answer(text: str) -> str:
-    """Return the answer in a reply; "" without one."""
+    """Return the answer in a reply, after its thought; "" without one."""
+    text = text.rpartition("</think>")[2]
     boxed = _boxed(text)
     return last_number(text) if boxed is None else boxed.strip()
 
@@ -134,6 +139,8 @@ def _boxed(text: str) -> str | None:
     """Return the content of the last box, or the line after the last ####; None without either."""
     if boxes := [*_BOX.finditer(text)]:
         depth, begin = 1, boxes[-1].end()
+        if bare := re.match(r"[\d.,]*\d", text[begin:] if text[begin - 1] != "{" else ""):
+            return bare[0]
         for end in range(begin, len(text)):
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             if depth == 0:
@@ -215,4 +222,5 @@ def _respelled(text: str) -> str:
 def _plain(text: str) -> str:
     """Return a text in one spelling, without what stands around it."""
     plain = " ".join(_respelled(text).casefold().split()).strip("*_`'\"").rstrip(".,;:")
+    plain = _NAME.sub("", plain)
     return re.sub(r"\A[(\[{]([\w.°%-]+)[)\]}]\Z", r"\1", plain)

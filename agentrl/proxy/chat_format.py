@@ -28,8 +28,9 @@ from renderers.base import (
 )
 
 from agentrl.errors import one_line
-from agentrl.proxy.control_tokens import marked
+from agentrl.proxy.control_tokens import marked, with_marks
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
+from agentrl.proxy.tool_parsers import with_texts
 from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
@@ -38,6 +39,10 @@ _REMEMBERED_VARIANTS = 16
 """Variants of a chat format that are remembered, by the options of its template."""
 _GENERATION_PROMPT = 8
 """How many ids at a prompt's end may be the opening of the model's thinking."""
+UNREAD_TOOLS = (
+    "no parser reads the tool calls of the model's chat template: describe the tools in a system message, or name a parser in "
+    "`model.renderer_options.tool_parser`, or a renderer that reads calls in `model.renderer`"
+)
 _NO_TOOLS = "the model's chat template shows it no tools: describe them in a system message, or name a renderer that has them in `model.renderer`"
 
 
@@ -127,7 +132,7 @@ class ChatFormat:
         Raises:
             ValueError: The chat template refuses it, or leaves its tools out.
         """
-        messages = marked(messages, self.control_tokens)
+        messages, tools = marked(messages, self.control_tokens), with_marks(tools, self.control_tokens)
         if not self.takes_images:
             ids = list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
             if tools and self.is_template and ids == self._ids_without_tools(messages):
@@ -145,7 +150,7 @@ class ChatFormat:
         self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
     ) -> Rendered | None:
         """Return the next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
-        messages = marked(messages, self.control_tokens)
+        messages, tools = marked(messages, self.control_tokens), with_marks(tools, self.control_tokens)
         bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, messages, tools=tools or None)
         if bridged is None:
             return None
@@ -158,6 +163,12 @@ class ChatFormat:
     def is_template(self) -> bool:
         """Whether the model's own chat template renders, which writes whole conversations alone."""
         return isinstance(self.renderer, DefaultRenderer)
+
+    @property
+    def tool_parser(self) -> str | None:
+        """The name of the parser or renderer that reads the model's tool calls; None: nothing does."""
+        own: Any = self.renderer
+        return own.config.tool_parser if self.is_template else str(own.config.name)
 
     @property
     def takes_images(self) -> bool:
@@ -197,6 +208,12 @@ class ChatFormat:
         return " or ".join(self.decode([end]) for end in self.stop_token_ids)
 
     @property
+    def reads_calls(self) -> str:
+        """How its tool calls are read, as a start of a run or an evaluation says it."""
+        parser = self.tool_parser
+        return f"its tool calls are read by the parser {parser!r}" if parser else "no parser reads its tool calls"
+
+    @property
     def call_end_id(self) -> int | None:
         """The id that closes a tool call, where the format has one."""
         return self.special("</tool_call>")
@@ -216,9 +233,8 @@ class ChatFormat:
 
     @property
     def _has_json_calls(self) -> bool:
-        own: Any = self.renderer
-        parser = own.config.tool_parser if self.is_template else ""
-        return parser == "qwen3" or type(own).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3"))
+        names = ("Qwen3Renderer", "Qwen3VL", "PrimeQwen3")
+        return (self.is_template and self.tool_parser == "qwen3") or type(self.renderer).__name__.startswith(names)
 
     def special(self, token: str) -> int | None:
         """Return the id of a special token; None where the vocabulary has none."""
@@ -254,6 +270,7 @@ class ChatFormat:
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls if not growing or self._has_left_thought(output_ids, prompt_ids or []) else ():
             begun = self._begun(call, output_ids, tools)
+            call = with_texts(call, tools) if self.is_template and not self._has_json_calls else call
             if begun is not None:
                 name, text = begun.name, begun.whole_as(call.name, call.arguments)
                 if text is None:
@@ -269,7 +286,7 @@ class ChatFormat:
                     content += self.tokenizer.decode(output_ids[start:end]) if end else call.raw
                     continue
             if len(calls) == len(names):
-                names.append(call.id or f"call_{uuid.uuid4().hex[:24]}")
+                names.append(call.id or self._call_id())
             function = {"name": name, "arguments": text}
             calls.append({"id": names[len(calls)], "type": "function", "function": function})
         content, stopped_by = _until(stop, _after(prefill, content), growing=growing)
@@ -278,6 +295,11 @@ class ChatFormat:
         # Some renderers strip a whole thought and not a growing one.
         reasoning = parsed.reasoning_content and parsed.reasoning_content.strip()
         return AssistantMessage(content, reasoning, calls, stopped_by or in_call, thought, unfinished)
+
+    def _call_id(self) -> str:
+        """Return an id of a tool call; Mistral's templates take nine letters and digits alone."""
+        drawn = uuid.uuid4().hex
+        return drawn[:9] if self.tool_parser == "mistral" else f"call_{drawn[:24]}"
 
     def _parsed(
         self, output_ids: list[int], tools: list[Tool] | None, prompt_ids: list[int] | None

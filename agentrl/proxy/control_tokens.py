@@ -35,21 +35,29 @@ def control_tokens(tokenizer: Any) -> re.Pattern[str] | None:
 
 def marked(messages: Sequence[dict[str, Any]], pattern: re.Pattern[str] | None) -> list[dict[str, Any]]:
     """Return messages in whose contents no control token is spelled any more: a mark stands in each. Those of the model are as they were."""
-    if pattern is None:
-        return list(messages)
-
-    def text_of(text: str) -> str:
-        return pattern.sub(lambda found: found[0][0] + MARK + found[0][1:], text)
 
     def content_of(content: Any) -> Any:
         if isinstance(content, list):
-            return [{**part, "text": text_of(part["text"])} if part.get("text") else part for part in content]
-        return content and text_of(content)
+            return [
+                {**part, "text": with_marks(part["text"], pattern)} if part.get("text") else part for part in content
+            ]
+        return with_marks(content, pattern)
 
     return [
         {**message, "content": content_of(message.get("content"))} if message["role"] in MARKED_ROLES else message
         for message in messages
     ]
+
+
+def with_marks(value: Any, pattern: re.Pattern[str] | None) -> Any:
+    """Return a JSON value with marks in all of its texts."""
+    if pattern is None:
+        return value
+    if isinstance(value, str):
+        return pattern.sub(lambda found: found[0][0] + MARK + found[0][1:], value)
+    if isinstance(value, list):
+        return [with_marks(item, pattern) for item in value]
+    return {key: with_marks(item, pattern) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def with_own_spellings(backend: Any, pattern: re.Pattern[str]) -> Any:

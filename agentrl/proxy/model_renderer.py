@@ -2,7 +2,7 @@
 
 `model.renderer` names one ─► that renderer of the `renderers` library ───────┐
 "auto": the renderer of config.json's model_type ─────────────────────────────┤
-        none is known, or it differs ─► the checkpoint's own chat template ───┴─► ChatFormat
+        none is known, it fails or differs ─► the model's own chat template ──┴─► ChatFormat
 """
 
 from __future__ import annotations
@@ -14,15 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from renderers import (
-    AutoRendererConfig,
-    DefaultRenderer,
-    DefaultRendererConfig,
-    Renderer,
-    config_from_name,
-    create_renderer,
-)
-from renderers.base import MODEL_RENDERER_MAP, is_multimodal
+from pydantic import ValidationError
+from renderers import DefaultRenderer, DefaultRendererConfig, Renderer, config_from_name, create_renderer
+from renderers.base import is_multimodal
 from renderers.parsers import TOOL_PARSERS
 
 from agentrl.config.proxy import ControlTokens
@@ -32,6 +26,7 @@ from agentrl.models import load_description
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.control_tokens import control_tokens
 from agentrl.proxy.tokenizer import LeanTokenizer
+from agentrl.proxy.tool_parsers import ASKED, CALLED, TOOLS, tool_parser_of
 from agentrl.system.imports import imported_later
 
 log = logging.getLogger(__name__)
@@ -63,8 +58,8 @@ def load_chat_format(
 
     Args:
         model_path: The directory of the model.
-        renderer: A name of the `renderers` library. "auto": by the model's name, by its `model_type`, or else its own chat template,
-            which also comes before a renderer of its kind that differs from it, where tool calls can be read without that.
+        renderer: A name of the `renderers` library. "auto": by the `model_type`, or else its own chat template, which also comes
+            before a renderer of its kind that differs from it, where tool calls can be read without that.
         control_tokens_in_text: What a control token that a message spells becomes: its text, or the token.
         options: For the renderer's config.
 
@@ -86,7 +81,7 @@ def load_chat_format(
     tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
     config = whole.get_text_config()
     named = renderer != "auto"
-    if not named and str(model_path) not in MODEL_RENDERER_MAP:
+    if not named:
         renderer = _renderer_of(whole.model_type)
     if renderer == "default" and not tokenizer.chat_template:
         raise ConfigError(
@@ -97,20 +92,22 @@ def load_chat_format(
     if hasattr(tokenizer, "backend_tokenizer"):
         spelled = control_tokens(tokenizer) if control_tokens_in_text == "text" else None
         tokenizer = LeanTokenizer(tokenizer)
-    if renderer != "default":
-        options = {"thinking_retention": "all", **options}
+    options = {name.replace("-", "_"): value for name, value in options.items()}
+    ends = end_ids(model_path, whole, tokenizer, template=True)
     try:
-        if renderer == "auto":
-            chosen = create_renderer(tokenizer, AutoRendererConfig(**options))
-        elif renderer == "default":
-            chosen = create_renderer(tokenizer, DefaultRendererConfig(**options))
+        if renderer == "default":
+            chosen = _template(tokenizer, ends, options)
         else:
-            chosen = create_renderer(tokenizer, type(config_from_name(renderer))(**options))
+            settings = type(config_from_name(renderer))(**{"thinking_retention": "all", **options})
+            chosen = create_renderer(tokenizer, settings)
     # Of a tokenizer of another model, renderers raise the first, or the third where their own cannot be downloaded.
     except (AssertionError, KeyError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
+        if named or renderer == "default" or isinstance(error, ValidationError) or not tokenizer.chat_template:
+            raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
+        log.warning(f"the model's chat template is used, because its renderer {renderer!r} fails: {one_line(error)}")
+        chosen = _template(tokenizer, ends, options)
     if tokenizer.chat_template and not isinstance(chosen, DefaultRenderer):
-        chosen = _template_or_renderer(tokenizer, chosen, named=named)
+        chosen = _template_or_renderer(tokenizer, chosen, ends, named=named)
     if is_multimodal(chosen):
         from transformers import AutoImageProcessor
 
@@ -127,37 +124,36 @@ def load_chat_format(
     return chat_format
 
 
-_ASKED: list[Message] = [{"role": "user", "content": "What is 2 + 3?"}]
-_CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
-_CALLED: Message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-_ADD = {
-    "name": "add",
-    "description": "Add.",
-    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
-}
-_TOOLS: list[Tool] = [{"type": "function", "function": _ADD}]
 _COMPARED: list[tuple[str, list[Message], list[Tool] | None]] = [
-    ("a question", _ASKED, None),
-    ("a system message", [{"role": "system", "content": "Be brief."}, *_ASKED], None),
-    ("a second question", [*_ASKED, {"role": "assistant", "content": "5"}, *_ASKED], None),
-    ("a tool", [*_ASKED, _CALLED, {"role": "tool", "tool_call_id": "call_1", "content": "5"}], _TOOLS),
+    ("a question", [ASKED], None),
+    ("a system message", [{"role": "system", "content": "Be brief."}, ASKED], None),
+    ("a second question", [ASKED, {"role": "assistant", "content": "5"}, ASKED], None),
+    ("a tool", [ASKED, CALLED, {"role": "tool", "tool_call_id": "call00001", "content": "5"}], TOOLS),
 ]
 """Conversations without reasoning, whose place in a history is a matter of its own (`thinking_retention`)."""
 
 
-def _template_or_renderer(tokenizer: Any, renderer: Renderer, *, named: bool) -> Renderer:
+def _template(tokenizer: Any, ends: set[int], options: dict[str, Any], otherwise: str | None = None) -> Renderer:
+    """Return the chat template as a renderer, with the parser that reads its tool calls."""
+    template = create_renderer(tokenizer, DefaultRendererConfig(**options))
+    if "tool_parser" in options or not (parser := tool_parser_of(template, tokenizer, ends) or otherwise):
+        return template
+    return create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser, **options))
+
+
+def _template_or_renderer(tokenizer: Any, renderer: Renderer, ends: set[int], *, named: bool) -> Renderer:
     """Return the renderer of a model's kind, or the model's own template where it formats a conversation differently; and say so in the log."""
     kind = str(renderer.config.name)
     parser = next((parser for parser in (kind, kind.partition("-")[0]) if parser in TOOL_PARSERS), None)
     options = renderer.config.model_dump(exclude_unset=True, exclude={"name", "thinking_retention"})
-    template = create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser, **options))
+    template: Any = _template(tokenizer, ends, options, parser)
     plain = create_renderer(tokenizer, type(renderer.config)(**options))
     for name, messages, tools in _COMPARED:
         with suppress(Exception):  # a template raises what it likes where it takes no such conversation
             ids = template.render_ids(messages, tools=tools, add_generation_prompt=True)
             if ids != plain.render_ids(messages, tools=tools, add_generation_prompt=True):
                 # Of other kinds the renderer alone reads tool calls, or images.
-                taken = not named and parser is not None and not is_multimodal(renderer)
+                taken = not named and template.config.tool_parser is not None and not is_multimodal(renderer)
                 used, other, setting = ("template", "renderer", kind) if taken else ("renderer", "template", "default")
                 log.warning(
                     f"the chat template of {tokenizer.name_or_path} formats {name} differently from the renderer {kind!r}: the {used} is used, "

@@ -217,7 +217,7 @@ async def _say_what_starts(start: _Start, weights_dir: Path) -> None:
     config, view = start.config, start.view
     view.phase = "starting engine and trainer"
     view.say(
-        f"run {config.run_dir}: starting engine and trainer; the model's turns end with {start.chat_format.turn_ends}"
+        f"run {config.run_dir}: starting engine and trainer; the model's turns end with {start.chat_format.turn_ends}; {start.chat_format.reads_calls}"
     )
     for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent))):
         view.say(lacking)

@@ -146,6 +146,20 @@ def test_a_renderer_that_follows_the_template_in_the_options_of_the_model_is_use
     assert not caplog.records
 
 
+def test_a_template_is_used_where_the_renderer_of_its_kind_has_no_such_tokenizer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = model_with_template(tmp_path / "model", NO_SYSTEM)
+    (folder / "config.json").write_text((NANO / "config.json").read_text().replace('"qwen3"', '"deepseek_v3"'))
+    assert load_chat_format(folder).is_template
+    assert "chat template is used, because its renderer 'deepseek-v3' fails: " in caplog.text
+
+
+def test_an_option_of_the_renderer_may_be_spelled_as_the_command_line_spells_its_own() -> None:
+    own: Any = load_chat_format(NANO, **{"enable-thinking": False}).renderer
+    assert own.config.enable_thinking is False
+
+
 @pytest.mark.anyio
 async def test_a_conversation_under_a_template_is_one_branch_as_long_as_the_template_keeps_its_ids(
     tmp_path: Path,

@@ -66,7 +66,7 @@ def test_results_without_ids_are_those_of_the_calls_of_their_names_and_then_in_t
     calls = [{"function": {"name": name, "arguments": {}}} for name in ("add", "now", "add")]
     results = [{"role": "tool", "content": "?", **name} for name in ({"name": "now"}, {}, {"name": "add"})]
     messages, *_ = read_conversation({"messages": [USER, {"role": "assistant", "tool_calls": calls}, *results]}, "here")
-    assert [message["tool_call_id"] for message in messages[2:]] == ["call_1_1", "call_1_0", "call_1_2"]
+    assert [message["tool_call_id"] for message in messages[2:]] == ["call00101", "call00100", "call00102"]
 
 
 @pytest.mark.parametrize("arguments", ["", None, {}])
@@ -91,8 +91,8 @@ def test_calls_of_sharegpt_and_ms_swift_are_tool_calls_with_their_results(called
     row = {"conversations": [{"from": kind, "value": value} for kind, value in said]}
     messages, tools, weights = read_conversation({**row, "tools": json.dumps([TOOL["function"]])}, "here")
     function = {"name": "add", "arguments": '{"x": 2}'}
-    assert messages[1]["tool_calls"] == [{"id": "call_1_0", "type": "function", "function": function}]
-    assert messages[2] == {"role": "tool", "tool_call_id": "call_1_0", "content": "5"}
+    assert messages[1]["tool_calls"] == [{"id": "call00100", "type": "function", "function": function}]
+    assert messages[2] == {"role": "tool", "tool_call_id": "call00100", "content": "5"}
     assert (tools, weights) == ([TOOL], [0, 1, 0, 1])
 
 
@@ -110,11 +110,11 @@ def test_tools_are_read_as_text_and_calls_with_what_rows_leave_out() -> None:
     messages, tools, _ = read_conversation({**row, "tools": json.dumps(row["tools"])}, "here")
     assert tools == [TOOL]
     assert messages[1]["tool_calls"][0] == {
-        "id": "call_1_0",
+        "id": "call00100",
         "type": "function",
         "function": {"name": "add", "arguments": '{"x": "é"}'},
     }
-    assert [messages[index]["tool_call_id"] for index in (2, 4)] == ["call_1_0", "a"]
+    assert [messages[index]["tool_call_id"] for index in (2, 4)] == ["call00100", "a"]
     assert read_conversation(row, "here")[0] == messages
 
 

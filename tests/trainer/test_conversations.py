@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,52 @@ def test_what_opens_a_conversation_is_context(nano_format: ChatFormat) -> None:
 def test_what_does_not_fit_is_refused(nano_format: ChatFormat) -> None:
     with pytest.raises(TaskFileError, match=r"line 3 has \d+ tokens, and the context is 1024"):
         training_sequences({"messages": [user("a"), reply("1 " * 3000, "x")]}, nano_format, "line 3")
+
+
+THINKS_NOT = PLAIN_TEMPLATE.replace("m.reasoning_content and loop.last", "false")
+
+
+def test_a_thought_that_the_template_leaves_out_is_refused_and_learned_in_the_content(tmp_path: Path) -> None:
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", THINKS_NOT), "default")
+    with pytest.raises(TaskFileError, match=r"line 3 .* leaves out `reasoning_content`; write it as <think>"):
+        training_sequences({"messages": [user("a"), reply("b", "x")]}, chat_format, "line 3")
+    (sequence,) = training_sequences({"messages": [user("a"), reply("<think>x</think>b", "")]}, chat_format, "here")
+    assert learned(sequence, chat_format) == "<think>x</think>b<|im_end|>"
+
+
+def test_a_thought_in_the_content_is_learned_where_the_prompt_opens_it(tmp_path: Path) -> None:
+    """DeepSeek-R1's templates drop from a content what was thought."""
+    drops = THINKS_NOT.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")
+    opens = drops.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", opens), "default")
+    (sequence,) = training_sequences({"messages": [user("a"), reply("<think>x</think>b", "")]}, chat_format, "here")
+    assert learned(sequence, chat_format) == "x\n</think>\n\nb<|im_end|>"
+
+
+@pytest.mark.parametrize("renderer", ["qwen3", "default"])
+def test_a_reply_after_a_prompt_that_shuts_a_thought_has_no_other(renderer: str, tmp_path: Path) -> None:
+    shuts = THINKS_NOT.replace("assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", shuts), renderer, enable_thinking=False)
+    (sequence,) = training_sequences({"messages": [user("a"), reply("b", "")]}, chat_format, "here")
+    assert learned(sequence, chat_format) == "b<|im_end|>"
+    assert chat_format.decode(sequence.token_ids.tolist()).count("<think>") == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "ends"),
+    [
+        ("<|im_end|>\n{% if loop.last and m.role == 'assistant' %}<|endoftext|>{% endif %}", ["<|im_end|>"] * 2),
+        ("", ["<|im_start|>", "<|im_start|>"]),
+    ],
+)
+def test_the_first_end_is_learned_also_one_that_begins_the_next_message(
+    after: str, ends: list[str], tmp_path: Path
+) -> None:
+    """Phi's templates write two, and GLM's none."""
+    own = model_with_template(tmp_path / "model", PLAIN_TEMPLATE.replace("<|im_end|>\n", after))
+    known = load_chat_format(own, "default")
+    starts, whole = known.special("<|im_start|>"), known.special("<|endoftext|>")
+    chat_format = replace(known, own_ends={*known.own_ends, whole, *([] if after else [starts])})
+    messages = [user("a"), reply("b", ""), user("c"), reply("d", "")]
+    (sequence,) = training_sequences({"messages": messages}, chat_format, "here")
+    assert learned(sequence, chat_format) == f"b{ends[0]}d{ends[1]}"

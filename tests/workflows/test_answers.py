@@ -35,6 +35,14 @@ SIMPLE: list[Row] = [
     ([1234.5, "1234"], ["There are 3 cats and 1,234.5 dogs.", r"\boxed{\$1,234.00}"], []),
     (3, [], ["There are 3 cats and 42 dogs", "none"]),
     (5, [r"\(x = 5\)", "It takes 5kg.", r"\boxed{x = 5}"], ["x = -5", "−5", "1e5"]),
+    (
+        5,
+        [r"\boxed5", r"$\boxed 5$.", "<think>\\boxed{4}</think>\nIt is 5."],
+        [r"\boxed57", "<think>5</think>\\boxed{4}"],
+    ),
+    (4, [r"<think>5</think>\boxed{4}"], ["<think>\\boxed{4}</think>\nIt is 5.", r"\boxed{4} no, \boxed5"]),
+    (42, [r"\boxed{{\bf{42}}}", r"\boxed{{\bf 42}}", r"\boxed{\text{Answer: }42}"], [r"\boxed{\text{Answer: not }42}"]),
+    (42, [r"\boxed{\text{The answer is }42}"], [r"\boxed{Answer: 42 or 43}", r"\boxed{{\bf x}42}"]),
     # Numbers that are part of something else.
     (2, [], ["The answer is 1/2", r"It is \frac{1}{2}", r"It is \sqrt{2}", "It is sqrt(2)"]),
     (2, [], [r"\boxed{2x}", r"\boxed{2\pi}"]),
@@ -55,6 +63,12 @@ SIMPLE: list[Row] = [
     ("50%", ["50 percent"], []),
     ("90 degrees", [r"\boxed{90^\circ}", r"\boxed{90^{\circ}}"], []),
     (7, [r"\boxed{7~\text{cm}}", r"\boxed{7~}", "It is $7/hour.", "7/day", r"\boxed{\$7/\text{hour}}"], ["1/7", "7/x"]),
+    (5, [r"\boxed{₹5}", r"\boxed{Rs. 5}", r"\boxed{\text{Rs. }5}"], [r"\boxed{₹50}", r"\boxed{Rs. x}"]),
+    (
+        [3.14, 1000, 1000000],
+        [r"\boxed{\sim 3.14}", r"\boxed{1_000}", "It is 1_000_000."],
+        [r"\boxed{1_0000}", r"\boxed{100_0}"],
+    ),
     ([1, "~"], [r"\boxed{~}"], [r"\boxed{1/s}", r"\boxed{1/pi}"]),
     ("5 cm", [r"\boxed{5\,\mathrm{cm}}", r"\boxed{5 centimeters}"], [r"\boxed{5 \text{ km}}", r"\boxed{0.05 m}"]),
     ("5 m", [r"\boxed{5 meters}", r"\boxed{5 metre}", r"\boxed{5}"], [r"\boxed{5 min}", r"\boxed{5 milligrams}"]),
@@ -72,6 +86,12 @@ SIMPLE: list[Row] = [
     # Words.
     ("B", [r"\boxed{(B)}", r"\boxed{\textbf{(B)}}", r"\boxed{B. Paris}", r"\boxed{(B) Paris}"], [r"\boxed{(A) B}"]),
     ("D", [r"\boxed{\textbf{(D)}\,\frac12}", r"\boxed{(D)~42}", r"\boxed{(D)\ 42}"], [r"\boxed{(D)+1}"]),
+    (
+        "A",
+        [r"\boxed{A)}", r"\boxed{Option A}", r"\boxed{\text{Choice A}}"],
+        [r"\boxed{Options A and B}", r"\boxed{Choice AB}"],
+    ),
+    ("A", ["#### Option A"], [r"\boxed{Option B}", r"\boxed{B) A}", r"\boxed{Option A or B}", r"\boxed{A) or B)}"]),
     (["C", "P"], [], [r"\boxed{B}", r"\boxed{B. Paris}"]),
     ("paris", [r"\boxed{\text{Paris}}"], []),
     (["Paris", "Lyon"], [r"\boxed{Lyon}"], [r"\boxed{Nice}"]),

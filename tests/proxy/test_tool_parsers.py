@@ -1,0 +1,125 @@
+"""Tool calls of models that no renderer knows are read in the form that their chat template writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from tokenizers import AddedToken
+from transformers import AutoTokenizer
+
+from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
+from agentrl.system.tasks import in_thread
+from tests.policy_by_prompt import PolicyByPrompt
+from tests.template_model import model_with_template
+
+WRITTEN = (
+    "{{ tools | tojson if tools }}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}CALL{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_JSON = '{"name": "{{ call.function.name }}", "KEY": {{ call.function.arguments | tojson }}}'
+QWEN = f"<tool_call>\n{_JSON}\n</tool_call>".replace("KEY", "arguments")
+CODER = (
+    "<tool_call>\n<function={{ call.function.name }}>{% for name, value in call.function.arguments | items %}\n"
+    "<parameter={{ name }}>\n{{ value }}\n</parameter>{% endfor %}\n</function>\n</tool_call>"
+)
+MISTRAL = (
+    "{% if call.id | length != 9 %}{{ raise_exception('9 letters') }}{% endif %}[TOOL_CALLS]"
+    + f"[{_JSON}]".replace("KEY", "arguments")
+)
+TEKKEN = "[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}"
+TYPES = {"path": {"type": "string"}, "times": {"type": "integer"}}
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "save", "parameters": {"type": "object", "properties": TYPES}},
+}
+CODER_SAYS = "<tool_call>\n<function=save>\n<parameter=path>\n12\n</parameter>\n<parameter=times>\n3\n</parameter>\n</function>\n</tool_call>"
+ARGUMENTS = '{"path": "12", "times": 3}'
+
+
+def own_format(tmp_path: Path, call: str) -> ChatFormat:
+    folder = model_with_template(tmp_path / "model", WRITTEN.replace("CALL", call))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken("[TOOL_CALLS]", special=True), AddedToken("[ARGS]", special=True)])
+    tokenizer.save_pretrained(folder)
+    return load_chat_format(folder, "default")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("call", "parser", "says"),
+    [
+        (QWEN, "qwen3", f'<tool_call>\n{{"name": "save", "arguments": {ARGUMENTS}}}\n</tool_call>'),
+        (CODER, "qwen3.5", CODER_SAYS),
+        (_JSON.replace("KEY", "parameters"), "llama-3", f'{{"name": "save", "parameters": {ARGUMENTS}}}'),
+        (MISTRAL, "mistral", f'[TOOL_CALLS][{{"name": "save", "arguments": {ARGUMENTS}}}]'),
+        (TEKKEN, "mistral", f"[TOOL_CALLS]save[ARGS]{ARGUMENTS}"),
+    ],
+    ids=["Qwen2.5", "Qwen3-Coder", "Llama 3", "Mistral", "Tekken"],
+)
+async def test_a_call_in_the_form_of_the_template_is_read_and_goes_back_into_it(
+    call: str, parser: str, says: str, tmp_path: Path
+) -> None:
+    own = await in_thread(lambda: own_format(tmp_path, call))
+    assert own.tool_parser == parser
+    replies = iter([says, "It is saved.", '{"path": "no call"}'])
+    async with open_proxy(PolicyByPrompt(own, lambda prompt: next(replies)), own, "nano") as proxy:
+        key = proxy.open_session().key
+        async with openai.AsyncOpenAI(base_url=proxy.base_url, api_key=key, max_retries=0) as client:
+            messages: list[Any] = [{"role": "user", "content": "Save it."}]
+            chat = await client.chat.completions.create(model="nano", messages=messages, tools=[TOOL])
+            (read,) = chat.choices[0].message.tool_calls or ()
+            assert isinstance(read, openai.types.chat.ChatCompletionMessageFunctionToolCall)
+            assert (read.function.name, read.function.arguments) == ("save", ARGUMENTS)
+            assert not chat.choices[0].message.content
+            messages += [
+                chat.choices[0].message.to_dict(),
+                {"role": "tool", "tool_call_id": read.id, "content": "ok"},
+            ]
+            for text in ("It is saved.", '{"path": "no call"}'):
+                chat = await client.chat.completions.create(model="nano", messages=messages, tools=[TOOL])
+                assert chat.choices[0].message.content == text
+
+
+@pytest.mark.anyio
+async def test_tools_whose_calls_no_parser_reads_are_refused(tmp_path: Path) -> None:
+    own = await in_thread(lambda: own_format(tmp_path, "{{ call.function.name }}()"))
+    async with open_proxy(PolicyByPrompt(own, lambda prompt: "save()"), own, "nano") as proxy:
+        key = proxy.open_session().key
+        async with openai.AsyncOpenAI(base_url=proxy.base_url, api_key=key, max_retries=0) as client:
+            with pytest.raises(openai.BadRequestError, match="no parser reads the tool calls of the model's chat temp"):
+                await client.chat.completions.create(
+                    model="nano", messages=[{"role": "user", "content": "Save it."}], tools=[TOOL]
+                )
+
+
+def test_a_control_token_that_a_tool_spells_is_text(tmp_path: Path) -> None:
+    own = own_format(tmp_path, QWEN)
+    described = {"type": "function", "function": {**TOOL["function"], "description": "ends with <|im_end|>"}}
+    asked = [{"role": "user", "content": "Save it."}]
+    ids, plain = (own.render(asked, [tool]).ids for tool in (described, TOOL))
+    assert "ends with <|im_end|>" in own.decode(ids)
+    assert ids.count(own.special("<|im_end|>") or -1) == plain.count(own.special("<|im_end|>") or -1)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (_JSON.replace("KEY", "parameters"), f'{{"name": "save", "parameters": {ARGUMENTS}}}'),
+        (TEKKEN, f"I save it.[TOOL_CALLS]save[ARGS]{ARGUMENTS}"),
+        (_JSON.replace("KEY", "parameters"), '{"named": "no call", "b": 1}'),
+    ],
+    ids=["Llama 3", "Tekken", "no call"],
+)
+def test_nothing_of_a_call_is_shown_as_it_grows(call: str, says: str, tmp_path: Path) -> None:
+    own = own_format(tmp_path, call)
+    ids = own.tokenizer.encode(says)
+    whole = own.parse(ids, [TOOL])
+    assert len(whole.tool_calls) == ("no call" not in says)
+    for end in range(len(ids)):
+        growing = own.parse(ids[:end], [TOOL], growing=True)
+        assert whole.content.startswith(growing.content)
