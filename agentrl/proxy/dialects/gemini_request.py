@@ -341,5 +341,5 @@ def _messages(contents: Sequence[_Content], system: _Content | None) -> list[Jso
 
 
 def _call_id(place: int, number: int) -> str:
-    """Return the id of one call of the message at `place`: nine letters and digits, which Mistral's templates ask for."""
-    return f"call{place:03}{number:02}"
+    """Return the id of one call of the message at `place`."""
+    return f"call_{place}_{number}"
