@@ -427,7 +427,7 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
         "trained": found.trained,
         "dropped": found.dropped,
         "lost": expected - accounted,
-        "tokens": found.tokens,
+        "tokens": found.totals.tokens,
         "tokens_not_generated_again": found.totals.replayed_tokens,
     }
     if not args.no_comparison and not args.roles:

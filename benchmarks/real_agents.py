@@ -111,12 +111,12 @@ def report(run_dir: Path, names: list[str]) -> None:
                 " WHERE e.reason = 'finished' ORDER BY e.id"
             ).fetchall()
         )
-        ended = [(names[number], store.episode(episode), tokens, took) for episode, number, tokens, took in rows]
+        ended = [(names[number], store.record(episode), tokens, took) for episode, number, tokens, took in rows]
     print(
         f"{'agent':15} {'episodes':>8} {'longest prompt':>15} {'replies':>8} {'roots':>6} {'tokens':>7} {'seconds':>8}"
     )
     for name in names:
-        own = [(one.record.turns, tokens, took) for known, one, tokens, took in ended if known == name]
+        own = [(one.turns, tokens, took) for known, one, tokens, took in ended if known == name]
         turns = [turn for some, _, _ in own for turn in some]
         longest = max((len(turn.token_ids()) - len(turn.output_ids) for turn in turns), default=0)
         roots = sum(turn.parent is None and not turn.left_out for turn in turns)

@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -48,7 +47,7 @@ from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import open_trainer
 from agentrl.run.trainer_ranks import rank_hosts
 from agentrl.run.trainer_supervisor import TrainerSupervisor
-from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save, waiting_for
+from agentrl.run.training_loop import TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.read_episode import sample_replies
 from agentrl.store.store import Store
@@ -252,7 +251,6 @@ async def _training_run(
     """Put together what steers a run that goes on after the trainer's version."""
     config, view, version = start.config, start.view, trainer.weights.version
     steps = await in_thread(read_metrics, store.directory)
-    last: dict[str, Any] = next((row for row in reversed(steps) if row["step"] <= version), {})
     rollout = config.rollout
     gate = StalenessGate(
         groups_per_batch=rollout.groups_per_batch,
@@ -261,7 +259,7 @@ async def _training_run(
         window=rollout.window,
         version=version,
     )
-    counted = last.get("groups_counted", 0)
+    counted = next((row["groups_counted"] for row in reversed(steps) if row["step"] <= version), 0)
     controller = Controller(start.tasks, rollout, config.seed, runner, store, gate, counted=counted)
     _announce(view, controller, config)
     update_weights = engine.update_weights
@@ -283,7 +281,7 @@ async def _training_run(
             lambda: f"step {controller.gate.version}",
         ),
         watchdog=watchdog,
-        counted_before={name: last[name] for name in COUNTERS if name in last},
+        counted_before=steps[-1] if steps else {},
     )
 
 

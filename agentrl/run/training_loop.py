@@ -49,9 +49,10 @@ COUNTERS = (
     "engine_bad_replies",
     *(f"sandbox_{count}" for count in ("taken", "wait_s", "runs", "run_s", "resets", "reset_s", "started", "lost")),
     "local_shortages",
+    "workers_lost",
     *(f"alarm_{name}" for name in ALARMS),
 )
-"""Metrics that count from the run's beginning: a restart goes on from those of the step that it goes on from."""
+"""Metrics that count from the run's beginning: a restart goes on from those of the last line."""
 
 
 @dataclass
@@ -68,8 +69,8 @@ class TrainingRun:
     """Has the servers load weights of a version; returns the pause in seconds."""
     alarm_watch: AlarmWatch
     watchdog: LoopWatchdog
-    counted_before: dict[str, float]
-    """`COUNTERS` of the step that this start goes on from."""
+    counted_before: dict[str, Any]
+    """The last line of the start before, also of a step that a crash undid: its episodes stay, and `COUNTERS` go on."""
 
 
 async def evaluate_held_out(
@@ -133,8 +134,8 @@ async def _train(run: TrainingRun) -> None:
                 log.write(json.dumps(record) + "\n")
                 log.flush()
                 view.on_step(record)
-                if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
-                    view.say(f"writing the checkpoint of step {view.step}")
+                if (step := run.trainer.weights.version) % config.trainer.checkpoint.every == 0 or step == config.steps:
+                    view.say(f"writing the checkpoint of step {step}")
                     with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
                         await run.trainer.checkpoint()
                 else:

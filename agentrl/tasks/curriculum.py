@@ -159,7 +159,7 @@ class DrawnTasks:
 
     @property
     def identity(self) -> str:
-        """Their number and content, and how they are drawn."""
+        """Their number and content, and how they are drawn. The claims of `agentrl audit` read its first two words."""
         return f"drawn from {len(self.tasks)} tasks {fingerprint(self.tasks)}, {self.described}, seed {self.seed}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:

@@ -89,7 +89,7 @@ class TaskList:
 
     @property
     def identity(self) -> str:
-        """Their number, content and order."""
+        """Their number, content and order. The claims of `agentrl audit` read the number at its beginning."""
         order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
         return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
 

@@ -92,6 +92,8 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
     assert len(trained) == len(set(trained)) == 2 * steps, "every step trained on two groups of its own"
     now = {one.id: one.reward for one in open_run(run_dir).episodes(reason="finished")}
     assert recorded.items() <= now.items()
+    counts = [json.loads(line)["episodes_finished"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert counts == sorted(counts), "they count over all starts, also the episodes of steps that the crash undid"
     check_steps(run_dir, steps, bound=2)
     check_nothing_is_left_behind(run_dir)
 
