@@ -77,7 +77,8 @@ async def evaluate_held_out(
     run: TrainingRun, tasks: Sequence[Task], when: Literal["before training", "after training"]
 ) -> Evaluation | None:
     """Evaluate the policy as it is now. None: there are no tasks, or an earlier start of the run did it before training."""
-    if not tasks or (when == "before training" and run.trainer.weights.version > 0):
+    before = run.store.directory / "eval_before.json"
+    if not tasks or (when == "before training" and (run.trainer.weights.version > 0 or await in_thread(before.exists))):
         return None
     run.view.phase = f"evaluating {when}"
     result = await evaluate_tasks(run.controller.runner, tasks, run.config)
@@ -88,7 +89,7 @@ async def evaluate_held_out(
     )
     if when == "before training":
         text = json.dumps(result.to_json()) + "\n"
-        await in_thread(write_whole, run.store.directory / "eval_before.json", text)
+        await in_thread(write_whole, before, text)
     return result
 
 
