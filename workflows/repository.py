@@ -144,19 +144,27 @@ class Repository(BaseModel):
 def missing_repositories(repositories: Iterable[Repository]) -> list[str]:
     """Return what of some repositories is not on this machine, each with its remedy: folders, git, commits."""
     folders: dict[Path, None] = {}
-    commits: dict[tuple[Path, str], None] = {}
+    commits: dict[Path, list[str]] = {}
     for one in repositories:
         if one.folder is not None:
             folders[one.folder] = None
         if one.git is not None:
-            commits[one.git, one.commit] = None
+            commits.setdefault(one.git, []).append(one.commit)
     missing = [_no_folder(folder) for folder in folders if not folder.is_dir()]
-    for repository, commit in commits:
+    for repository, named in commits.items():
+        asked = "".join(f"{commit}^{{commit}}\n" for commit in named)
         try:
-            run_git(repository, "cat-file", "-e", f"{commit}^{{commit}}")
+            found = run_git(repository, "cat-file", "--batch-check", stdin=asked).decode()
         except OSError as error:
-            where = f"repository.git = {str(repository)!r}, commit = {commit!r}"
-            missing.append(f"{where}: {one_line(error)}; clone or fetch it there, or correct the task")
+            missing.append(
+                f"repository.git = {str(repository)!r}: {one_line(error)}; clone it there, or correct the path"
+            )
+            continue
+        missing += [
+            f"repository.git = {str(repository)!r} has no commit {commit!r}; fetch it there, or correct 'commit'"
+            for commit, line in zip(named, found.splitlines(), strict=True)
+            if line.split()[1:2] != ["commit"]
+        ]
     return missing
 
 
