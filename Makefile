@@ -62,7 +62,7 @@ lint: .venv/ready typed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m scripts.budgets
-	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(MYPY_CACHE) --config-file $(CURDIR)/pyproject.toml -p agentrl -p recipes
+	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(MYPY_CACHE) --config-file $(CURDIR)/pyproject.toml -p agentrl -p recipes -p benchmarks
 	cd .build/typed && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache --no-logo
 
 # The documentation's site, in .build/site: a broken link, or a public name without an entry, ends the build.
@@ -81,7 +81,7 @@ typed:
 	@rm -rf .build/typed && mkdir -p .build/typed/agentrl
 	@ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
 	@ln -s $(CURDIR)/envs $(CURDIR)/sandboxes $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
-	@ln -s $(CURDIR)/recipes .build/typed/
+	@ln -s $(CURDIR)/recipes $(CURDIR)/benchmarks .build/typed/
 
 format: .venv/ready
 	$(BIN)/ruff format .

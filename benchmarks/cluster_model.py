@@ -379,7 +379,8 @@ class Simulation:
 
     def _computed(self) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for one in {id(s): s for s in (self.main, *self._servers, *self._workers, self._trainer)}.values():
+        stations: list[Station] = [self.main, *self._servers, *self._workers, self._trainer]
+        for one in {id(station): station for station in stations}.values():
             sums[one.kind] = sums.get(one.kind, 0.0) + one.computed_s
         return sums
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from json.decoder import py_scanstring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def written(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     start = json.dumps(RAW)[:-1]
     while (at := text.find(start)) >= 0:
-        literal, end = json.decoder.scanstring(text, at + 1)
+        literal, end = py_scanstring(text, at + 1)
         text = text[:at] + literal.removeprefix(RAW) + text[end:]
     return text
 

@@ -28,7 +28,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from anyio.abc import SocketStream
@@ -217,7 +217,7 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
             worker = Worker("sender", channel, engine, group, Follower("sender"))
             pool = WorkerPool(config, engine, True, Path(scratch), print)
             pool.workers[0] = worker
-            group.start_soon(worker.serve, sender, Path(scratch) / "log", 0, math.inf)
+            group.start_soon(worker.serve, cast(Any, sender), Path(scratch) / "log", 0, math.inf)
             group.start_soon(channel.send_all)
             runner = pool
             gate = StalenessGate(groups_per_batch=16, max_staleness=args.concurrent, order="fifo")

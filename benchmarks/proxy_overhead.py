@@ -26,7 +26,7 @@ import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import anyio
@@ -177,10 +177,8 @@ def episodes(
         messages: list[Any] = [USER]
         for _ in range(turns):
             body = json.dumps({"model": "nano", "messages": messages, **options}).encode()
-            key = f"Bearer {session.key}"
-            reply = await timer(
-                lambda body=body, key=key: proxy.handle("POST", "/v1/chat/completions", {"authorization": key}, body)
-            )  # type: ignore[misc]
+            headers = {"authorization": f"Bearer {session.key}"}
+            reply = await timer(partial(proxy.handle, "POST", "/v1/chat/completions", headers, body))
             messages = [*messages, json.loads(reply.body)["choices"][0]["message"], USER]
         proxy.close_session(session)
 

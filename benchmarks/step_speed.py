@@ -20,6 +20,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.config import TrainerConfig
+from agentrl.config.trainer import OptimizerConfig
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 
@@ -70,7 +71,7 @@ def main() -> None:
                 precision="mixed",
                 recompute_activations=True,
                 tokens_per_pack=args.tokens_per_pack,
-                optimizer={"lr": 1e-6},
+                optimizer=OptimizerConfig(lr=1e-6),
             ),
         )
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())

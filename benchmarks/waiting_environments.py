@@ -81,7 +81,8 @@ async def measure(kind: type[Waiting], episodes: int, steps: int) -> None:
 
     async with remote_runner(run, base_url="http://127.0.0.1:9/v1", api_key="-", model="-", timeout_s=600) as runner:
         await runner.run({}, 0)  # imports, first threads
-        delays.clear(), ends.clear()
+        delays.clear()
+        ends.clear()
         before = own.memory_info().rss
         peak = threads = 0
         async with anyio.create_task_group() as watching:
