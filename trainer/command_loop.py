@@ -41,6 +41,7 @@ import torch
 from safetensors import SafetensorError
 
 from agentrl.config import RunConfig
+from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
 from agentrl.errors import AgentRLError, ConfigError, TrainerStateError, one_line
 from agentrl.store.batches import trained_step
 from agentrl.store.episodes import FinishedEpisode
@@ -64,8 +65,6 @@ BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
 TEACHER_SHARE = 0.5
 """How much of a step's time a teacher has: its error must arrive before the trainer is taken for dead."""
-PUBLISHED_VERSIONS_KEPT = 8
-"""Weights that stay published, so that stale tokens can be computed again under the weights that sampled them."""
 
 
 class TrainerProcess:

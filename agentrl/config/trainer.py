@@ -21,6 +21,9 @@ from agentrl.config.objective import (
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.config.section import NotNegative, Positive, Seconds, Section
 
+PUBLISHED_VERSIONS_KEPT = 8
+"""Versions of the weights that stay published, so that stale tokens can be computed again under the weights that sampled them."""
+
 
 class OptimizerConfig(Section):
     """AdamW."""

@@ -137,10 +137,10 @@ def check_no_evaluation(path: Path) -> None:
     Raises:
         StoreError: It is.
     """
-    tasks = None
+    tasks = ""
     with suppress(StoreError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
-        tasks = _tasks_of(db)
-    if tasks is not None and tasks.startswith(_EVALUATION):
+        tasks = _tasks_of(db) or ""
+    if tasks.startswith(_EVALUATION):
         raise StoreError(
             f"{path} is of an evaluation, which is neither trained in, replayed nor audited: `agentrl eval` runs it again, "
             "`agentrl.open_run` reads its episodes, and a run needs another `run_dir`"

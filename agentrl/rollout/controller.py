@@ -27,9 +27,9 @@ from agentrl.record.end_reason import EndReason
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import Health
 from agentrl.rollout.open_runner import Runner
-from agentrl.store.call_log import CallLogWriter, open_call_log
+from agentrl.store.call_log import StoreWriter, open_call_log
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
-from agentrl.store.episodes import ResumedGroup, resumed_groups
+from agentrl.store.episodes import GroupProgress, resumed_groups
 from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import MeanReward, mean_of_groups, rewards_in_order, uniform_groups
 from agentrl.store.store import Store
@@ -95,7 +95,7 @@ class Controller:
     _running_groups: int = 0
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
-    _writer: CallLogWriter = field(init=False)
+    _writer: StoreWriter = field(init=False)
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Controller:
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
                 await self._changed.wait_for(self._has_room)
-                if not await self._start_group(groups, ResumedGroup(next_group, "open")):
+                if not await self._start_group(groups, GroupProgress(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
@@ -135,7 +135,7 @@ class Controller:
     def _has_room(self) -> bool:
         return self.gate.can_start() and self._waiting + self.progress.running < self.config.max_concurrent
 
-    async def _start_group(self, groups: TaskGroup, group: ResumedGroup, *, resumed: bool = False) -> bool:
+    async def _start_group(self, groups: TaskGroup, group: GroupProgress, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
         version = self.gate.version
         found = await in_users_thread(self.tasks.task_of_group, group.id)
@@ -154,7 +154,7 @@ class Controller:
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
 
-    async def _skip(self, group: ResumedGroup, missing: list[int], fault: str) -> None:
+    async def _skip(self, group: GroupProgress, missing: list[int], fault: str) -> None:
         """Account for a group whose task cannot be used: its episodes have failed."""
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
@@ -170,7 +170,7 @@ class Controller:
         self._changed.notify_all()
         self._check_failures()
 
-    async def _close(self, group: ResumedGroup, rejected: str | None) -> None:
+    async def _close(self, group: GroupProgress, rejected: str | None) -> None:
         """Commit a group's end, and tell the order of the tasks."""
         await self._writer.commit(CloseGroup(group.id, rejected))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
@@ -199,7 +199,7 @@ class Controller:
         self.gate.advance()
         self._changed.notify_all()
 
-    async def _run_group(self, group: ResumedGroup, task: Task, missing: list[int], resumed: bool) -> None:
+    async def _run_group(self, group: GroupProgress, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(episode_index: int) -> None:
             outcome = await self._run_episode(group, episode_index, task, resumed)
             if outcome.finished:
@@ -230,7 +230,7 @@ class Controller:
         self._running_groups -= 1
         self._changed.notify_all()
 
-    async def _run_episode(self, group: ResumedGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
+    async def _run_episode(self, group: GroupProgress, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
         slot = False
         try:

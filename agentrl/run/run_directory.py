@@ -26,14 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig, config_of, config_text
+from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.store.database import RESTORE, check_pages
 from agentrl.store.store import Store
 from agentrl.system.files import open_private, sync, write_whole
 from agentrl.system.locks import room_in_shared_memory, shared_memory_directory
 
-PUBLISHED_VERSIONS = 10
-"""Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""
+PUBLISHED_VERSIONS = PUBLISHED_VERSIONS_KEPT + 2
+"""Versions of the weights that are there at the same time, at most: those that are kept, one that is written, and one to spare."""
 
 _WHOLE = re.compile(r"step-\d{6,}")
 _PARTIAL = re.compile(r"step-\d{6,}\.partial")

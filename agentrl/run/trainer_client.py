@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 
 from agentrl.config import RunConfig, config_text
+from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
 from agentrl.errors import (
     AgentRLError,
     TrainerDiskError,
@@ -37,8 +38,6 @@ from agentrl.system.tasks import in_thread
 
 WORK = "trainer"
 """The folder of a run's directory for the files that the ranks are to read."""
-VERSIONS_KEPT = 8
-"""Versions of the weights of a trainer on another machine. A server that is started again loads the newest."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ class TrainerClient:
         here = self.weights_dir / there.name
         await self._fetch(there, here, for_servers=True)
         self._fetched = [*(path for path in self._fetched if path != here), here]
-        while len(self._fetched) > VERSIONS_KEPT:
+        while len(self._fetched) > PUBLISHED_VERSIONS_KEPT:
             await in_thread(lambda: shutil.rmtree(self._fetched.pop(0), ignore_errors=True))
         return Weights(version, here)
 

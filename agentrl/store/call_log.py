@@ -26,7 +26,7 @@ from agentrl.system.tasks import in_thread
 class EpisodeCallLog(RecordedCalls):
     """One attempt's calls. It is `agentrl.proxy.CallLog`."""
 
-    writer: CallLogWriter
+    writer: StoreWriter
     group_id: int
     episode_index: int
     recorded: dict[Key, CallRow]
@@ -69,7 +69,7 @@ class _Transaction:
 
 
 @dataclass(eq=False)
-class CallLogWriter:
+class StoreWriter:
     """Writes the calls of all running episodes, and their ends. Open it with `open_call_log`."""
 
     store: Store
@@ -137,9 +137,9 @@ class CallLogWriter:
 
 
 @asynccontextmanager
-async def open_call_log(store: Store) -> AsyncIterator[CallLogWriter]:
+async def open_call_log(store: Store) -> AsyncIterator[StoreWriter]:
     """Yield a writer for the length of the context. What is left at its end is written then."""
-    writer = CallLogWriter(store)
+    writer = StoreWriter(store)
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)
         try:

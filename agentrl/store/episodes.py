@@ -26,7 +26,7 @@ class FinishedEpisode:
 
 
 @dataclass
-class ResumedGroup:
+class GroupProgress:
     """A group that no checkpoint contains, or one that started later and that a checkpoint contains already."""
 
     id: int
@@ -54,7 +54,7 @@ class Totals:
     """Tokens that a crash would have cost, and that were taken from the record instead."""
 
 
-def resumed_groups(db: sqlite3.Connection) -> list[ResumedGroup]:
+def resumed_groups(db: sqlite3.Connection) -> list[GroupProgress]:
     """Return the groups from the oldest one on that no checkpoint contains, oldest first, without those that were rejected."""
     rows = db.execute(
         "SELECT g.id, CASE WHEN g.step IS NULL THEN g.state ELSE 'taken' END, e.episode_index, e.reason, e.reward, e.has_turn_rewards"
@@ -62,9 +62,9 @@ def resumed_groups(db: sqlite3.Connection) -> list[ResumedGroup]:
         " WHERE g.state != 'rejected' AND g.id >= (SELECT MIN(id) FROM groups WHERE state != 'rejected' AND step IS NULL)"
         " ORDER BY g.id, e.episode_index, e.id"
     ).fetchall()
-    groups: dict[int, ResumedGroup] = {}
+    groups: dict[int, GroupProgress] = {}
     for group_id, state, episode_index, reason, reward, has_turn_rewards in rows:
-        group = groups.setdefault(group_id, ResumedGroup(group_id, state))
+        group = groups.setdefault(group_id, GroupProgress(group_id, state))
         if reason == "finished":
             group.rewards[episode_index] = reward
             group.has_turn_rewards |= bool(has_turn_rewards)

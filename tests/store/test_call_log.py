@@ -22,7 +22,7 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.workflow import Workflow
-from agentrl.store.call_log import CallLogWriter, EpisodeCallLog, open_call_log
+from agentrl.store.call_log import EpisodeCallLog, StoreWriter, open_call_log
 from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import choice_of, row_of
@@ -72,7 +72,7 @@ async def attempt(
     chat_format: ChatFormat,
     store: Store,
     *,
-    stop_when: Callable[[CallLogWriter], bool] | None = None,
+    stop_when: Callable[[StoreWriter], bool] | None = None,
 ) -> tuple[Outcome | None, Tapped, int]:
     """One run of the episode; its outcome, unless it was stopped, the engine's calls, and the tokens taken from the record."""
     outcome: Outcome | None = None

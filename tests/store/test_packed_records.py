@@ -14,7 +14,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.call_log import CallLogWriter, open_call_log
+from agentrl.store.call_log import StoreWriter, open_call_log
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.episodes import resumed_groups
 from agentrl.store.outcome import Outcome
@@ -86,7 +86,7 @@ async def test_what_happens_at_the_same_time_is_committed_together_and_in_its_or
 async def test_a_store_that_fails_fails_all_who_wait_for_it_and_who_come_later(store: Store) -> None:
     failed: list[str] = []
 
-    async def end(writer: CallLogWriter, episode_index: int) -> None:
+    async def end(writer: StoreWriter, episode_index: int) -> None:
         outcome = Outcome(reason=EndReason.FINISHED, reward=1.0)
         try:
             with anyio.CancelScope(shield=True), anyio.fail_after(60):

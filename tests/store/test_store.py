@@ -18,7 +18,7 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.store.batches import batches
 from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode, OpenGroup
-from agentrl.store.episodes import ResumedGroup, count_totals, resumed_groups
+from agentrl.store.episodes import GroupProgress, count_totals, resumed_groups
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
@@ -68,7 +68,7 @@ def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_pat
         store.write([OpenGroup(7, 1, 0)])
         store.write([InsertEpisode(7, 1, 0, outcome(1.0))])
         store.write([InsertEpisode(7, 0, 0, replace(outcome(0.0), reason=EndReason.ERROR, error="no"))])
-        assert store.read(resumed_groups)[-1] == ResumedGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
+        assert store.read(resumed_groups)[-1] == GroupProgress(7, "open", rewards={1: 1.0}, failures={0: 1})
         assert 0 not in [group.id for group in store.read(resumed_groups)]
         assert store.next_group_id() == 8
 
