@@ -141,9 +141,8 @@ def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path 
     if kind == "disk full":
         if disk is None:
             return False
-        space = os.statvfs(disk)
-        used = (space.f_blocks - space.f_bfree) * space.f_frsize
-        subprocess.run(["mount", "-o", f"remount,size={used}", str(disk)], check=True)
+        while not shrink(disk):
+            time.sleep(0.01)
         with suppress(subprocess.TimeoutExpired):
             main.wait(FULL_DISK_S)
         subprocess.run(["mount", "-o", f"remount,size={DISK}", str(disk)], check=True)
@@ -170,6 +169,13 @@ def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path 
         psutil.wait_procs(victims, 30)
         lose_unsynced(run_dir)
     return bool(victims)
+
+
+def shrink(disk: Path) -> bool:
+    """Leave no room on a disk; False where more was written meanwhile."""
+    space = os.statvfs(disk)
+    used = (space.f_blocks - space.f_bfree) * space.f_frsize
+    return subprocess.run(["mount", "-o", f"remount,size={used}", str(disk)], capture_output=True).returncode == 0
 
 
 def synced_note(run_dir: Path) -> Path:
