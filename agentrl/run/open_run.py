@@ -134,7 +134,7 @@ class Run:
             "e.reward >= ?": min_reward,
             "e.reward <= ?": max_reward,
         }
-        return self._listed(where, limit=limit, offset=offset, newest_first=newest_first)
+        return self._listed(where, limit=limit, offset=offset, order="newest" if newest_first else "oldest")
 
     def episode(self, episode_id: int) -> RunEpisode:
         """Return one episode, by its id.
