@@ -179,6 +179,12 @@ class Run:
         except (AgentRLError, OSError) as error:
             return f"<Run {self.path}  {error}>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it."""
+        from agentrl.viewer.queries import notebook_run  # the page stands above, and is loaded by who looks at it
+
+        return notebook_run(self)
+
 
 def open_run(path: str | os.PathLike[str]) -> Run:
     """Open the run in a directory to read it, whether it goes on, came to its end or was killed. Nothing of it is changed.

@@ -142,6 +142,12 @@ class RunEpisode(ListedEpisode):
         trained = f", trained in step {self.step}" if self.step is not None else ""
         return f"<RunEpisode {self.id}: task {self.task}, group {self.group}, {self.reason}, reward {self.reward:g}, {self.tokens} tokens{trained}>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it."""
+        from agentrl.viewer.queries import notebook_episode  # the page stands above, and is loaded by who looks at it
+
+        return notebook_episode(self)
+
 
 def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:
     """Yield a line each for the best and the worst finished episode that called the model, or for one where all earned the same: its reward, and its last reply."""

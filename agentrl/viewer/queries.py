@@ -1,7 +1,7 @@
 """The answers of the viewer's API, each read from a run directory or an evaluation's when it is asked for, and JSON values.
 
 Shown ─► run, metrics, rewards, audit          what a run is, and its curves
-     ├─► episodes_page, scanned                which episodes fit: indexed, or looked through for a while
+     ├─► episodes                              which episodes fit: indexed, or looked through for a while
      └─► group, episode                        the conversation of an episode, and every token of it
 """
 
@@ -20,21 +20,25 @@ from typing import Any
 
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.evaluation.directory import is_evaluation
+from agentrl.evaluation.figures import Evaluation
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
 from agentrl.run.open_run import FAILED, Run
 from agentrl.store.database import reading
-from agentrl.store.episodes import list_episodes
+from agentrl.store.episodes import ListedEpisode, list_episodes
 from agentrl.store.read_episode import RunEpisode
+from agentrl.viewer.export import notebook_html
 from agentrl.viewer.filters import STALENESS, Wanted
 from agentrl.viewer.messages import MessageReader
 from agentrl.viewer.transcript import turns_of
 
 SCAN_S = 2.0
 """How long episodes are looked through for one answer."""
-SCANNED_AT_ONCE = 200
-_NOT_SHOWN = ("source", "record")
+SCANNED_AT_ONCE = 500
+NOTEBOOK_EPISODES = 10
+"""Episodes of a run that a notebook shows."""
+_LISTED = [name for name in ListedEpisode.__dataclass_fields__ if name != "details"]
 
 
 @dataclass
@@ -83,6 +87,30 @@ class Shown:
             "step": self.metrics[-1]["step"] if self.metrics else 0,
             "steps": config.steps if config else 0,
             "model": config.model.path if config else "",
+        }
+
+    def figures(self) -> dict[str, str]:
+        """Return how far it is and what it has reached, as text.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        head, summary = self.head(), self._run.summary or {}
+        if head["kind"] == "evaluation":
+            low, high = summary.get("mean_reward_95", (None, None))
+            mean_reward = "" if low is None else f"{summary['mean_reward']:.3f} [{low:.3f}, {high:.3f}]"
+            return {"state": f"evaluation {head['status']}", "step": "", "reward": mean_reward, "held_out": ""}
+        rewards = [row["reward_mean"] for row in self.metrics if row.get("reward_mean") is not None]
+        before = self.path / "eval_before.json"
+        held_out = [
+            json.loads(before.read_bytes())["mean_reward"] if before.is_file() else None,
+            summary.get("eval_after"),
+        ]
+        return {
+            "state": head["status"],
+            "step": f"{head['step']} of {head['steps']}",
+            "reward": f"{rewards[-1]:.3f}" if rewards else "",
+            "held_out": " → ".join(f"{value:.3f}" for value in held_out if value is not None),
         }
 
     def whole(self) -> dict[str, Any]:
@@ -211,10 +239,7 @@ class Shown:
                 ).fetchall()
             )
         versions = {group: {"version": version, "staleness": staleness} for group, version, staleness in found}
-        return [
-            {name: value for name, value in vars(episode).items() if name not in _NOT_SHOWN} | versions[episode.group]
-            for episode in episodes
-        ]
+        return [{name: getattr(episode, name) for name in _LISTED} | versions[episode.group] for episode in episodes]
 
     def group(self, group: int) -> dict[str, Any]:
         """Return a group with its episodes side by side.
@@ -267,3 +292,22 @@ def _neighbours(db: sqlite3.Connection, number: int) -> tuple[int | None, int | 
         {"id": number},
     ).fetchone()
     return row[0], row[1]
+
+
+def notebook_run(run: Run) -> str:
+    """Return what a notebook shows of a run or an evaluation's directory: its figures, and its newest episodes."""
+    shown = Shown(0, run.path)
+    episodes = run.episodes(limit=NOTEBOOK_EPISODES, newest_first=True) if (run.path / "store.sqlite").is_file() else []
+    return notebook_html(run.path.name, map(shown.read, episodes), shown.figures().items())
+
+
+def notebook_episode(episode: RunEpisode) -> str:
+    """Return what a notebook shows of an episode."""
+    return notebook_html(f"episode {episode.id}", [Shown(0, episode.source.path).read(episode)])
+
+
+def notebook_evaluation(evaluation: Evaluation) -> str:
+    """Return what a notebook shows of an evaluation: its figures, and the first of its episodes that were kept."""
+    kept = [episode.kept for episode in evaluation.episodes if episode.kept][:NOTEBOOK_EPISODES]
+    shown = Shown(0, kept[0].source.path) if kept else None
+    return notebook_html("evaluation", map(shown.read, kept) if shown else (), evaluation.to_table().items())

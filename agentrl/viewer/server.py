@@ -87,7 +87,7 @@ class Viewer:
                     f"{run}/rewards", self._answered(lambda http: self._of(http).rewards(_whole(http, "points", 600)))
                 ),
                 web.get(f"{run}/audit", self._answered(lambda http: self._of(http).audit())),
-                web.get(f"{run}/episodes", self._answered(lambda http: self._of(http).episodes(wanted(http.query)))),
+                web.get(f"{run}/episodes", self._answered(self._episodes)),
                 web.get(run + r"/episodes/{id:\d+}", self._answered(lambda http: self._of(http).episode(_id(http)))),
                 web.get(run + r"/groups/{id:\d+}", self._answered(lambda http: self._of(http).group(_id(http)))),
                 web.get(f"{run}/export", self._export),
@@ -97,6 +97,11 @@ class Viewer:
 
     def _runs(self) -> dict[str, Any]:
         return {"runs": [shown.head() for shown in self.shown], "act": False}
+
+    def _episodes(self, http: web.Request) -> dict[str, Any]:
+        shown = self._of(http)
+        self._threads.submit(lambda: shown.reader)  # it takes seconds to load, and one of them will be opened
+        return shown.episodes(wanted(http.query))
 
     def _of(self, http: web.Request) -> Shown:
         number = int(http.match_info["run"])
