@@ -20,7 +20,6 @@ from typing import Any
 
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.evaluation.directory import is_evaluation
-from agentrl.evaluation.figures import Evaluation
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
@@ -29,7 +28,6 @@ from agentrl.store.database import reading
 from agentrl.store.episodes import ListedEpisode, list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.system.failure_text import masked
-from agentrl.viewer.export import notebook_html
 from agentrl.viewer.filters import STALENESS, Wanted
 from agentrl.viewer.messages import MessageReader
 from agentrl.viewer.transcript import turns_of
@@ -37,8 +35,6 @@ from agentrl.viewer.transcript import turns_of
 SCAN_S = 2.0
 """How long episodes are looked through for one answer."""
 SCANNED_AT_ONCE = 500
-NOTEBOOK_EPISODES = 10
-"""Episodes of a run that a notebook shows."""
 _LISTED = [name for name in ListedEpisode.__dataclass_fields__ if name != "details"]
 
 
@@ -299,22 +295,3 @@ def _neighbours(db: sqlite3.Connection, number: int) -> tuple[int | None, int | 
         {"id": number},
     ).fetchone()
     return row[0], row[1]
-
-
-def notebook_run(run: Run) -> str:
-    """Return what a notebook shows of a run or an evaluation's directory: its figures, and its newest episodes."""
-    shown = Shown(0, run.path)
-    episodes = run.episodes(limit=NOTEBOOK_EPISODES, newest_first=True) if (run.path / "store.sqlite").is_file() else []
-    return notebook_html(run.path.name, map(shown.read, episodes), shown.figures().items())
-
-
-def notebook_episode(episode: RunEpisode) -> str:
-    """Return what a notebook shows of an episode."""
-    return notebook_html(f"episode {episode.id}", [Shown(0, episode.source.path).read(episode)])
-
-
-def notebook_evaluation(evaluation: Evaluation) -> str:
-    """Return what a notebook shows of an evaluation: its figures, and the first of its episodes that were kept."""
-    kept = [episode.kept for episode in evaluation.episodes if episode.kept][:NOTEBOOK_EPISODES]
-    shown = Shown(0, kept[0].source.path) if kept else None
-    return notebook_html("evaluation", map(shown.read, kept) if shown else (), evaluation.to_table().items())
