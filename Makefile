@@ -25,6 +25,7 @@ quickstart: .venv/installed $(if $(filter sglang,$(ENGINE)),sglang)
 	$(BIN)/python -m agentrl.envs.calculator_env runs/quickstart/tasks
 	$(BIN)/agentrl train --config workflows/quickstart.toml --model agentrl/models/nano \
 		$(if $(filter sglang,$(ENGINE)),--config workflows/sglang_cpu.toml)
+	@echo "look at it: $(BIN)/agentrl view runs/quickstart"
 
 # The nano player learns a game of gymnasium: docs/environments.md has the figures.
 frozen-lake blackjack: .venv/installed

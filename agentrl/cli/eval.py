@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from agentrl.cli.configuration import configuration
-from agentrl.cli.options import NO_FILES, NO_KEYS, EvalKeys, Files, Flag, JsonFlag, Workflow
+from agentrl.cli.options import NO_FILES, NO_KEYS, EvalKeys, Files, Flag, JsonFlag, ViewFlag, Workflow
 
 
 def evaluate(
@@ -22,6 +22,7 @@ def evaluate(
     out: Annotated[Path | None, Parameter(negative=())] = None,
     per_task: Flag = False,
     as_json: JsonFlag = False,
+    show: ViewFlag = False,
     config: Files = NO_FILES,
     keys: EvalKeys = NO_KEYS,
 ) -> int:
@@ -35,16 +36,20 @@ def evaluate(
             interrupted. Default: one in `evaluations/` that is named by the time.
         per_task: Print a table of the tasks too, the hardest first.
         as_json: Print everything as JSON, and no table.
+        show: Show it on a page while it goes on; its address is printed.
         config: TOML files of keys.
         keys: The keys that were typed.
     """
     from agentrl.cli.evaluation_view import evaluation_view, show_evaluation
     from agentrl.cli.foreground import run_until_signal
+    from agentrl.cli.view import shown_beside
+    from agentrl.evaluation.directory import new_directory
     from agentrl.evaluation.evaluate import evaluate as run_evaluation
 
     chosen = configuration(keys, config, workflow, "workflow", "tasks", "model.path")
     key = api_key or os.environ.get("OPENAI_API_KEY", "-")
-    with evaluation_view() as view:
+    out = new_directory() if show and out is None else out
+    with shown_beside(out if show else None), evaluation_view() as view:
         result = run_until_signal(lambda: run_evaluation(chosen, base_url=base_url, api_key=key, out=out, view=view))
     if as_json:
         print(json.dumps(result.to_json(), indent=2))

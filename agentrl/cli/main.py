@@ -20,6 +20,8 @@ COMMANDS = {
     "sft": ("agentrl.cli.sft:sft", "Train a model on conversations, before or without rewards."),
     "eval": ("agentrl.cli.eval:evaluate", "Run a workflow over tasks, without training."),
     "serve": ("agentrl.cli.serve:serve", "Serve a model and record what agents elsewhere do with it."),
+    "view": ("agentrl.cli.view:view", "Show runs on a page: curves, episodes, every token."),
+    "runs": ("agentrl.cli.runs:runs", "List runs with their state and figures."),
     "audit": ("agentrl.cli.audit:audit", "Prove from a run's store that nothing was lost."),
     "replay": ("agentrl.cli.replay:replay", "Run one episode again from its record."),
     "vet": (

@@ -119,6 +119,15 @@ Resume = Annotated[
     ),
 ]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+ViewFlag = Annotated[
+    bool,
+    Parameter(
+        name="--view",
+        negative=(),
+        show_default=False,
+        help="Show it on a page while it goes on; its address is printed.",
+    ),
+]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 
 NO_KEYS: dict[str, Any] = {}

@@ -137,14 +137,19 @@ def check_no_evaluation(path: Path) -> None:
     Raises:
         StoreError: It is.
     """
-    tasks = ""
-    with suppress(StoreError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
-        tasks = _tasks_of(db) or ""
-    if tasks.startswith(_EVALUATION):
+    if is_evaluation(path):
         raise StoreError(
             f"{path} is of an evaluation, which is neither trained in, replayed nor audited: `agentrl eval` runs it again, "
             "`agentrl.open_run` reads its episodes, and a run needs another `run_dir`"
         )
+
+
+def is_evaluation(path: Path) -> bool:
+    """Return whether a directory is known to be that of an evaluation."""
+    tasks = None
+    with suppress(StoreError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
+        tasks = _tasks_of(db)
+    return tasks is not None and tasks.startswith(_EVALUATION)
 
 
 _EVALUATION = '{"evaluation": '

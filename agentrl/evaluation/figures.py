@@ -131,6 +131,14 @@ class Evaluation:
             f"tasks={self.tasks}, episodes={len(self.episodes)}, failed={self.failed})"
         )
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it: its figures, and its first episodes that were kept."""
+        from agentrl.viewer.notebook import (
+            evaluation_html,
+        )  # the page stands above, and is loaded by who looks at it
+
+        return evaluation_html(self)
+
     def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
         """Return the figures as JSON values."""
         values = asdict(replace(self, episodes=[]))

@@ -260,7 +260,7 @@ class ChatFormat:
         While a reply is `growing`, what may yet become a tool call or a stop string is left out. What is there of a call that
         has begun only grows, and a call that is not whole is never JSON (`agentrl.proxy.json_calls`).
         """
-        parsed = self._parsed(output_ids, tools, prompt_ids)
+        parsed = self.parsed(output_ids, tools, prompt_ids)
         if parsed is None:
             return self.plain(output_ids, stop=stop, growing=growing, prefill=prefill)
         # Some renderers leave the blank lines after a thought that the prompt opened.
@@ -301,7 +301,7 @@ class ChatFormat:
         drawn = uuid.uuid4().hex
         return drawn[:9] if self.tool_parser == "mistral" else f"call_{drawn[:24]}"
 
-    def _parsed(
+    def parsed(
         self, output_ids: list[int], tools: list[Tool] | None, prompt_ids: list[int] | None
     ) -> ParsedResponse | None:
         """Return what the renderer reads in a reply; None: nothing. The model may write what makes readers of JSON fail, such as 100,000 brackets."""

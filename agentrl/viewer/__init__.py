@@ -1,0 +1,1 @@
+"""What shows a run to people: a page over HTTP, and the files that it exports."""

@@ -1,0 +1,297 @@
+"""The answers of the viewer's API, each read from a run directory or an evaluation's when it is asked for, and JSON values.
+
+Shown ─► run, metrics, rewards, audit          what a run is, and its curves
+     ├─► episodes                              which episodes fit: indexed, or looked through for a while
+     └─► group, episode                        the conversation of an episode, and every token of it
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import mean, quantiles
+from typing import Any
+
+from agentrl.errors import AgentRLError, StoreError
+from agentrl.evaluation.directory import is_evaluation
+from agentrl.record.end_reason import EndReason
+from agentrl.rollout.open_runner import chat_format_of
+from agentrl.run.audit import audit
+from agentrl.run.open_run import FAILED, Run
+from agentrl.store.database import reading
+from agentrl.store.episodes import ListedEpisode, list_episodes
+from agentrl.store.read_episode import RunEpisode
+from agentrl.system.failure_text import masked
+from agentrl.viewer.filters import STALENESS, Wanted
+from agentrl.viewer.messages import MessageReader
+from agentrl.viewer.transcript import turns_of
+
+SCAN_S = 2.0
+"""How long episodes are looked through for one answer."""
+SCANNED_AT_ONCE = 500
+_LISTED = [name for name in ListedEpisode.__dataclass_fields__ if name != "details"]
+
+
+@dataclass
+class Shown:
+    """A run or an evaluation that is shown, which may not have begun yet."""
+
+    number: int
+    path: Path
+    _metrics: tuple[Any, list[dict[str, Any]]] = (None, [])
+    _means: tuple[int, list[tuple[int, float]]] = (0, [])
+    """The start of the run, and the mean rewards of its groups that have ended, which do not change until the next start."""
+
+    @cached_property
+    def _run(self) -> Run:
+        return Run(self.path)
+
+    @cached_property
+    def is_evaluation(self) -> bool:
+        """Whether it is an evaluation."""
+        return is_evaluation(self.path)
+
+    @cached_property
+    def reader(self) -> MessageReader | None:
+        """What reads its conversations; None where the model's chat format cannot be loaded any more."""
+        with suppress(AgentRLError):
+            return MessageReader(chat_format_of(self._run.config))
+        return None
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics of its steps, read again where the file has changed."""
+        with suppress(OSError):
+            file = (self.path / "metrics.jsonl").stat()
+            if (file.st_mtime_ns, file.st_size) != self._metrics[0]:
+                self._metrics = (file.st_mtime_ns, file.st_size), self._run.metrics
+        return self._metrics[1]
+
+    def head(self) -> dict[str, Any]:
+        """Return what it is and how far it is."""
+        begun = (self.path / "config.json").is_file()
+        config = self._run.config if begun else None
+        return {
+            "run": self.number,
+            "name": self.path.name,
+            "path": str(self.path),
+            "kind": "evaluation" if begun and self.is_evaluation else "run",
+            "status": self._run.status if begun else "running",
+            "step": self.metrics[-1]["step"] if self.metrics else 0,
+            "steps": config.steps if config else 0,
+            "model": config.model.path if config else "",
+        }
+
+    def figures(self) -> dict[str, str]:
+        """Return how far it is and what it has reached, as text.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        head, summary = self.head(), self._run.summary or {}
+        if head["kind"] == "evaluation":
+            low, high = summary.get("mean_reward_95", (None, None))
+            mean_reward = "" if low is None else f"{summary['mean_reward']:.3f} [{low:.3f}, {high:.3f}]"
+            return {"state": f"evaluation {head['status']}", "step": "", "reward": mean_reward, "held_out": ""}
+        rewards = [row["reward_mean"] for row in self.metrics if row.get("reward_mean") is not None]
+        before = self.path / "eval_before.json"
+        held_out = [
+            json.loads(before.read_bytes())["mean_reward"] if before.is_file() else None,
+            summary.get("eval_after"),
+        ]
+        return {
+            "state": head["status"],
+            "step": f"{head['step']} of {head['steps']}",
+            "reward": f"{rewards[-1]:.3f}" if rewards else "",
+            "held_out": " → ".join(f"{value:.3f}" for value in held_out if value is not None),
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """Return all that is known of it but its curves and its episodes."""
+        run, before = self._run, self.path / "eval_before.json"
+        head = self.head()
+        restarts: list[Any] = []
+        if (self.path / "store.sqlite").is_file():
+            with run.open_store() as store:
+                restarts = store.read(
+                    lambda db: db.execute(
+                        "SELECT restart, started_at, (SELECT COALESCE(MAX(step), 0) FROM checkpoints c WHERE c.restart < r.restart)"
+                        " FROM restarts r ORDER BY restart"
+                    ).fetchall()
+                )
+        return {
+            **head,
+            "config": masked(run.config.model_dump(mode="json")),
+            "summary": run.summary,
+            "checkpoints": [{**vars(kept), "path": str(kept.path)} for kept in run.checkpoints],
+            "restarts": [dict(zip(("restart", "started_at", "step"), row, strict=True)) for row in restarts],
+            "eval_before": json.loads(before.read_bytes()) if before.is_file() else None,
+            "reasons": [*EndReason, FAILED],
+            "roles": sorted(self._roles()),
+        }
+
+    def _roles(self) -> set[str]:
+        """Return the roles that the newest episodes have."""
+        newest = "SELECT record FROM episodes ORDER BY id DESC LIMIT 100"
+        if not (self.path / "store.sqlite").is_file():
+            return set()
+        with self._run.open_store() as store:
+            records = store.read(lambda db: db.execute(newest).fetchall())
+        return {role for (record,) in records for role in json.loads(record).get("role", []) if role}
+
+    def steps(self, after: int) -> dict[str, Any]:
+        """Return the metrics of the steps after one."""
+        return {"steps": [row for row in self.metrics if row["step"] > after]}
+
+    def rewards(self, points: int) -> dict[str, Any]:
+        """Return the mean reward of the groups in the order in which they started, in so many bins, with the 10th and the 90th percentile.
+
+        As in a run's own mean, the groups before the first that still runs count.
+        """
+        with self._run.open_store() as store:
+            restart, known = self._means if self._means[0] == store.restart else (store.restart, [])
+            last = known[-1][0] if known else -1
+            rows = known + store.read(
+                lambda db: db.execute(
+                    "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > ?"
+                    " AND group_id < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open'), 9223372036854775807) GROUP BY group_id",
+                    (last,),
+                ).fetchall()
+            )
+        self._means = restart, rows
+        size = max(1, -(-len(rows) // max(1, points)))
+        bins = [rows[start : start + size] for start in range(0, len(rows), size)]
+        answer: dict[str, list[Any]] = {
+            name: [] for name in ("first_group", "last_group", "mean", "low", "high", "groups")
+        }
+        for found in bins:
+            values = [reward for _, reward in found]
+            tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else values * 9
+            columns = (found[0][0], found[-1][0], mean(values), tenths[0], tenths[-1], len(values))
+            for column, value in zip(answer.values(), columns, strict=True):
+                column.append(value)
+        return answer
+
+    def audit(self) -> dict[str, Any]:
+        """Return the verdict of an audit, which reads all of the store."""
+        found = audit(self.path)
+        claims = [
+            f"{found.tasks:,} tasks handed out: {found.trained:,} trained on in {found.batches:,} batches, {found.waiting:,} waiting, "
+            f"{found.unfinished:,} unfinished",
+            *(f"{count:,} dropped: {reason}" for reason, count in sorted(found.dropped.items())),
+            f"{found.totals.finished:,} episodes finished, {found.totals.failed:,} attempts failed",
+            f"{found.totals.tokens:,} tokens generated, {found.totals.replayed_tokens:,} of them not again after a crash",
+        ]
+        return {"violations": found.violations, "claims": claims}
+
+    def episodes(self, asked: Wanted) -> dict[str, Any]:
+        """Return a page of episodes, and where the next one begins."""
+        found, searched_to = self.found(asked)
+        full = len(found) == asked.limit
+        cursor = searched_to or (found[-1].id if full else None)
+        return {
+            "episodes": self._rows(found),
+            "cursor": None if cursor is None else str(cursor),
+            "searched_to": searched_to,
+        }
+
+    def found(self, asked: Wanted) -> tuple[list[RunEpisode], int | None]:
+        """Return the episodes that fit; and the last one looked at, where time was up before all were."""
+        if asked.ids:
+            return [self._run.episode(one) for one in asked.ids], None
+        if not (asked.role or asked.text):
+            return self._listed(asked, asked.after, asked.limit), None
+        until, after, fitting = time.monotonic() + SCAN_S, asked.after, list[RunEpisode]()
+        while batch := self._listed(asked, after, SCANNED_AT_ONCE):
+            for episode in batch:
+                after = episode.id
+                if self._fits(episode, asked):
+                    fitting.append(episode)
+                if len(fitting) == asked.limit:
+                    return fitting, None
+                if time.monotonic() > until:
+                    return fitting, after
+        return fitting, None
+
+    def _listed(self, asked: Wanted, after: int | None, limit: int) -> list[RunEpisode]:
+        with self._run.open_store() as store, reading("the list of episodes", self.path):
+            rows = store.read(lambda db: list_episodes(db, asked.where, limit=limit, order=asked.order, after=after))
+        return [RunEpisode(**vars(row), source=self._run) for row in rows]
+
+    def _fits(self, episode: RunEpisode, asked: Wanted) -> bool:
+        turns = episode.record.turns
+        if asked.role and not any(turn.role == asked.role for turn in turns):
+            return False
+        decode, text = self._run.text.decode, asked.text.casefold()
+        said = (decode(ids) for turn in turns for ids in (turn.prompt_ids, turn.output_ids))
+        return text in (episode.error or "").casefold() or any(text in part.casefold() for part in said)
+
+    def _rows(self, episodes: Sequence[RunEpisode]) -> list[dict[str, Any]]:
+        groups = [*{episode.group for episode in episodes}]
+        marks = ", ".join("?" * len(groups))
+        with self._run.open_store() as store:
+            found = store.read(
+                lambda db: db.execute(
+                    f"SELECT id, version, {STALENESS} FROM groups g WHERE id IN ({marks})", groups
+                ).fetchall()
+            )
+        versions = {group: {"version": version, "staleness": staleness} for group, version, staleness in found}
+        return [{name: getattr(episode, name) for name in _LISTED} | versions[episode.group] for episode in episodes]
+
+    def group(self, group: int) -> dict[str, Any]:
+        """Return a group with its episodes side by side.
+
+        Raises:
+            StoreError: There is none of this id.
+        """
+        columns = ("group", "task", "epoch", "state", "rejected", "step", "version")
+        with self._run.open_store() as store:
+            row = store.read(
+                lambda db: db.execute(
+                    "SELECT id, task, epoch, state, rejected, step, version FROM groups WHERE id = ?", (group,)
+                ).fetchone()
+            )
+        if row is None:
+            raise StoreError(f"{self.path} holds no group {group}")
+        episodes = self._run.episodes(group=group)
+        weighed = [episode.weighed()[1] for episode in episodes]
+        return dict(zip(columns, row, strict=True)) | {
+            "episodes": [
+                shown | {"advantage": mean(own) if own else None}
+                for shown, own in zip(self._rows(episodes), weighed, strict=True)
+            ]
+        }
+
+    def episode(self, number: int) -> dict[str, Any]:
+        """Return an episode with every token."""
+        episode = self._run.episode(number)
+        with self._run.open_store() as store:
+            previous, following = store.read(lambda db: _neighbours(db, number))
+        return {
+            **self.read(episode),
+            "group_size": self._run.config.rollout.group_size,
+            "neighbours": {"previous": previous, "next": following},
+            "replay": f"agentrl replay {self.path} {number}",
+        }
+
+    def read(self, episode: RunEpisode) -> dict[str, Any]:
+        """Return an episode with its turns, as the page and every export show them."""
+        return {
+            "episode": self._rows([episode])[0],
+            "turns": turns_of(episode, self.reader),
+            "details": getattr(episode, "details", None),
+        }
+
+
+def _neighbours(db: sqlite3.Connection, number: int) -> tuple[int | None, int | None]:
+    row = db.execute(
+        "SELECT (SELECT MAX(id) FROM episodes WHERE id < :id), (SELECT MIN(id) FROM episodes WHERE id > :id)",
+        {"id": number},
+    ).fetchone()
+    return row[0], row[1]

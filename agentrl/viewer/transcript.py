@@ -1,0 +1,91 @@
+"""The turns of an episode as JSON values: what was said in messages, and every token of a reply with its quantities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl.config import GroupAdvantage
+from agentrl.proxy.json_text import json_pieces
+from agentrl.record.returns import turn_returns
+from agentrl.record.trajectory import Turn
+from agentrl.store.read_episode import RunEpisode
+from agentrl.viewer.messages import MessageReader, ReadMessage
+
+_FACTS = ("role", "left_out", "trained", "truncated", "failed", "reward", "temperature", "alterations", "model")
+"""The fields of a turn that are shown as they are."""
+
+
+def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str, Any]]:
+    """Return the turns of an episode, in the order in which their calls ended.
+
+    Args:
+        episode: The episode.
+        reader: What finds messages in its tokens; None: each prompt and each reply is one text.
+
+    Raises:
+        ConfigError: The model's tokenizer is not there any more.
+    """
+    record, advantages = episode.weighed()
+    how, figures = episode.source.config.trainer.advantage, getattr(episode, "token_figures", None)
+    returns = turn_returns(record, episode.reward, how.turn_discount if isinstance(how, GroupAdvantage) else None)
+    index_of = {id(turn): index for index, turn in enumerate(record.turns)}
+    pieces, decode = episode.source.text.pieces, episode.source.text.decode
+    turns: list[dict[str, Any]] = []
+    for index, turn in enumerate(record.turns):
+        parent = None if turn.parent is None else index_of[id(turn.parent)]
+        before = turn.parent.output_ids if turn.parent else []
+        if reader is None:
+            messages, reply = [ReadMessage("?", decode(turn.prompt_ids))], ReadMessage("?", decode(turn.output_ids))
+        else:
+            messages, reply = reader.prompt(turn.prompt_ids, before), reader.reply(turn.output_ids, turn.prompt_ids)
+        advantage = advantages[index] if advantages else None
+        said = reply.to_json() | {"tokens": _tokens(turn, advantage, pieces(turn.output_ids))}
+        for name in ("proximal", "entropy", "advantages"):
+            if (found := getattr(figures, name, None)) and found[index]:
+                said["tokens"][name] = found[index]
+        turns.append(
+            {name: getattr(turn, name) for name in _FACTS}
+            | {
+                "index": index,
+                "parent": parent,
+                "kind": turn.root_kind,
+                "return": returns[index],
+                "advantage": advantage,
+                "images": [image.url for image in turn.images],
+                "messages": [message.to_json() for message in messages],
+                "reply": said,
+                "prompt": {"ids": turn.prompt_ids, "text": pieces(turn.prompt_ids)},
+            }
+        )
+    return turns
+
+
+def _tokens(turn: Turn, advantage: float | None, text: list[str]) -> dict[str, Any]:
+    count = len(turn.output_ids)
+    return {
+        "ids": turn.output_ids,
+        "text": text,
+        "logprobs": turn.logprobs,
+        "versions": [span.version for span in turn.versions for _ in range(span.start, span.end)],
+        "loss_mask": [turn.trained and not turn.left_out] * count,
+        "advantages": None if advantage is None else [advantage] * count,
+        "proximal": None,
+        "entropy": None,
+    }
+
+
+def strict_json(value: Any) -> bytes:
+    """Write JSON that every reader takes: what it has no number for is null, and half of a surrogate pair is replaced."""
+    try:
+        return b"".join(json_pieces(value))
+    except ValueError:
+        return b"".join(json_pieces(_unicode(value)))
+
+
+def _unicode(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {_unicode(key): _unicode(item) for key, item in value.items()}
+    return [_unicode(item) for item in value] if isinstance(value, list | tuple) else value
