@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import one_line
@@ -68,6 +69,14 @@ class RunEpisode(ListedEpisode):
         """Its token record: the tree of its turns."""
         with self._open_store(f"episode {self.id}") as store:
             return store.record(self.id)
+
+    @cached_property
+    def details(self) -> dict[str, Any]:
+        """The details of its reward, such as what a verdict said; {}: it has none."""
+        query = "SELECT details FROM episodes WHERE id = ?"
+        with self._open_store(f"episode {self.id}") as store:
+            (text,) = store.read(lambda db: db.execute(query, (self.id,)).fetchone())
+        return dict(json.loads(text or "{}"))
 
     @cached_property
     def token_figures(self) -> TokenFigures | None:
