@@ -186,6 +186,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "data": "sources columns fields epochs eval_share",
         "data.order": "kind bounds floor weights unseen",
         "eval": "tasks limit samples pass_reward max_concurrent temperature",
+        "tracking": "trackers project name samples_every tags",
     }
     for file in ("workflows/quickstart.toml", "workflows/frozen_lake.toml", "workflows/blackjack.toml"):
         RunConfig.model_validate(tomllib.loads((ROOT / file).read_text()))

@@ -182,6 +182,21 @@ class EvalConfig(Section):
     """Sampling temperature, where the workflow does not say."""
 
 
+class TrackingConfig(Section):
+    """Trackers that a run, or an evaluation, is shown in."""
+
+    trackers: list[str] = Field(default_factory=list)
+    """Any of tensorboard, wandb, mlflow and trackio, and FILE_OR_MODULE:NAME of classes of your own (docs/trackers.md)."""
+    project: str = "agentrl"
+    """Project, or experiment, that the run belongs to there."""
+    name: str = ""
+    """What the run is called there. Default: the name of its directory."""
+    samples_every: NotNegative = 10
+    """Steps from one table of sample transcripts to the next; 0: none."""
+    tags: list[str] = Field(default_factory=list)
+    """Tags of the run."""
+
+
 class RunConfig(Section):
     """The whole configuration of a run. A key that is unknown, or a value that is wrong, is a ConfigError."""
 
@@ -205,6 +220,7 @@ class RunConfig(Section):
     sandbox: SandboxConfig = SandboxConfig()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -40,6 +40,7 @@ from agentrl.system.this_process import settled, shortages
 from agentrl.tasks.run_tasks import with_columns
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import TaskList, episode_seed, fingerprint, list_tasks
+from agentrl.tracking.tracker import load_trackers, open_tracking
 
 
 async def evaluate(
@@ -107,6 +108,7 @@ async def evaluate(
         config, chat_format = await check_start(config)
         opened, decode = _served(config, run, chat_format, view=view), chat_format.decode
     await check_nothing_missing(task_type_of(run), chosen, config)
+    trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(await in_thread(KeptEpisodes, directory, identity, config))
@@ -132,6 +134,10 @@ async def evaluate(
             samples.append(f"of the last {replies} replies: {shares_text(health.to_metrics())}")
         for line in samples:
             view.say(line)
+    async with open_tracking(trackers, config, log.directory.path, -1, view.say) as tracking:
+        tracking.log(0, result.to_metrics())
+        if config.tracking.samples_every:
+            tracking.show(0, lambda: [episode.kept for episode in result.episodes if episode.kept])
     return result
 
 

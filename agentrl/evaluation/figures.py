@@ -124,6 +124,16 @@ class Evaluation:
             "episodes": f"{len(self.episodes)}, of which {self.failed} failed{counted}; {self.duration_s:.2f} s each",
         }
 
+    def to_metrics(self) -> dict[str, float]:
+        """Return the figures under the names that trackers have of them."""
+        return {
+            "eval_mean_reward": self.mean_reward,
+            **{f"eval_pass_at_{k}": chance.mean for k, chance in self.pass_at.items()},
+            **{f"eval_{name}": value for name, value in self.metrics.items()},
+            "eval_episodes": len(self.episodes),
+            "eval_failed": self.failed,
+        }
+
     def __repr__(self) -> str:
         figures = ", ".join(f"pass@{k}={chance.mean:.3f}" for k, chance in self.pass_at.items())
         return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +62,7 @@ from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import Tasks, check_same_tasks
+from agentrl.tracking.tracker import MakeTracker, Tracking, load_trackers, open_tracking
 
 
 async def train(
@@ -121,11 +123,12 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         check_for_workers(sources.workflow, source, held_out)
     config, chat_format = await check_start(config, training=True)
     await check_nothing_missing(task_type_of(workflow), [*tasks_at_hand(source), *held_out], config)
+    trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     async with AsyncExitStack() as stack:
         lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
-        await _run(_Start(config, view, workflow, source, held_out, chat_format, lock, url, resume))
+        await _run(_Start(config, view, workflow, source, held_out, chat_format, lock, url, resume, trackers))
 
 
 def _last_step(run_dir: Path) -> int | None:
@@ -159,6 +162,7 @@ class _Start:
     url: CheckpointUrl | None
     """Where checkpoints are kept too."""
     resume: bool
+    trackers: Mapping[str, MakeTracker]
 
 
 async def _run(start: _Start) -> None:
@@ -192,8 +196,10 @@ async def _run(start: _Start) -> None:
                 client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say, url=start.url
             )
             await _load(start, store, engine, trainer)
+            opened = open_tracking(start.trackers, config, run_dir, trainer.weights.version, view.say)
+            tracking = await stack.enter_async_context(opened)
             with settled(), watch_loop() as watchdog:
-                run = await _training_run(start, store, engine, runner, trainer, watchdog)
+                run = await _training_run(start, store, engine, runner, trainer, watchdog, tracking)
                 await evaluate_held_out(run, start.held_out, "before training")
                 await train_and_save(run)
                 after = await evaluate_held_out(run, start.held_out, "after training")
@@ -247,6 +253,7 @@ async def _training_run(
     runner: Runner,
     trainer: TrainerSupervisor,
     watchdog: LoopWatchdog,
+    tracking: Tracking,
 ) -> TrainingRun:
     """Put together what steers a run that goes on after the trainer's version."""
     config, view, version = start.config, start.view, trainer.weights.version
@@ -277,10 +284,11 @@ async def _training_run(
         update_weights=update_weights,
         alarm_watch=AlarmWatch(
             lambda: alarms(seen, training=True),
-            view.say,
+            tracking.alarm,
             lambda: f"step {controller.gate.version}",
         ),
         watchdog=watchdog,
+        tracking=tracking,
         counted_before=steps[-1] if steps else {},
     )
 

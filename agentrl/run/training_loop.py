@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,14 +29,17 @@ from agentrl.evaluation.figures import Evaluation
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import ALARMS, AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
+from agentrl.run.open_run import Run
 from agentrl.run.run_directory import appending
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
+from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
 from agentrl.system.files import write_whole
 from agentrl.system.loop_watchdog import LoopWatchdog
 from agentrl.system.tasks import in_thread
 from agentrl.tasks.curriculum import DrawnTasks
+from agentrl.tracking.tracker import Tracking
 
 COUNTERS = (
     "wall_s",
@@ -69,6 +73,7 @@ class TrainingRun:
     """Has the servers load weights of a version; returns the pause in seconds."""
     alarm_watch: AlarmWatch
     watchdog: LoopWatchdog
+    tracking: Tracking
     counted_before: dict[str, Any]
     """The last line of the start before, also of a step that a crash undid: its episodes stay, and `COUNTERS` go on."""
 
@@ -87,6 +92,7 @@ async def evaluate_held_out(
     run.view.say(
         f"evaluation {when}: mean reward {result.mean_reward:.3f} over {len(result.episodes)} episodes of {result.tasks} held-out tasks"
     )
+    run.tracking.log(run.trainer.weights.version, result.to_metrics())
     if when == "before training":
         text = json.dumps(result.to_json()) + "\n"
         await in_thread(write_whole, before, text)
@@ -118,6 +124,7 @@ async def _train(run: TrainingRun) -> None:
     config, view = run.config, run.view
     view.phase = "training"
     view.training_started = time.perf_counter()
+    recorded = Run(run.store.directory)
     run.controller.health.last_end = time.monotonic()  # an evaluation came before
     with appending(run.store.directory / "metrics.jsonl") as log:
         while run.trainer.weights.version < config.steps:
@@ -135,12 +142,19 @@ async def _train(run: TrainingRun) -> None:
                 log.write(json.dumps(record) + "\n")
                 log.flush()
                 view.on_step(record)
+                run.tracking.log(record["step"], record)
+                if (every := config.tracking.samples_every) and record["step"] % every == 0:
+                    run.tracking.show(record["step"], partial(_finished, recorded, batch.group_ids))
                 if (step := run.trainer.weights.version) % config.trainer.checkpoint.every == 0 or step == config.steps:
                     view.say(f"writing the checkpoint of step {step}")
                     with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
                         await run.trainer.checkpoint()
                 else:
                     await run.trainer.commit_if_written()
+
+
+def _finished(recorded: Run, groups: Sequence[int]) -> list[RunEpisode]:
+    return [episode for group in groups for episode in recorded.episodes(group=group, reason="finished")]
 
 
 async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, Any]:

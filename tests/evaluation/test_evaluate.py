@@ -30,6 +30,7 @@ from agentrl.run.audit import audit
 from agentrl.run.replay import replay
 from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
+from tests.tracking.keeping_tracker import KeepingTracker
 
 
 def episode(
@@ -174,11 +175,18 @@ def settings(server_url: str, **values: Any) -> RunConfig:
 
 @pytest.mark.anyio
 async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
-    server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(KeepingTracker, "made", [])
     tasks = [{"n": n} for n in range(4)]
+    tracked = settings(server_url, tracking={"trackers": ["tests.tracking.keeping_tracker:KeepingTracker"]})
     with anyio.fail_after(60):
-        result = await agentrl.evaluate(settings(server_url), workflow=always, tasks=tasks, out=tmp_path / "kept")
+        result = await agentrl.evaluate(tracked, workflow=always, tasks=tasks, out=tmp_path / "kept")
+    (tracker,) = KeepingTracker.made
+    (_, step, figures), (_, _, samples), _ = tracker.given
+    assert step == 0
+    assert (figures["eval_mean_reward"], figures["eval_pass_at_2"], figures["eval_n"]) == (0.5, 0.5, 1.5)
+    assert [sample.reward for sample in samples[:2]] == [1.0, 0.0]
     assert (result.mean_reward, result.pass_at[2].mean, result.tasks, result.failed) == (0.5, 0.5, 4, 0)
     assert [(e.task, e.episode_index, e.reward) for e in result.episodes[:4]] == [
         (0, 0, 0),

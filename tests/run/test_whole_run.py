@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
@@ -129,11 +130,26 @@ def check_metrics_page(rows: list[dict[str, Any]]) -> None:
     assert set(always) <= written
 
 
+def check_tensorboard(run_dir: Path, summary: dict[str, Any]) -> None:
+    """TensorBoard has every number of every line, both evaluations, and samples of every third step."""
+    read = EventAccumulator(str(run_dir / "tensorboard"))
+    read.Reload()
+    rows = read_metrics(run_dir)
+    written = {(name, row["step"]): value for row in rows for name, value in row.items() if type(value) in (int, float)}
+    evaluated = [(0, summary["eval_before"]), (6, summary["eval_after"])]
+    shown = {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    assert shown["eval_mean_reward"] == [(step, pytest.approx(value)) for step, value in evaluated]
+    of_steps = {(tag, step): value for tag, curve in shown.items() if tag[:5] != "eval_" for step, value in curve}
+    assert of_steps == pytest.approx(written)
+    assert [event.step for event in read.Tensors("samples/0")] == [3, 6]
+
+
 def test_the_quickstart_trains(tmp_path: Path) -> None:
     """Six of its steps, with smaller batches, and a part of its evaluations."""
     run_dir = tmp_path / "run"
     *before, train = quickstart(run_dir)
     fewer = ["--steps", "6", "--rollout.batch-size", "16", "--eval.limit", "16", "--rollout.episode-timeout-s", "600"]
+    fewer += ["--tracking.trackers", "tensorboard", "--tracking.samples-every", "3"]
     for command in (*before, [*train, *fewer]):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -144,6 +160,7 @@ def test_the_quickstart_trains(tmp_path: Path) -> None:
     assert 0 <= summary["eval_after"] <= 1
     check_metrics_page(read_metrics(run_dir))
     assert sum(row["trained_tokens"] for row in read_metrics(run_dir)) > 0
+    check_tensorboard(run_dir, summary)
     found = audit(run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 6 * 2, 6)
     check_nothing_is_left_behind(run_dir)

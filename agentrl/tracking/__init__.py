@@ -1,0 +1,1 @@
+"""Trackers: TensorBoard, W&B, MLflow, trackio, and those of users."""

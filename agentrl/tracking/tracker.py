@@ -1,0 +1,220 @@
+"""Trackers show a run elsewhere: what they are given, and how, so that none of them can harm or delay the run.
+
+    run, evaluation ─► Tracking ─► for each tracker a bounded queue ─► a thread of its own ─► Tracker
+                                   what does not fit is dropped
+
+A tracker that raises misses what it raised on. Both are said once for each tracker. Its package is imported in its thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import anyio
+
+from agentrl.config import RunConfig, TrackingConfig, config_text
+from agentrl.errors import AgentRLError, ConfigError, one_line
+from agentrl.store.read_episode import RunEpisode
+from agentrl.store.store import Store
+from agentrl.system.failure_text import without_secrets
+from agentrl.system.imports import check_extra, load_object
+from agentrl.system.tasks import in_thread
+
+BUILT_IN = {"tensorboard": "TensorBoard", "wandb": "WandB", "mlflow": "MLflow", "trackio": "Trackio"}
+"""The classes of `agentrl.tracking.trackers`, by the names that they have in `tracking.trackers` and as extras."""
+QUEUED = 1000
+"""Entries that wait for a tracker, at most."""
+FLUSH_TIMEOUT_S = 30.0
+"""How long trackers may take at the end of a run, all of them together."""
+
+
+class Sample(NamedTuple):
+    """A finished episode, as a row of a tracker's table."""
+
+    step: int
+    task: int
+    reward: float
+    transcript: str
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A start of a run, or an evaluation, as a tracker is told of it."""
+
+    id: str
+    """The same at each start of the run, and another for every other run."""
+    name: str
+    options: TrackingConfig
+    config: dict[str, Any]
+    directory: Path
+    step: int
+    """The step that this start goes on after: later ones that the tracker knows were undone by a crash. -1: an evaluation."""
+
+
+class Tracker(Protocol):
+    """A tracker, made with a `TrackedRun`. All calls come from one thread, in their order; they may block, and raise."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step. A step may have several such calls."""
+
+    def show(self, step: int, samples: Sequence[Sample]) -> None:
+        """Take the best episode of a step, the worst, and one at random."""
+
+    def alarm(self, step: int, text: str) -> None:
+        """Take a line that warns."""
+
+    def close(self) -> None:
+        """Write everything out."""
+
+
+MakeTracker = Callable[[TrackedRun], Tracker]
+
+
+def load_trackers(names: Sequence[str]) -> dict[str, MakeTracker]:
+    """Return what makes each tracker of `tracking.trackers`.
+
+    Raises:
+        ConfigError: There is no such tracker, or its package is not installed.
+    """
+    found = {}
+    for name in names:
+        if name in BUILT_IN:
+            check_extra(name, f"`tracking.trackers` = {name}")
+        try:
+            own = f"agentrl.tracking.trackers:{BUILT_IN.get(name)}"
+            found[name] = load_object(own if name in BUILT_IN else name)
+        except (AgentRLError, ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"`tracking.trackers` = {name!r} cannot be loaded: {one_line(error)}; use {', '.join(BUILT_IN)}, or "
+                "FILE_OR_MODULE:NAME of a class of your own"
+            ) from error
+    return found
+
+
+def samples_of(step: int, episodes: Sequence[RunEpisode]) -> list[Sample]:
+    """Return the best of the finished episodes, the worst, and another at random, as far as there are so many."""
+    ranked = sorted((one for one in episodes if one.reason == "finished"), key=lambda one: -one.reward)
+    between = ranked[1:-1]
+    chosen = [*ranked[:1], *ranked[1:][-1:], *random.Random(step).sample(between, min(1, len(between)))]  # noqa: S311
+    return [Sample(step, one.task, one.reward, one.transcript()) for one in chosen]
+
+
+class _Feed:
+    """One tracker, its queue and its thread."""
+
+    def __init__(self, name: str, make: Callable[[], Tracker], say: Callable[[str], None]) -> None:
+        self._name, self._make, self._say = name, make, say
+        self._trouble: str | None = None
+        self._told = False
+        self._entries: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(QUEUED)
+        self._entries.put(lambda tracker: None)  # so that it begins at once
+        self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, entry: Callable[[Tracker], None]) -> None:
+        """Have the tracker do something, when it comes to it."""
+        try:
+            self._entries.put_nowait(entry)
+        except queue.Full:
+            self._trouble = f"it is {QUEUED} entries behind, so later ones are dropped"
+        self.tell()
+
+    def tell(self) -> None:
+        """Say that the tracker misses something, unless that was said."""
+        if self._trouble is not None and not self._told:
+            self._told = True
+            self._say(f"tracker {self._name}: {self._trouble}. The run goes on, and this is said once")
+
+    def _run(self) -> None:
+        tracker: Tracker | None = None
+        for entry in iter(self._entries.get, None):
+            try:
+                tracker = tracker or self._make()
+                entry(tracker)
+            except (Exception, SystemExit) as error:
+                self._trouble = self._trouble or f"it raised {type(error).__name__}: {one_line(error)}"
+
+    def close(self, deadline: float) -> None:
+        """Have the tracker write everything out. `deadline`: the time, by time.monotonic(), at which it is left behind."""
+        with suppress(queue.Full):
+            for entry in (lambda tracker: tracker.close(), None):
+                self._entries.put(entry, timeout=max(0.0, deadline - time.monotonic()))
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._trouble = f"it did not write everything out within {FLUSH_TIMEOUT_S:g} s of the end"
+
+
+class Tracking:
+    """The trackers of a run. Every method returns at once."""
+
+    def __init__(self, feeds: Sequence[_Feed], say: Callable[[str], None]) -> None:
+        self._feeds, self._say = feeds, say
+        self._step = 0
+
+    def log(self, step: int, record: Mapping[str, Any]) -> None:
+        """Give the numbers of a step's record to the trackers, under their names."""
+        self._step = step
+        metrics = {name: value for name, value in record.items() if isinstance(value, int | float)}
+        self._put(lambda tracker: tracker.log(step, metrics))
+
+    def show(self, step: int, episodes: Callable[[], Sequence[RunEpisode]]) -> None:
+        """Show a few of the episodes of a step, which are read in the trackers' threads."""
+        samples = cache(lambda: samples_of(step, episodes()))
+        self._put(lambda tracker: tracker.show(step, samples()))
+
+    def alarm(self, text: str) -> None:
+        """Say a line that warns, and give it to the trackers."""
+        step = self._step
+        self._say(text)
+        self._put(lambda tracker: tracker.alarm(step, text))
+
+    def _put(self, entry: Callable[[Tracker], None]) -> None:
+        for feed in self._feeds:
+            feed.put(entry)
+
+
+@asynccontextmanager
+async def open_tracking(
+    trackers: Mapping[str, MakeTracker], config: RunConfig, directory: Path, step: int, say: Callable[[str], None]
+) -> AsyncIterator[Tracking]:
+    """Feed trackers for the length of the context. At its end they have `FLUSH_TIMEOUT_S` to write everything out.
+
+    Args:
+        trackers: As `load_trackers` returns them.
+        config: The configuration of the run.
+        directory: Where its store is.
+        step: The step that it goes on after; -1: it is an evaluation.
+        say: Is called with lines that a user should read.
+    """
+    run = await in_thread(_tracked, config, directory, step)
+    feeds = [_Feed(name, partial(make, run), say) for name, make in trackers.items()]
+    try:
+        yield Tracking(feeds, say)
+    finally:
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as group:
+                for feed in feeds:
+                    group.start_soon(in_thread, feed.close, deadline)
+        for feed in feeds:
+            feed.tell()
+
+
+def _tracked(config: RunConfig, directory: Path, step: int) -> TrackedRun:
+    with Store(directory / "store.sqlite", read_only=True) as store:
+        (started,) = store.read(lambda db: db.execute("SELECT MIN(started_at) FROM restarts").fetchone())
+    name = config.tracking.name or directory.name
+    identity = hashlib.sha256(f"{name} {started}".encode()).hexdigest()[:16]
+    content = json.loads(without_secrets(config_text(config)))
+    return TrackedRun(identity, name, config.tracking, content, directory, step)
