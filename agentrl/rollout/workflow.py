@@ -46,7 +46,7 @@ def workflow_name(workflow: Workflow) -> str:
     """Return the name under which a workflow is traced: that of its function, or of its file where that is `run` as in all files."""
     function: Any = getattr(workflow, "func", workflow)
     name = getattr(function, "__name__", type(function).__name__)
-    return str(function.__module__).removeprefix(FILE_PREFIX) if name == "run" else name
+    return function.__module__.rpartition(".")[2].removeprefix(FILE_PREFIX) if name == "run" else str(name)
 
 
 def check_workflow(run: object, name: str) -> None:

@@ -61,3 +61,5 @@ def _flush(provider: TracerProvider) -> None:
     sending = threading.Thread(target=provider.shutdown, daemon=True)
     sending.start()
     sending.join(FLUSH_TIMEOUT_S)
+    if sending.is_alive():
+        log.warning("the last traces are lost: they were not taken within %g s", FLUSH_TIMEOUT_S)
