@@ -10,7 +10,7 @@ logprobs. Against it run episodes, 1, 32 or 256 at a time, of three-turn convers
 
 Latency is measured with pauses between calls, as environments make them, so that this one process is busy a fraction of the
 time; calls a second without pauses, where latency would only say how long the queue is. `added` is over the engine's own
-median at the same concurrency.
+median at the same concurrency. With OTEL_EXPORTER_OTLP_ENDPOINT set, each call is traced.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import Proxy, load_chat_format, open_proxy
 from agentrl.rollout.run_episode import IN_PROCESS_URL
+from agentrl.system.traces import begin_traces
 
 REPLY_TOKENS = 128
 TURNS = 3
@@ -275,4 +276,5 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
     parser.add_argument("--stub", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    begin_traces()
     asyncio.run(serve_stub()) if args.stub else anyio.run(main, args.seconds)

@@ -31,6 +31,7 @@ from gymnasium import spaces
 from agentrl.envs.tools import Tool, tools_of
 from agentrl.errors import BadRewardError, EpisodeError, ToolCallError, one_line
 from agentrl.reward import MAX_REWARD, checked_number, is_number
+from agentrl.system import traces
 from agentrl.system.failure_text import cut_middle, place_of
 from agentrl.system.tasks import Resources, open_resources
 
@@ -257,10 +258,12 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         known = {tool.name: tool for tool in self.toolset}
         if name not in known:
             raise ToolCallError(f"no tool {name!r}; the tools are {', '.join(known)}")
-        arguments = known[name].arguments(function.get("arguments"))
-        with anyio.move_on_after(self.tool_timeout_s):
-            return _result(await self._do(name, partial(known[name].run, **arguments)))
-        raise ToolCallError(f"{name} took longer than {self.tool_timeout_s:g} s and was given up")
+        named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+        with traces.span(f"execute_tool {name}", named):
+            arguments = known[name].arguments(function.get("arguments"))
+            with anyio.move_on_after(self.tool_timeout_s):
+                return _result(await self._do(name, partial(known[name].run, **arguments)))
+            raise ToolCallError(f"{name} took longer than {self.tool_timeout_s:g} s and was given up")
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs.

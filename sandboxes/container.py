@@ -23,6 +23,7 @@ from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, 
 from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_image, remove_left_over
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
+from agentrl.system import traces
 from agentrl.system.tasks import background_tasks, in_thread
 
 if TYPE_CHECKING:
@@ -174,16 +175,17 @@ class Container:
             argv = ["sh", "-c", 'head -c "$0" | "$@"', str(len(stdin)), *argv]
         outputs = {1: bytearray(), 2: bytearray()}
         started = anyio.current_time()
-        async with self.start(argv, env=env, cwd=cwd, user=user, stdin=bool(stdin)) as process:
-            with anyio.move_on_after(timeout_s):
-                async with background_tasks() as sending:
-                    sending.start_soon(process.send, stdin)
-                    while (part := await process.stream.receive_part()) is not None:
-                        output = outputs[part[0]]
-                        output += part[1]
-                        del output[: -int(output_mb * MB)]
-                await process.wait()
-            code = process.exit_code  # before it is killed
+        with traces.span("sandbox run", {"agentrl.sandbox.image": self.spec.image or ""}):
+            async with self.start(argv, env=env, cwd=cwd, user=user, stdin=bool(stdin)) as process:
+                with anyio.move_on_after(timeout_s):
+                    async with background_tasks() as sending:
+                        sending.start_soon(process.send, stdin)
+                        while (part := await process.stream.receive_part()) is not None:
+                            output = outputs[part[0]]
+                            output += part[1]
+                            del output[: -int(output_mb * MB)]
+                    await process.wait()
+                code = process.exit_code  # before it is killed
         if code is None:
             await self.check_alive()
         return ExecResult(

@@ -12,6 +12,7 @@ import anyio
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import EndReason
+from agentrl.system import traces
 
 SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"
 LIFETIME_S = 24 * 3600.0
@@ -57,6 +58,10 @@ class PythonSession:
         Raises:
             SandboxLostError: The sandbox is gone.
         """
+        with traces.span("sandbox run", {"agentrl.sandbox.image": self._sandbox.spec.image}):
+            return await self._execute(code, timeout_s)
+
+    async def _execute(self, code: str, timeout_s: float) -> SessionResult:
         if self._process is None:
             # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
             limits = self._sandbox.spec.limits.changed(timeout_s=LIFETIME_S, output_mb=1024)

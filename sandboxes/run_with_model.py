@@ -35,7 +35,7 @@ REPORT_S = 5.0
 SHOWN_REFUSAL_BYTES = 500
 """Of the body of an answer that is an error."""
 _COUNTS_TOKENS = ("/count_tokens", ":countTokens")
-_PASSED_ON = {"content-type", "anthropic-version", "anthropic-beta", "accept"}
+_PASSED_ON = {"content-type", "anthropic-version", "anthropic-beta", "accept", "traceparent", "tracestate"}
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
 
 from typing_extensions import TypedDict
@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, SandboxSpec
+from agentrl.system import traces
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.process import Process
@@ -77,7 +78,8 @@ class Sandbox(ABC):
             ConfigError: The limits are more than the sandbox's, or an input has more than 64 MB.
             SandboxError: `argv` is no list of words.
         """
-        return await self._run({"argv": _words(argv)}, self._checked(options), {"stdin": b"", **options})
+        program = {"argv": _words(argv)}
+        return await traced(self.spec.image, self._run(program, self._checked(options), {"stdin": b"", **options}))
 
     async def run_python(
         self,
@@ -94,7 +96,7 @@ class Sandbox(ABC):
         `inside/frameworks.py`, it has imported that; `code` may import from `agentrl.sandboxes.inside`.
         """
         program = {"script": script, "code": code, "args": list(args), "framework": framework}
-        return await self._run(program, self._checked(options), {"stdin": b"", **options})
+        return await traced(self.spec.image, self._run(program, self._checked(options), {"stdin": b"", **options}))
 
     async def start(self, argv: Sequence[str], **options: Unpack[RunOptions]) -> Process:
         """Start a command, which is talked to, and go on."""
@@ -179,6 +181,16 @@ class Sandbox(ABC):
             self.lost = why
             self.on_lost()
         return SandboxLostError(f"the sandbox is gone: {self.lost}")
+
+
+async def traced(image: str, run: Coroutine[Any, Any, ExecResult]) -> ExecResult:
+    """Return the result of a program's run, which is recorded as a span."""
+    with traces.span("sandbox run", {"agentrl.sandbox.image": image}) as span:
+        done = await run
+        span.set_attribute("agentrl.sandbox.end_reason", done.end_reason)
+        if done.exit_code is not None:
+            span.set_attribute("process.exit.code", done.exit_code)
+    return done
 
 
 def _words(argv: Sequence[str]) -> list[str]:

@@ -30,6 +30,7 @@ from agentrl.errors import EpisodeError, EpisodeTimeoutError, error_line, one_li
 from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.sandboxes.seams import ExecResult
+from agentrl.system import traces
 from agentrl.system.files import scratch_directory
 from agentrl.workflows.chat import ChatTask, score
 
@@ -81,7 +82,7 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
 
 
 def model_environment(url: str, key: str, model: str) -> dict[str, str]:
-    """Return the variables in which OpenAI's and Anthropic's clients look for their server, its key and the model."""
+    """Return the variables in which OpenAI's and Anthropic's clients look for their server, its key and the model, and OpenTelemetry for its trace."""
     return {
         "OPENAI_BASE_URL": f"{url}/v1",
         "OPENAI_API_KEY": key,
@@ -89,6 +90,7 @@ def model_environment(url: str, key: str, model: str) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": key,
         "ANTHROPIC_MODEL": model,
+        **traces.variables(),
     }
 
 

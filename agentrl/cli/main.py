@@ -76,6 +76,10 @@ def _in_options(line: str) -> str:
 
 
 def _run(words: Sequence[str]) -> int:
+    if any(name.startswith("OTEL_") for name in os.environ):
+        from agentrl.system.traces import begin_traces  # which imports what only they need
+
+        begin_traces()
     try:
         return command_line()(words, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:

@@ -75,6 +75,7 @@ class CompletionService:
         self._format = chat_format
         self._threads = threads
         self._bytes_of = bytes_of_tokens(chat_format.tokenizer)
+        self.generated_tokens = 0
         self._token_text = lru_cache(_REMEMBERED_TOKENS)(self._decode_token)
 
     async def reply(self, call: PreparedCompletion, index: int = 0, emit: Emit | None = None) -> Completion:
@@ -141,6 +142,7 @@ class CompletionService:
                 )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
+        self.generated_tokens += len(generation.output_ids)
         return await self._up_to_stop(call, generation)
 
     async def _generate_shown(

@@ -17,12 +17,14 @@ from typing import Any, Protocol, TypeVar
 import anyio
 import anyio.abc
 import httpx2
+from opentelemetry.context import Context
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
+from agentrl.proxy.call_span import model_call
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall, repeat
 from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, logprob_bytes, record, run_sized
@@ -39,6 +41,7 @@ from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
+from agentrl.system import traces
 
 T = TypeVar("T")
 Body = bytes | Callable[[], Awaitable[bytes]]
@@ -117,6 +120,11 @@ class Proxy:
         self._ignored = Ignored(self.names)
 
     @property
+    def generated_tokens(self) -> int:
+        """How many it has had generated so far."""
+        return self._service.generated_tokens
+
+    @property
     def base_url(self) -> str:
         """The base URL for OpenAI's clients. Anthropic's take `url`."""
         return f"{self.url}/v1"
@@ -147,7 +155,7 @@ class Proxy:
         path = path.rstrip("/") or "/"
         key = request_key(headers, query)
         cors = cors_headers(self.limits.cors_origins, headers)
-        with refusals(method, path) as answered:
+        with refusals(method, path) as answered, traces.taken_over(headers):
             if method == "OPTIONS" and cors:
                 answered.reply = Response(status=204, extra_headers=preflight_headers(headers))
             else:
@@ -226,7 +234,7 @@ class Proxy:
         *,
         again: bool = False,
     ) -> Response:
-        session = role.session
+        session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
@@ -235,12 +243,14 @@ class Proxy:
             if session.tries.begin(asked[0].digest, again=again):
                 repeat(asked)
             if not request.stream:
-                written = await self._written(session, await endpoint.complete(request, calls), len(received))
+                with model_call(asked, within):
+                    content = await endpoint.complete(request, calls)
+                written = await self._written(session, content, len(received))
                 record(asked)
                 written.extra_headers |= self._ignored.header(session, asked[0].request)
                 return written
             ignored = self._ignored.header(session, asked[0].request)
-        events = self._events(path, framing, asked, lambda send: endpoint.stream(request, calls, send))
+        events = self._events(path, framing, asked, within, lambda send: endpoint.stream(request, calls, send))
         return Response(events=events, extra_headers=ignored, framing=framing)
 
     async def _received(self, body: Body) -> bytes:
@@ -291,7 +301,12 @@ class Proxy:
             activity.last_used = time.monotonic()
 
     async def _events(
-        self, path: str, framing: Framing, calls: list[PreparedCompletion], stream: Callable[[Send], Awaitable[None]]
+        self,
+        path: str,
+        framing: Framing,
+        calls: list[PreparedCompletion],
+        within: Context,
+        stream: Callable[[Send], Awaitable[None]],
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves.
 
@@ -309,7 +324,7 @@ class Proxy:
             with scope, self._request_in_work(session, admitted=True):
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
-                    with refusals("POST", path) as answered:
+                    with refusals("POST", path) as answered, model_call(calls, within):
                         await stream(put)
                     if answered.error is not None:
                         await put(error_event(answered.error, path, sent))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import anyio
+from opentelemetry.context import Context, get_current
 
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
@@ -137,6 +138,8 @@ class Session:
     """For the Responses API: id of an item of a stored response -> the item."""
     ignored: set[str] = field(default_factory=set)
     """Names of what clients asked for and did not get, since it changes nothing that is sampled."""
+    trace: Context = field(default_factory=get_current, repr=False)
+    """The trace of its episode, to which calls belong that name no other."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
     tries: Tries = field(default_factory=Tries, repr=False)
     role_rewards: dict[str, float] = field(default_factory=dict)

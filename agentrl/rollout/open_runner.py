@@ -76,7 +76,13 @@ def open_model_proxy(
 
 @asynccontextmanager
 async def in_process_runner(
-    config: RunConfig, workflow: Workflow, engine: Engine, *, chat_format: ChatFormat | None, training: bool
+    config: RunConfig,
+    workflow: Workflow,
+    engine: Engine,
+    *,
+    chat_format: ChatFormat | None,
+    training: bool,
+    middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """Yield a runner in this process, with a proxy in front of `engine` and sandboxes of its own."""
     rollout = config.rollout
@@ -84,7 +90,7 @@ async def in_process_runner(
         chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     trajectories = await in_thread(load_trajectories, rollout.trajectories)
     async with (
-        open_model_proxy(config, engine, chat_format, training=training) as proxy,
+        open_model_proxy(config, engine, chat_format, training=training, middleware=middleware) as proxy,
         open_run_sandboxes(config) as sandboxes,
         local_runner(
             workflow,
@@ -111,6 +117,7 @@ async def open_rollout(
     logs: Path,
     say: Callable[[str], None],
     open_host: OpenHost = on_this_machine,
+    middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Runner]:
     """Yield the runner that `rollout.workers` asks for, for the length of the context.
 
@@ -123,13 +130,16 @@ async def open_rollout(
         logs: Directory of the workers' logs.
         say: Takes what a user should read.
         open_host: Opens the machine of each worker.
+        middleware: As for `agentrl.proxy.open_proxy`, of the proxy in this process, if there is one.
 
     Raises:
         AgentRLError: The model's tokenizer cannot be loaded, or there is no sandbox.
         WorkerError: No worker can be started.
     """
     if config.rollout.workers == 0:
-        async with in_process_runner(config, workflow, engine, chat_format=chat_format, training=training) as runner:
+        async with in_process_runner(
+            config, workflow, engine, chat_format=chat_format, training=training, middleware=middleware
+        ) as runner:
             yield runner
     else:
         if not isinstance(engine, SGLangEngine):

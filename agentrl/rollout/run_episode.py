@@ -26,8 +26,9 @@ from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.isolated_call import CallResult, run_isolated
 from agentrl.rollout.trained_roots import RootChoices, Trajectories, choose_roots
-from agentrl.rollout.workflow import Workflow
+from agentrl.rollout.workflow import Workflow, workflow_name
 from agentrl.store.outcome import Outcome
+from agentrl.system import traces
 from agentrl.system.failure_text import describe, place_of_function
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import is_loopback
@@ -87,6 +88,26 @@ class EpisodeRunner:
         Returns:
             What came of it, whatever the workflow does, unless the attempt is cancelled.
         """
+        asked = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": workflow_name(self.workflow)}
+        asked |= {"gen_ai.provider.name": "agentrl", "gen_ai.request.model": self.model}
+        seeds = {"agentrl.seed": seed, "agentrl.group_seed": seed if group_seed is None else group_seed}
+        with traces.span(f"invoke_agent {asked['gen_ai.agent.name']}", {**asked, **seeds}) as span:
+            outcome = await self._run(task, seed, group_seed, call_log, defaults)
+            span.set_attribute("agentrl.reason", outcome.reason)
+            if outcome.finished:
+                span.set_attribute("agentrl.reward", outcome.reward)
+            else:
+                traces.fail(span, outcome.reason)
+        return outcome
+
+    async def _run(
+        self,
+        task: Task,
+        seed: int,
+        group_seed: int | None,
+        call_log: CallLog | None,
+        defaults: SamplingDefaults | None,
+    ) -> Outcome:
         started_at, started = time.time(), time.perf_counter()
         try:
             session = self.proxy.open_session(defaults or self.defaults, call_log) if self.proxy else None
@@ -238,6 +259,8 @@ class _SharedTransport(httpx2.AsyncBaseTransport):
         self._http = http
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        for name, value in traces.headers().items():
+            request.headers.setdefault(name, value)
         return await self._http.send(request, stream=True)
 
 

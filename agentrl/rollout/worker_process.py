@@ -38,6 +38,7 @@ from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, choice_of, pack, row_of
+from agentrl.system import traces
 from agentrl.system.event_loop import end_process, run_loop
 from agentrl.system.this_process import settled
 
@@ -84,7 +85,7 @@ class EpisodeServer:
             episode=frame.episode,
             sent={call.key for call in frame.calls},
         )
-        with self._running[frame.episode]:
+        with self._running[frame.episode], traces.taken_over(frame.trace):
             task = json.loads(frame.task)
             outcome = await self.runner.run(task, frame.seed, frame.group_seed, log, frame.defaults)
             record = pack(outcome.record, log.sent)
@@ -185,6 +186,7 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     faulthandler.enable()
+    traces.begin_traces()
 
     async def serve() -> None:
         await serve_worker(await SocketStream.from_socket(connection))

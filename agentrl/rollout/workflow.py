@@ -15,7 +15,7 @@ from agentrl.config import RunConfig, check_set
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, WorkflowError
 from agentrl.reward import Reward
-from agentrl.system.imports import load_file
+from agentrl.system.imports import FILE_PREFIX, load_file
 from agentrl.tasks.tasks import AnyTasks, PythonTasks
 
 Workflow = Callable[[Episode[Any]], Awaitable[float | Reward]]
@@ -40,6 +40,13 @@ def load_workflow(path: Path) -> Workflow:
         raise WorkflowError(f"{path} defines no run; a workflow is `async def run(episode) -> float`")
     check_workflow(run, f"run in {path}")
     return run  # type: ignore[no-any-return]
+
+
+def workflow_name(workflow: Workflow) -> str:
+    """Return the name under which a workflow is traced: that of its function, or of its file where that is `run` as in all files."""
+    function: Any = getattr(workflow, "func", workflow)
+    name = getattr(function, "__name__", type(function).__name__)
+    return function.__module__.rpartition(".")[2].removeprefix(FILE_PREFIX) if name == "run" else str(name)
 
 
 def check_workflow(run: object, name: str) -> None:

@@ -8,6 +8,7 @@
     GET    /sessions/ID/trajectories      the record: turns, and paths ready to train on
     DELETE /sessions/ID                   close it and forget its record
     POST   /weights                       {"path", "version"}: load new weights into running generation
+    GET    /metrics                       for Prometheus; on the loopback without a key (`metrics_page.py`)
 
 All take the service's admin key; the model APIs beside them take a session's own. docs/serve.md has examples.
 """
@@ -20,6 +21,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +36,7 @@ from agentrl.errors import EngineError, EpisodeError
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.endpoints import Body, Proxy
 from agentrl.proxy.headers import bearer_key
+from agentrl.proxy.http_door import Handle
 from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
@@ -44,6 +47,7 @@ from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.open_engine import open_engine
 from agentrl.rollout.open_runner import open_model_proxy
+from agentrl.run.metrics_page import with_metrics
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import settled
 
@@ -78,13 +82,17 @@ async def serve(
         config = config.model_copy(update={"proxy": proxy_config})
     async with (
         open_engine(config, training=True) as engine,  # POST /weights may bring an adapter
-        open_model_proxy(config, engine, chat_format, middleware=lambda proxy: Service(proxy, key).handle) as proxy,
+        open_model_proxy(config, engine, chat_format, middleware=partial(_middleware, config, key)) as proxy,
     ):
         with settled():
             if not given:
                 print(f"admin key {key}")
             (announce or print_address)(proxy.model, proxy.url)
             await anyio.sleep_forever()
+
+
+def _middleware(config: RunConfig, key: str, proxy: Proxy) -> Handle:
+    return with_metrics(proxy, Service(proxy, key).handle, "serve", config.proxy.host, key)
 
 
 def print_address(model: str, url: str) -> None:

@@ -35,6 +35,7 @@ from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
+from agentrl.system import traces
 from agentrl.system.files import write_whole
 from agentrl.system.loop_watchdog import LoopWatchdog
 from agentrl.system.tasks import in_thread
@@ -138,7 +139,9 @@ async def _train(run: TrainingRun) -> None:
             waited_s = time.perf_counter() - started
             # Shielded: a step that has begun is finished, loaded, logged and checkpointed, also when the run is being stopped.
             with anyio.CancelScope(shield=True):
-                record = await _step(run, batch, waited_s)
+                named = {"agentrl.step": run.trainer.weights.version + 1, "agentrl.episodes": len(batch.rewards)}
+                with traces.span("training step", named):
+                    record = await _step(run, batch, waited_s)
                 log.write(json.dumps(record) + "\n")
                 log.flush()
                 view.on_step(record)
@@ -161,14 +164,17 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     """Train on one batch and load the weights into running generation; the step's record."""
     started = time.perf_counter()
     health = run.controller.health
-    with health.waiting_for("the trainer's step (trainer.log)"):
+    with health.waiting_for("the trainer's step (trainer.log)"), traces.span("trainer"):
         metrics = await run.trainer.step(batch.group_ids)
     weights = run.trainer.weights
     if metrics["skipped_optimizer_steps"]:
         run.view.say(
             f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
         )
-    with health.waiting_for("the inference servers to load the new weights (engine.log)"):
+    with (
+        health.waiting_for("the inference servers to load the new weights (engine.log)"),
+        traces.span("weight update", {"agentrl.version": weights.version}),
+    ):
         pause_s = await run.update_weights(weights.path, weights.version)
     run.controller.advance()
     run.view.step = weights.version

@@ -37,6 +37,11 @@ class RunView:
     def say(self, text: str) -> None:
         """Something a user should read."""
 
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics of the newest step, with the episodes that run now."""
+        running = {} if self.controller is None else {"episodes_running": self.controller.progress.running}
+        return {**(self.steps[-1] if self.steps else {}), **running}
+
     def tokens_per_s(self) -> float:
         """Return the generated tokens a second since training started."""
         if self.controller is None or self.training_started is None:

@@ -23,6 +23,8 @@ from agentrl.errors import ConfigError, WorkflowError, one_line
 PACKAGES = {"train": "torch transformers safetensors numpy", "lora": "peft", "url": "fsspec", "cluster": "ray"}
 PACKAGES |= {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio")}
 """An extra of pyproject.toml -> the packages that are imported of it."""
+FILE_PREFIX = "agentrl_workflow_"
+"""What the name of a module begins with that is a file of the user's."""
 
 
 def check_extra(extra: str, needed_by: str) -> None:
@@ -59,7 +61,7 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         WorkflowError: It cannot be imported.
     """
-    name = f"agentrl_workflow_{path.stem}"
+    name = f"{FILE_PREFIX}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if path.suffix != ".py" or spec is None:
         raise WorkflowError(f"{path} is not a Python file")

@@ -34,6 +34,7 @@ from agentrl.sandboxes.grading.verdict import (
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.seams import Limits
+from agentrl.system import traces
 
 ATTEMPTS = 3
 """A sandbox that is lost under a program is the engine's fault twice, and the program's the third time."""
@@ -81,11 +82,19 @@ async def grade(
     check_baseline("partial", partial, len(tests))
     if partial is not None and fail_fast:
         raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
+    with traces.span("grading", {"agentrl.grading.tests": len(tests)}) as span:
+        grading = Grading(source, language, limits, fail_fast, deadline_s or default_deadline_s(tests, limits))
+        verdict = await _grade(grading, tests, pool)
+        span.set_attributes({"agentrl.grading.status": verdict.status, "agentrl.grading.pass_rate": verdict.pass_rate})
+    return verdict if partial is None else replace(verdict, fraction=verdict.credit(partial))
+
+
+async def _grade(grading: Grading, tests: Sequence[Test], pool: SandboxPool) -> Verdict:
+    """Return the verdict on a program, whose tests run side by side where sandboxes are free."""
     named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
     trusts = [trust_of(test) for test in named]
-    grading = Grading(source, language, limits, fail_fast, deadline_s or default_deadline_s(tests, limits))
     # What has to be built is built once, and so in one sandbox.
-    free = 1 if language.build else pool.free // (2 if any(map(_needs_second_sandbox, named, trusts)) else 1)
+    free = 1 if grading.language.build else pool.free // (2 if any(map(_needs_second_sandbox, named, trusts)) else 1)
     count = max(1, min(len(named), free))
     parts = [range(len(named) * n // count, len(named) * (n + 1) // count) for n in range(count)]
     verdicts: dict[range, Verdict] = {}
@@ -101,12 +110,11 @@ async def grade(
         raise errors.exceptions[0] from None
     results: list[TestResult] = []
     for part in parts:  # of those that ran beside the first that fails, too, nothing counts after it
-        failed = fail_fast and not all(result.passed for result in results)
+        failed = grading.fail_fast and not all(result.passed for result in results)
         results += _left_out(named, trusts, part, Status.NOT_RUN, EARLIER_FAILED) if failed else verdicts[part].results
     if any(result.status is Status.TIME_LIMIT for result in results):  # which have used up the verdict's time
         results = [replace(one, status=Status.NOT_RUN) if one.status is Status.DEADLINE else one for one in results]
-    verdict = Verdict(results=tuple(results), build_output=verdicts[parts[0]].build_output)
-    return verdict if partial is None else replace(verdict, fraction=verdict.credit(partial))
+    return Verdict(results=tuple(results), build_output=verdicts[parts[0]].build_output)
 
 
 async def _run_tests(

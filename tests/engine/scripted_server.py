@@ -50,6 +50,8 @@ class ScriptedServer:
     """What `/server_info` and `/model_info` answer, beside what they must."""
     asked: list[Json] = field(default_factory=list)
     """The requests that were streamed."""
+    traceparents: list[str | None] = field(default_factory=list)
+    """The traces that these name."""
     version: int = 0
     url: str = ""
 
@@ -60,6 +62,7 @@ class ScriptedServer:
             state["meta_info"]["prompt_tokens"] = len(body["input_ids"])
             return web.json_response(state)
         self.asked.append(body)
+        self.traceparents.append(http.headers.get("traceparent"))
         answer = self.answer(body)
         if isinstance(answer, web.Response):
             return answer

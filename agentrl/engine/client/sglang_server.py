@@ -35,6 +35,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.record.soundness import Expected
 from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.system import traces
 from agentrl.system.failure_text import without_secrets
 from agentrl.system.tasks import Condition
 from agentrl.system.this_process import is_loopback
@@ -290,7 +291,7 @@ class SGLangServer:
     ) -> None:
         try:
             async with self._http.post(
-                f"{self.address}/generate", data=pydantic_core.to_json(body), headers=_JSON
+                f"{self.address}/generate", data=pydantic_core.to_json(body), headers=_JSON | traces.headers()
             ) as response:
                 if response.status != 200:
                     refusal = _refusal(self.url, "/generate", response.status, await response.read())

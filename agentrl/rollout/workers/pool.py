@@ -36,6 +36,7 @@ from agentrl.rollout.workers.protocol import TO_MAIN, Connection, Run, Start
 from agentrl.rollout.workers.worker import RunningEpisode, Worker
 from agentrl.store.call_log import EpisodeCallLog
 from agentrl.store.outcome import Outcome
+from agentrl.system import traces
 from agentrl.system.host import Host, OpenHost, on_this_machine
 from agentrl.system.tasks import Condition, background_tasks, in_thread
 
@@ -98,7 +99,7 @@ class WorkerPool:
             try:
                 made_here = [key for key in calls if key not in recorded]
                 replies = list(calls.values())
-                frame = Run(number, json.dumps(task), seed, group_seed, defaults, replies, made_here)
+                frame = Run(number, json.dumps(task), seed, group_seed, defaults, replies, made_here, traces.headers())
                 async with self.new_worker() if alone else self.least_busy() as worker:
                     return await worker.run(frame, RunningEpisode(calls, call_log))
             except WorkerLostError as loss:

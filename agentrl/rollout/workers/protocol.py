@@ -69,6 +69,8 @@ class Run(Frame, frozen=True):
     calls: list[CallRow]
     made_here: list[Key]
     """Those of `calls` that this start of the run had made, in a worker that was lost."""
+    trace: dict[str, str] = {}
+    """The trace that it belongs to, as headers."""
 
 
 class Cancel(Frame, frozen=True):

@@ -1,0 +1,77 @@
+"""`GET /metrics` of the server that agents talk to: how a run or a service does, in the text format of Prometheus.
+
+newest step ─┐
+progress ────┼─► agentrl_NAME{run="...", role="..."} VALUE
+proxy ───────┘
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from agentrl.engine.client.reply_client import ReplyClient
+from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.endpoints import Body, Proxy
+from agentrl.proxy.headers import bearer_key
+from agentrl.proxy.http_door import Handle
+from agentrl.proxy.http_response import Response, refusals
+from agentrl.proxy.sessions import key_bytes
+
+PATH = "/metrics"
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def with_metrics(
+    proxy: Proxy, handle: Handle, run: str, host: str, key: str, read: Callable[[], Mapping[str, object]] = dict
+) -> Handle:
+    """Return what answers `GET /metrics`, and hands everything else to `handle`.
+
+    Args:
+        proxy: What is measured.
+        handle: Answers the other requests.
+        run: The value of the label `run`.
+        host: The address that is listened on. Off the loopback, `key` is asked for.
+        key: The admin key; empty: there is none.
+        read: Returns what else there is to know, by name. What is no number is left out.
+    """
+
+    async def answer(method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
+        if target.partition("?")[0] != PATH or method != "GET":
+            return await handle(method, target, headers, body)
+        with refusals(method, PATH) as answered:
+            given = key_bytes(bearer_key(headers))
+            if host not in LOOPBACK and not (key and hmac.compare_digest(given, key_bytes(key))):
+                raise ApiError(
+                    401,
+                    "Off the loopback, /metrics takes the admin key as bearer: $AGENTRL_ADMIN_KEY.",
+                    code="invalid_api_key",
+                )
+            values = {**read(), "sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
+            if isinstance(proxy.engine, ReplyClient):
+                values["engine_requests_in_flight"] = proxy.engine.in_flight
+            answered.reply = Response(
+                metrics_text(values, run, proxy.adapters).encode(), extra_headers={"Content-Type": KIND}
+            )
+        return answered.reply
+
+    return answer
+
+
+def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -> str:
+    """Return numbers as gauges. Those of a role, `role_NAME_METRIC`, are METRIC with the label `role`."""
+    gauges: dict[str, list[str]] = {}
+    for name, value in values.items():
+        if not isinstance(value, int | float):
+            continue
+        owners = [role for role in roles if name.startswith(f"role_{role}_")]
+        labels = {"run": run} | ({"role": max(owners, key=len)} if owners else {})
+        metric = name.removeprefix(f"role_{labels['role']}_") if owners else name
+        # Strings of JSON are escaped as a label's value is, but for what is not ASCII.
+        told = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
+        gauge = f"agentrl_{re.sub('[^a-zA-Z0-9_]', '_', metric)}"
+        gauges.setdefault(gauge, []).append(f"{gauge}{{{told}}} {float(value)}\n")
+    return "".join(f"# TYPE {gauge} gauge\n{''.join(samples)}" for gauge, samples in gauges.items())
