@@ -35,7 +35,7 @@ from agentrl.viewer.transcript import turns_of
 SCAN_S = 2.0
 """How long episodes are looked through for one answer."""
 SCANNED_AT_ONCE = 500
-_LISTED = [name for name in ListedEpisode.__dataclass_fields__ if name != "details"]
+_LISTED = tuple(ListedEpisode.__dataclass_fields__)
 
 
 @dataclass
@@ -285,7 +285,7 @@ class Shown:
         return {
             "episode": self._rows([episode])[0],
             "turns": turns_of(episode, self.reader),
-            "details": getattr(episode, "details", None),
+            "details": episode.details,
         }
 
 
