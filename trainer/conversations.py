@@ -43,7 +43,7 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
     try:
         for index in (i for i, message in enumerate(messages) if message["role"] == "assistant" and i):
             prompt = chat_format.extend(ids[: -len(reply)], reply, messages[end:index], tools) if reply else None
-            prompt = prompt or chat_format.render(messages[:index], tools)
+            prompt = prompt or chat_format.render(messages[:index], tools, answered=False)
             if not ids or prompt.ids[: len(ids)] != ids:
                 laid_out.append(([], []))
             ids, mask = laid_out[-1]

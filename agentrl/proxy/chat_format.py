@@ -28,7 +28,7 @@ from renderers.base import (
 )
 
 from agentrl.errors import one_line
-from agentrl.proxy.control_tokens import marked, with_marks
+from agentrl.proxy.control_tokens import marked, marked_tools
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
 from agentrl.proxy.tool_parsers import with_texts
 from agentrl.record.tokens import ImageSpan
@@ -39,7 +39,7 @@ _REMEMBERED_VARIANTS = 16
 """Variants of a chat format that are remembered, by the options of its template."""
 _GENERATION_PROMPT = 8
 """How many ids at a prompt's end may be the opening of the model's thinking."""
-UNREAD_TOOLS = (
+_UNREAD_TOOLS = (
     "no parser reads the tool calls of the model's chat template: describe the tools in a system message, or name a parser in "
     "`model.renderer_options.tool_parser`, or a renderer that reads calls in `model.renderer`"
 )
@@ -126,17 +126,24 @@ class ChatFormat:
         images = {"processor": own._processor} if self.takes_images else {}
         return replace(self, renderer=type(own)(self.tokenizer, config, **images), template_options=options)
 
-    def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
+    def render(self, messages: Sequence[Message], tools: list[Tool] | None, *, answered: bool = True) -> Rendered:
         """Return the prompt of a conversation that starts here, up to where the model speaks.
 
+        Args:
+            messages: The conversation.
+            tools: The tools that are shown in it.
+            answered: Whether the model's answer is read, and so the calls in it.
+
         Raises:
-            ValueError: The chat template refuses it, or leaves its tools out.
+            ValueError: The chat template refuses it, or leaves its tools out, or nothing reads their calls.
         """
-        messages, tools = marked(messages, self.control_tokens), with_marks(tools, self.control_tokens)
+        messages, tools = marked(messages, self.control_tokens), marked_tools(tools, self.control_tokens)
         if not self.takes_images:
             ids = list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
             if tools and self.is_template and ids == self._ids_without_tools(messages):
                 raise ValueError(_NO_TOOLS)
+            if tools and answered and self.tool_parser is None:
+                raise ValueError(_UNREAD_TOOLS)
             return Rendered(ids)
         rendered = self.renderer.render(messages, tools=tools or None, add_generation_prompt=True)
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
@@ -150,7 +157,7 @@ class ChatFormat:
         self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
     ) -> Rendered | None:
         """Return the next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
-        messages, tools = marked(messages, self.control_tokens), with_marks(tools, self.control_tokens)
+        messages = marked(messages, self.control_tokens)
         bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, messages, tools=tools or None)
         if bridged is None:
             return None

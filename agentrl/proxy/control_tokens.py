@@ -8,11 +8,14 @@ encoded     ^<|im_start|>^user hi <|im_end|>...      by a copy of the tokenizer 
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
+from pydantic_core import to_json
 from tokenizers import Tokenizer
 
 MARK = "\ud800"
@@ -47,6 +50,16 @@ def marked(messages: Sequence[dict[str, Any]], pattern: re.Pattern[str] | None) 
         {**message, "content": content_of(message.get("content"))} if message["role"] in MARKED_ROLES else message
         for message in messages
     ]
+
+
+def marked_tools(tools: list[dict[str, Any]] | None, pattern: re.Pattern[str] | None) -> list[dict[str, Any]] | None:
+    """Return tools with marks in all of their texts; those of an agent are the same at each of its calls, and marked once."""
+    return _marked_json(to_json(tools), pattern) if tools and pattern else tools
+
+
+@lru_cache(maxsize=64)
+def _marked_json(text: bytes, pattern: re.Pattern[str]) -> Any:
+    return with_marks(json.loads(text), pattern)
 
 
 def with_marks(value: Any, pattern: re.Pattern[str] | None) -> Any:

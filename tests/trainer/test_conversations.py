@@ -108,6 +108,16 @@ def test_what_does_not_fit_is_refused(nano_format: ChatFormat) -> None:
         training_sequences({"messages": [user("a"), reply("1 " * 3000, "x")]}, nano_format, "line 3")
 
 
+def test_calls_that_no_parser_reads_are_learned(tmp_path: Path) -> None:
+    own = "{{ tools | tojson if tools }}" + PLAIN_TEMPLATE.replace(
+        "{{ m.content }}", "{{ m.content }}{{ 'add(1)' if m.tool_calls }}"
+    )
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", own), "default")
+    row = {"messages": [user("a"), reply("", "", tool_calls=[CALL])], "tools": TOOLS}
+    (sequence,) = training_sequences(row, chat_format, "here")
+    assert learned(sequence, chat_format) == "add(1)<|im_end|>"
+
+
 THINKS_NOT = PLAIN_TEMPLATE.replace("m.reasoning_content and loop.last", "false")
 
 
