@@ -277,7 +277,7 @@ class ChatFormat:
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls if not growing or self._has_left_thought(output_ids, prompt_ids or []) else ():
             begun = self._begun(call, output_ids, tools)
-            call = with_texts(call, tools) if self.is_template and not self._has_json_calls else call
+            call = call if self._has_json_calls else with_texts(call, tools)
             if begun is not None:
                 name, text = begun.name, begun.whole_as(call.name, call.arguments)
                 if text is None:
@@ -314,6 +314,10 @@ class ChatFormat:
         """Return what the renderer reads in a reply; None: nothing. The model may write what makes readers of JSON fail, such as 100,000 brackets."""
         if output_ids and output_ids[-1] in self.own_ends:
             output_ids = output_ids[:-1]
+        if self.is_template and self.opens_thought(
+            prompt_ids or []
+        ):  # which the library sees after ChatML's header alone
+            prompt_ids = self.tokenizer.encode("<think>", add_special_tokens=False)
         with suppress(RecursionError, ValueError):
             return self.renderer.parse_response(output_ids, tools=tools or None, prompt_ids=prompt_ids)
         opening, closing = self.special("<tool_call>"), self.call_end_id

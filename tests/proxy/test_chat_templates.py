@@ -93,6 +93,15 @@ async def test_a_thought_that_the_prompt_opens_is_reasoning(
     assert getattr(message, "reasoning_content", None) == reasoning
 
 
+def test_a_thought_that_the_prompt_opens_is_reasoning_also_without_chatml(tmp_path: Path) -> None:
+    """DeepSeek-R1's prompts end with <｜Assistant｜><think>."""
+    own = "{% for message in messages %}{{ message.content }}{% endfor %}<bot><think>\n"
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", own), "default")
+    said = chat_format.tokenizer.encode("I add them.\n</think>\n\n2")
+    reply = chat_format.parse(said, None, prompt_ids=chat_format.render([ASKED], None).ids)
+    assert (reply.content, reply.reasoning) == ("2", "I add them.")
+
+
 def test_a_call_inside_of_a_thought_that_the_prompt_opened_is_not_shown_as_it_grows(nano_format: ChatFormat) -> None:
     prompt = [*nano_format.render([ASKED], None).ids, *nano_format.tokenizer.encode("<think>\n")]
     call = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
