@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from pydantic_core import to_json
 from renderers import DefaultRenderer, Renderer
 from renderers.base import (
     ParsedResponse,
@@ -137,15 +138,16 @@ class ChatFormat:
         Raises:
             ValueError: The chat template refuses it, or leaves its tools out, or nothing reads their calls.
         """
-        messages, tools = marked(messages, self.control_tokens), marked_tools(tools, self.control_tokens)
+        messages = marked(messages, self.control_tokens)
+        tools = marked_tools(to_json(tools), self.control_tokens) if tools else None
         if not self.takes_images:
-            ids = list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
+            ids = list(self.renderer.render_ids(messages, tools=tools, add_generation_prompt=True))
             if tools and self.is_template and ids == self._ids_without_tools(messages):
                 raise ValueError(_NO_TOOLS)
             if tools and answered and self.tool_parser is None:
                 raise ValueError(_UNREAD_TOOLS)
             return Rendered(ids)
-        rendered = self.renderer.render(messages, tools=tools or None, add_generation_prompt=True)
+        rendered = self.renderer.render(messages, tools=tools, add_generation_prompt=True)
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
 
     def _ids_without_tools(self, messages: Sequence[Message]) -> list[int] | None:

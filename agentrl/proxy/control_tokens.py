@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from pydantic_core import to_json
 from tokenizers import Tokenizer
 
 MARK = "\ud800"
@@ -52,14 +51,10 @@ def marked(messages: Sequence[dict[str, Any]], pattern: re.Pattern[str] | None) 
     ]
 
 
-def marked_tools(tools: list[dict[str, Any]] | None, pattern: re.Pattern[str] | None) -> list[dict[str, Any]] | None:
-    """Return tools with marks in all of their texts; those of an agent are the same at each of its calls, and marked once."""
-    return _marked_json(to_json(tools), pattern) if tools and pattern else tools
-
-
 @lru_cache(maxsize=64)
-def _marked_json(text: bytes, pattern: re.Pattern[str]) -> Any:
-    return with_marks(json.loads(text), pattern)
+def marked_tools(tools: bytes, pattern: re.Pattern[str] | None) -> Any:
+    """Return tools, which are given as JSON, with marks in all of their texts. Those of an agent are the same at each of its calls."""
+    return with_marks(json.loads(tools), pattern)
 
 
 def with_marks(value: Any, pattern: re.Pattern[str] | None) -> Any:
