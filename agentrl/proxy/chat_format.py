@@ -272,8 +272,9 @@ class ChatFormat:
         parsed = self._parsed(output_ids, tools, prompt_ids)
         if parsed is None:
             return self.plain(output_ids, stop=stop, growing=growing, prefill=prefill)
-        # Some renderers leave the blank lines after a thought that the prompt opened.
-        content = parsed.content.lstrip("\n") if self.opens_thought(prompt_ids or []) else parsed.content
+        # Some renderers leave the blank lines after a thought.
+        thinks = parsed.reasoning_content or self.opens_thought(prompt_ids or [])
+        content = parsed.content.lstrip("\n") if thinks else parsed.content
         unfinished, in_call = False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []

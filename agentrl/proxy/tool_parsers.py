@@ -78,7 +78,7 @@ def _read(texts: list[str], span: tuple[int, int]) -> list[ParsedToolCall]:
             value = {"name": name.partition("[CALL_ID]")[0].strip(), "arguments": value} if separator else value
             found += value if isinstance(value, list) else [value]
         for call in found:
-            call["arguments"] = dict(call["parameters" if "parameters" in call else "arguments"])
+            call["arguments"] = dict(call["parameters" if "parameters" in call else "arguments"] or {})
         return [ParsedToolCall("", call["name"], call["arguments"], span) for call in found]
     return [ParsedToolCall("", token_span=span, status=ToolCallParseStatus.INVALID_JSON)]
 

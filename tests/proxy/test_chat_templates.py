@@ -102,6 +102,13 @@ def test_a_thought_that_the_prompt_opens_is_reasoning_also_without_chatml(tmp_pa
     assert (reply.content, reply.reasoning) == ("2", "I add them.")
 
 
+def test_blank_lines_after_a_thought_that_the_model_opens_are_no_content(own: ChatFormat) -> None:
+    said = own.tokenizer.encode("<think>\nI add them.\n</think>\n\n2")
+    reply = own.parse(said, None, prompt_ids=own.render([ASKED], None).ids)
+    assert (reply.content, reply.reasoning) == ("2", "I add them.")
+    assert not own.parse(said[:-1], None, growing=True).content
+
+
 def test_a_call_inside_of_a_thought_that_the_prompt_opened_is_not_shown_as_it_grows(nano_format: ChatFormat) -> None:
     prompt = [*nano_format.render([ASKED], None).ids, *nano_format.tokenizer.encode("<think>\n")]
     call = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'

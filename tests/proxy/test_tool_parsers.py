@@ -138,6 +138,12 @@ def test_a_value_between_tags_is_read_as_its_tool_takes_it(
     assert json.loads(call["function"]["arguments"]) == {"path": value}
 
 
+def test_a_call_without_arguments_is_read_also_where_they_are_null(tmp_path: Path) -> None:
+    own = own_format(tmp_path, _JSON.replace("KEY", "parameters"))
+    (call,) = own.parse(own.tokenizer.encode('{"name": "save", "parameters": null}'), [TOOL]).tool_calls
+    assert call["function"] == {"name": "save", "arguments": "{}"}
+
+
 @pytest.mark.parametrize("says", [CODER_TEXT, GLM_TEXT], ids=["Qwen3-Coder", "GLM"])
 def test_a_text_between_tags_keeps_its_last_line_break(says: str, tmp_path: Path) -> None:
     own = own_format(tmp_path, CODER if says == CODER_TEXT else GLM)
