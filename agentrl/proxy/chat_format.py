@@ -40,10 +40,7 @@ _REMEMBERED_VARIANTS = 16
 """Variants of a chat format that are remembered, by the options of its template."""
 _GENERATION_PROMPT = 8
 """How many ids at a prompt's end may be the opening of the model's thinking."""
-_UNREAD_TOOLS = (
-    "no parser reads the tool calls of the model's chat template: describe the tools in a system message, or name a parser in "
-    "`model.renderer_options.tool_parser`, or a renderer that reads calls in `model.renderer`"
-)
+_UNREAD_TOOLS = "no parser reads the tool calls of the model's chat template: describe the tools in a system message, or name one in `model.renderer_options.tool_parser`"
 _NO_TOOLS = "the model's chat template shows it no tools: describe them in a system message, or name a renderer that has them in `model.renderer`"
 
 
