@@ -31,7 +31,7 @@ from renderers.base import (
 from agentrl.errors import one_line
 from agentrl.proxy.control_tokens import marked, marked_tools
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
-from agentrl.proxy.tool_parsers import with_texts
+from agentrl.proxy.tool_parsers import typed_call
 from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
@@ -277,7 +277,7 @@ class ChatFormat:
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls if not growing or self._has_left_thought(output_ids, prompt_ids or []) else ():
             begun = self._begun(call, output_ids, tools)
-            call = call if self._has_json_calls else with_texts(call, tools)
+            call = call if self._has_json_calls else typed_call(call, tools)
             if begun is not None:
                 name, text = begun.name, begun.whole_as(call.name, call.arguments)
                 if text is None:

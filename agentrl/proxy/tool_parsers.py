@@ -107,7 +107,7 @@ def tool_parser_of(template: Renderer, tokenizer: Any, ends: Collection[int]) ->
     return None
 
 
-def with_texts(call: ParsedToolCall, tools: list[dict[str, Any]] | None) -> ParsedToolCall:
+def typed_call(call: ParsedToolCall, tools: list[dict[str, Any]] | None) -> ParsedToolCall:
     """Return a call between tags, whose values have no quotes, with each as its tool takes it: as text, or as True, False and None, which templates write as Python does."""
     broken = call.status not in (ToolCallParseStatus.OK, ToolCallParseStatus.INVALID_JSON)
     if broken or not isinstance(call.arguments, dict):
