@@ -43,14 +43,14 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
     try:
         for index in (i for i, message in enumerate(messages) if message["role"] == "assistant" and i):
             prompt = chat_format.extend(ids[: -len(reply)], reply, messages[end:index], tools) if reply else None
-            prompt = prompt or chat_format.render(messages[:index], tools)
+            prompt = prompt or chat_format.render(messages[:index], tools, answered=False)
             if not ids or prompt.ids[: len(ids)] != ids:
                 laid_out.append(([], []))
             ids, mask = laid_out[-1]
             reply, end = _reply(messages[: index + 1], chat_format), index + 1
             mask += [False] * (len(prompt.ids) - len(ids)) + [weights[index] > 0] * len(reply)
             ids[:] = prompt.ids + reply
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TaskFileError(f"{where} cannot be rendered: {type(error).__name__}: {error}") from error
     size = max((len(ids) for ids, _ in laid_out), default=0)
     if size > chat_format.context_length:
@@ -75,32 +75,40 @@ def _reply(messages: Sequence[Message], chat_format: ChatFormat) -> list[int]:
     """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered.
 
     Raises:
-        ValueError: The template leaves out what was thought.
+        ValueError: The template leaves out what was thought or called.
     """
     question = next((message for message in reversed(messages) if message["role"] == "user"), None)
     before, last = [question] if question else list(messages[:-1]), messages[-1]
     ended, prompt = (chat_format.renderer.render_ids(before, add_generation_prompt=more) for more in (False, True))
     opening, opens = prompt[len(ended) :], chat_format.opens_thought(prompt)
-    content = last.get("content")
-    if opens and isinstance(content, str) and "</think>" in content and not last.get("reasoning_content"):
-        thought, _, content = content.removeprefix("<think>").partition("</think>")
-        last = {**last, "reasoning_content": thought.strip("\n"), "content": content.lstrip("\n")}
-    ids, thought = _said(before, last, chat_format), last.get("reasoning_content") or ""
-    if thought.strip() and not opens and ids == _said(before, {**last, "reasoning_content": None}, chat_format):
-        raise ValueError(
-            "the chat template leaves out `reasoning_content`; write it as <think>...</think> at the beginning of the content"
-        )
+    content, thought = last.get("content") or "", last.get("reasoning_content") or ""
+    if not thought and "</think>" in content:
+        thought, _, content = content.lstrip().removeprefix("<think>").partition("</think>")
+        if opens:
+            last = {**last, "reasoning_content": thought.strip("\n"), "content": content.lstrip("\n")}
+    thought, ids = thought.strip(), _said(before, last, chat_format)
     # Of a template that is not known token by token, what opens the reply counts as said; a prompt ends with it, or with its thought.
     thinking = chat_format.special("<think>")
     start = opening.index(thinking) if thinking in opening else len(opening)
-    header, begun = opening[:start], opening[start:]
-    ids = ids[start:] if ids[:start] == header else ids
+    begun = opening[start:]
+    ids = ids[max(n for n in range(start + 1) if ids[:n] == opening[:n]) :]  # a prompt may say more than is repeated
     if ids[: len(begun)] == begun:
         ids = ids[len(begun) :]
     elif opens:  # the template leaves thoughts out, or one begins within a token
         text, opened = chat_format.decode(ids), chat_format.decode(begun)
-        said = text.removeprefix(opened) if text.startswith(opened) else f"{thought}\n</think>\n\n{text}"
+        shut = text.removeprefix(opened).removeprefix("<think>")
+        said = shut if text.startswith((opened, "<think>", "</think>")) else f"{thought}\n</think>\n\n{text}"
         ids = chat_format.tokenizer.encode(said, add_special_tokens=False)
+    # As their tokens spell them: some tokenizers compose accents.
+    spelt = (chat_format.tokenizer.encode(words, add_special_tokens=False) for words in (thought, content))
+    text, thought, content = map(chat_format.decode, (ids, *spelt))
+    if thought and text.count(thought) <= content.count(thought):
+        raise ValueError(
+            "the chat template leaves out what was thought: write it as `reasoning_content`, or in the content as <think>...</think>, "
+            "whichever it shows, or let it show thoughts by `model.renderer_options`, such as enable_thinking = true"
+        )
+    if not all(call["function"]["name"] in text for call in last.get("tool_calls") or ()):
+        raise ValueError("the chat template leaves out `tool_calls`: write them in the content")
     ends = [index for index, token in enumerate(ids, 1) if token in chat_format.stop_token_ids]
     if not ends:  # the next message's beginning ends it, such as GLM's, or else the tokenizer's own end
         follows = {"role": "tool", "tool_call_id": "call00001", "content": ""} if last.get("tool_calls") else _ASKED

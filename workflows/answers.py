@@ -29,7 +29,7 @@ _SPELLINGS = [
     (re.compile(r"\\(?:left|right)(?![a-z])|\\displaystyle|\\?\$|\\[!,;:()\[\]]|\\approx\b|≈|\\sim\s*(?=[-.\d])"), ""),
     (re.compile(r"\{\s*\\(?:bf|rm|it)(?![a-z])\s*([^{}]*)\}"), r"\1"),
     (re.compile(r"(?<=\d)_(?=\d{3}(?:_|\b))"), ""),
-    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\{([,:])\}"), r"\1"),
     (re.compile(r"(?<=[\w)}])~"), " "),
     (re.compile(r"(?<![\d.,])(\d{1,3})[ \u00a0\u2009\u202f](?=\d{3}(?![\d/]))"), r"\1"),
     (re.compile(r"(?<=\d)\.?[ \t]*(?:\[\d{1,2}\])+"), ""),

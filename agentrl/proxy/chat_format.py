@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from pydantic_core import to_json
 from renderers import DefaultRenderer, Renderer
 from renderers.base import (
     ParsedResponse,
@@ -28,9 +29,9 @@ from renderers.base import (
 )
 
 from agentrl.errors import one_line
-from agentrl.proxy.control_tokens import marked, with_marks
+from agentrl.proxy.control_tokens import marked, marked_tools
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
-from agentrl.proxy.tool_parsers import with_texts
+from agentrl.proxy.tool_parsers import typed_call
 from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
@@ -39,10 +40,7 @@ _REMEMBERED_VARIANTS = 16
 """Variants of a chat format that are remembered, by the options of its template."""
 _GENERATION_PROMPT = 8
 """How many ids at a prompt's end may be the opening of the model's thinking."""
-UNREAD_TOOLS = (
-    "no parser reads the tool calls of the model's chat template: describe the tools in a system message, or name a parser in "
-    "`model.renderer_options.tool_parser`, or a renderer that reads calls in `model.renderer`"
-)
+_UNREAD_TOOLS = "no parser reads the tool calls of the model's chat template: describe the tools in a system message, or name one in `model.renderer_options.tool_parser`"
 _NO_TOOLS = "the model's chat template shows it no tools: describe them in a system message, or name a renderer that has them in `model.renderer`"
 
 
@@ -126,19 +124,27 @@ class ChatFormat:
         images = {"processor": own._processor} if self.takes_images else {}
         return replace(self, renderer=type(own)(self.tokenizer, config, **images), template_options=options)
 
-    def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
+    def render(self, messages: Sequence[Message], tools: list[Tool] | None, *, answered: bool = True) -> Rendered:
         """Return the prompt of a conversation that starts here, up to where the model speaks.
 
+        Args:
+            messages: The conversation.
+            tools: The tools that are shown in it.
+            answered: Whether the model's answer is read, and so the calls in it.
+
         Raises:
-            ValueError: The chat template refuses it, or leaves its tools out.
+            ValueError: The chat template refuses it, or leaves its tools out, or nothing reads their calls.
         """
-        messages, tools = marked(messages, self.control_tokens), with_marks(tools, self.control_tokens)
+        messages = marked(messages, self.control_tokens)
+        tools = marked_tools(to_json(tools), self.control_tokens) if tools else None
         if not self.takes_images:
-            ids = list(self.renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
+            ids = list(self.renderer.render_ids(messages, tools=tools, add_generation_prompt=True))
             if tools and self.is_template and ids == self._ids_without_tools(messages):
                 raise ValueError(_NO_TOOLS)
+            if tools and answered and self.tool_parser is None:
+                raise ValueError(_UNREAD_TOOLS)
             return Rendered(ids)
-        rendered = self.renderer.render(messages, tools=tools or None, add_generation_prompt=True)
+        rendered = self.renderer.render(messages, tools=tools, add_generation_prompt=True)
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
 
     def _ids_without_tools(self, messages: Sequence[Message]) -> list[int] | None:
@@ -150,7 +156,7 @@ class ChatFormat:
         self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
     ) -> Rendered | None:
         """Return the next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
-        messages, tools = marked(messages, self.control_tokens), with_marks(tools, self.control_tokens)
+        messages = marked(messages, self.control_tokens)
         bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, messages, tools=tools or None)
         if bridged is None:
             return None
@@ -263,14 +269,15 @@ class ChatFormat:
         parsed = self.parsed(output_ids, tools, prompt_ids)
         if parsed is None:
             return self.plain(output_ids, stop=stop, growing=growing, prefill=prefill)
-        # Some renderers leave the blank lines after a thought that the prompt opened.
-        content = parsed.content.lstrip("\n") if self.opens_thought(prompt_ids or []) else parsed.content
+        # Some renderers leave the blank lines after a thought.
+        thinks = parsed.reasoning_content or self.opens_thought(prompt_ids or [])
+        content = parsed.content.lstrip("\n") if thinks else parsed.content
         unfinished, in_call = False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls if not growing or self._has_left_thought(output_ids, prompt_ids or []) else ():
             begun = self._begun(call, output_ids, tools)
-            call = with_texts(call, tools) if self.is_template and not self._has_json_calls else call
+            call = call if self._has_json_calls else typed_call(call, tools)
             if begun is not None:
                 name, text = begun.name, begun.whole_as(call.name, call.arguments)
                 if text is None:
@@ -307,6 +314,10 @@ class ChatFormat:
         """Return what the renderer reads in a reply; None: nothing. The model may write what makes readers of JSON fail, such as 100,000 brackets."""
         if output_ids and output_ids[-1] in self.own_ends:
             output_ids = output_ids[:-1]
+        if self.is_template and self.opens_thought(
+            prompt_ids or []
+        ):  # which the library sees after ChatML's header alone
+            prompt_ids = self.tokenizer.encode("<think>", add_special_tokens=False)
         with suppress(RecursionError, ValueError):
             return self.renderer.parse_response(output_ids, tools=tools or None, prompt_ids=prompt_ids)
         opening, closing = self.special("<tool_call>"), self.call_end_id

@@ -8,9 +8,11 @@ encoded     ^<|im_start|>^user hi <|im_end|>...      by a copy of the tokenizer 
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -47,6 +49,12 @@ def marked(messages: Sequence[dict[str, Any]], pattern: re.Pattern[str] | None) 
         {**message, "content": content_of(message.get("content"))} if message["role"] in MARKED_ROLES else message
         for message in messages
     ]
+
+
+@lru_cache(maxsize=64)
+def marked_tools(tools: bytes, pattern: re.Pattern[str] | None) -> Any:
+    """Return tools, which are given as JSON, with marks in all of their texts. Those of an agent are the same at each of its calls."""
+    return with_marks(json.loads(tools), pattern)
 
 
 def with_marks(value: Any, pattern: re.Pattern[str] | None) -> Any:

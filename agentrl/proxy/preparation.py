@@ -12,7 +12,7 @@ from agentrl.errors import EpisodeError
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
-from agentrl.proxy.chat_format import UNREAD_TOOLS, ChatFormat, Message, Tool
+from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion, alterations_of
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, prefill_ids
@@ -172,12 +172,9 @@ class Preparation:
         if images:
             self._check_images(images)
         try:
-            prompt = session.prompt(chat_format, messages, tools)
+            return session.prompt(chat_format, messages, tools)
         except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
-        if tools and chat_format.tool_parser is None:
-            raise invalid("tools", UNREAD_TOOLS)
-        return prompt
 
     def _check_images(self, urls: list[str]) -> None:
         if not (self.format.takes_images and self.engine.takes_images):

@@ -30,7 +30,12 @@ CALLED: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_CA
 _TYPES = {"a": {"type": "integer", "description": "One."}, "b": {"type": "string", "description": "Another."}}
 _ADD = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": _TYPES}}
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": _ADD}]
-_MARKED_VALUE = r"(?:<parameter={0}>|<arg_key>{0}</arg_key>\s*<arg_value>)\n?(.*?)\n?</(?:parameter|arg_value)>"
+_MARKED_VALUE = r"<parameter={0}>\n?(.*?)\n?</parameter>|<arg_key>{0}</arg_key>\s*<arg_value>(.*?)</arg_value>"
+_CONSTANTS = {"True": ("boolean", True), "False": ("boolean", False), "None": ("null", None)}
+
+
+_LLAMA_HEADS = '{"name":"', '{"type":"function","name":"'
+"""How a call begins, without blanks: Llama also copies the type from the tools that it is shown."""
 
 
 class LlamaToolParser:
@@ -42,8 +47,8 @@ class LlamaToolParser:
     def extract(self, token_ids: list[int]) -> tuple[list[int], list[ParsedToolCall]]:
         """Return what comes before the call, and the call; a malformed one if it cannot be read."""
         text = self._decode(token_ids).strip().removeprefix("<|python_tag|>")
-        begun, head = "".join(text.split()), '{"name":"'
-        if not begun or not (begun.startswith(head) or head.startswith(begun)):
+        begun = "".join(text.split())
+        if not begun or not any(begun.startswith(head) or head.startswith(begun) for head in _LLAMA_HEADS):
             return token_ids, []
         return [], _read([text], (0, len(token_ids)))
 
@@ -73,7 +78,7 @@ def _read(texts: list[str], span: tuple[int, int]) -> list[ParsedToolCall]:
             value = {"name": name.partition("[CALL_ID]")[0].strip(), "arguments": value} if separator else value
             found += value if isinstance(value, list) else [value]
         for call in found:
-            call["arguments"] = dict(call["parameters" if "parameters" in call else "arguments"])
+            call["arguments"] = dict(call["parameters" if "parameters" in call else "arguments"] or {})
         return [ParsedToolCall("", call["name"], call["arguments"], span) for call in found]
     return [ParsedToolCall("", token_span=span, status=ToolCallParseStatus.INVALID_JSON)]
 
@@ -102,16 +107,27 @@ def tool_parser_of(template: Renderer, tokenizer: Any, ends: Collection[int]) ->
     return None
 
 
-def with_texts(call: ParsedToolCall, tools: list[dict[str, Any]] | None) -> ParsedToolCall:
-    """Return a call between tags, whose values have no quotes, with each as text that its tool takes as a string."""
+def typed_call(call: ParsedToolCall, tools: list[dict[str, Any]] | None) -> ParsedToolCall:
+    """Return a call between tags, whose values have no quotes, with each as its tool takes it: as text, or as True, False and None, which templates write as Python does."""
     broken = call.status not in (ToolCallParseStatus.OK, ToolCallParseStatus.INVALID_JSON)
     if broken or not isinstance(call.arguments, dict):
         return call
     functions = [tool["function"] for tool in tools or () if tool["function"]["name"] == call.name]
     types = (functions[0].get("parameters") or {}).get("properties") or {} if functions else {}
-    texts = {}
-    for key in call.arguments:
-        found = re.search(_MARKED_VALUE.format(re.escape(key)), call.raw, re.DOTALL)
-        if found and isinstance(types.get(key), dict) and types[key].get("type") == "string":
-            texts[key] = found[1]
-    return replace(call, arguments={**call.arguments, **texts}, status=ToolCallParseStatus.OK)
+    values = dict(call.arguments)
+    for key, value in call.arguments.items():
+        kinds, found = _kinds(types.get(key)), re.search(_MARKED_VALUE.format(re.escape(key)), call.raw, re.DOTALL)
+        if found and kinds - {"null"} == {"string"} and (value not in (None, "None") or "null" not in kinds):
+            values[key] = found[1] if found[2] is None else found[2]
+        elif found and isinstance(value, str) and (constant := _CONSTANTS.get(value)) and constant[0] in kinds:
+            values[key] = constant[1]
+    return replace(call, arguments=values, status=ToolCallParseStatus.OK)
+
+
+def _kinds(schema: Any) -> set[str]:
+    """Return the names of the types that a JSON schema names: pydantic's of `str | None` has two."""
+    if not isinstance(schema, dict):
+        return set()
+    named = schema.get("type")
+    kinds = {kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)}
+    return kinds.union(*map(_kinds, schema.get("anyOf") or ()))

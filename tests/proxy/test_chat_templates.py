@@ -93,6 +93,22 @@ async def test_a_thought_that_the_prompt_opens_is_reasoning(
     assert getattr(message, "reasoning_content", None) == reasoning
 
 
+def test_a_thought_that_the_prompt_opens_is_reasoning_also_without_chatml(tmp_path: Path) -> None:
+    """DeepSeek-R1's prompts end with <｜Assistant｜><think>."""
+    own = "{% for message in messages %}{{ message.content }}{% endfor %}<bot><think>\n"
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", own), "default")
+    said = chat_format.tokenizer.encode("I add them.\n</think>\n\n2")
+    reply = chat_format.parse(said, None, prompt_ids=chat_format.render([ASKED], None).ids)
+    assert (reply.content, reply.reasoning) == ("2", "I add them.")
+
+
+def test_blank_lines_after_a_thought_that_the_model_opens_are_no_content(own: ChatFormat) -> None:
+    said = own.tokenizer.encode("<think>\nI add them.\n</think>\n\n2")
+    reply = own.parse(said, None, prompt_ids=own.render([ASKED], None).ids)
+    assert (reply.content, reply.reasoning) == ("2", "I add them.")
+    assert not own.parse(said[:-1], None, growing=True).content
+
+
 def test_a_call_inside_of_a_thought_that_the_prompt_opened_is_not_shown_as_it_grows(nano_format: ChatFormat) -> None:
     prompt = [*nano_format.render([ASKED], None).ids, *nano_format.tokenizer.encode("<think>\n")]
     call = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
@@ -105,7 +121,7 @@ def test_a_call_inside_of_a_thought_that_the_prompt_opened_is_not_shown_as_it_gr
 def test_a_template_that_shows_tools_in_a_system_message_has_them_there(otherwise: str, tmp_path: Path) -> None:
     led = "{% if messages[0].role == 'system' %}{{ tools | tojson }}{% else %}" + otherwise + "{% endif %}"
     own = load_chat_format(model_with_template(tmp_path / "model", led + "{{ messages[-1].content }}"), "default")
-    assert '"name": "add"' in own.decode(own.render([BRIEF, ASKED], [TOOL]).ids)
+    assert '"name": "add"' in own.decode(own.render([BRIEF, ASKED], [TOOL], answered=False).ids)
     with pytest.raises(ValueError, match="a system message is missing" if otherwise else "shows it no tools"):
         own.render([ASKED], [TOOL])
 

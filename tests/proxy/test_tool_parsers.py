@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
+from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
 from agentrl.system.tasks import in_thread
 from tests.policy_by_prompt import PolicyByPrompt
@@ -38,6 +40,12 @@ TOOL: Any = {
     "function": {"name": "save", "parameters": {"type": "object", "properties": TYPES}},
 }
 CODER_SAYS = "<tool_call>\n<function=save>\n<parameter=path>\n12\n</parameter>\n<parameter=times>\n3\n</parameter>\n</function>\n</tool_call>"
+CODER_TEXT = "<tool_call>\n<function=save>\n<parameter=path>\n  a\n\n</parameter>\n</function>\n</tool_call>"
+GLM = (
+    "<tool_call>{{ call.function.name }}\n{% for name, value in call.function.arguments | items %}"
+    "<arg_key>{{ name }}</arg_key>\n<arg_value>{{ value }}</arg_value>\n{% endfor %}</tool_call>"
+)
+GLM_TEXT = "<tool_call>save\n<arg_key>path</arg_key>\n<arg_value>  a\n</arg_value>\n</tool_call>"
 ARGUMENTS = '{"path": "12", "times": 3}'
 
 
@@ -45,6 +53,7 @@ def own_format(tmp_path: Path, call: str) -> ChatFormat:
     folder = model_with_template(tmp_path / "model", WRITTEN.replace("CALL", call))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens([AddedToken("[TOOL_CALLS]", special=True), AddedToken("[ARGS]", special=True)])
+    tokenizer.add_tokens([AddedToken(f"<{name}>") for name in ("arg_key", "/arg_key", "arg_value", "/arg_value")])
     tokenizer.save_pretrained(folder)
     return load_chat_format(folder, "default")
 
@@ -56,10 +65,15 @@ def own_format(tmp_path: Path, call: str) -> ChatFormat:
         (QWEN, "qwen3", f'<tool_call>\n{{"name": "save", "arguments": {ARGUMENTS}}}\n</tool_call>'),
         (CODER, "qwen3.5", CODER_SAYS),
         (_JSON.replace("KEY", "parameters"), "llama-3", f'{{"name": "save", "parameters": {ARGUMENTS}}}'),
+        (
+            _JSON.replace("KEY", "parameters"),
+            "llama-3",
+            f'{{"type": "function", "name": "save", "parameters": {ARGUMENTS}}}',
+        ),
         (MISTRAL, "mistral", f'[TOOL_CALLS][{{"name": "save", "arguments": {ARGUMENTS}}}]'),
         (TEKKEN, "mistral", f"[TOOL_CALLS]save[ARGS]{ARGUMENTS}"),
     ],
-    ids=["Qwen2.5", "Qwen3-Coder", "Llama 3", "Mistral", "Tekken"],
+    ids=["Qwen2.5", "Qwen3-Coder", "Llama 3", "Llama 3 with a type", "Mistral", "Tekken"],
 )
 async def test_a_call_in_the_form_of_the_template_is_read_and_goes_back_into_it(
     call: str, parser: str, says: str, tmp_path: Path
@@ -95,6 +109,46 @@ async def test_tools_whose_calls_no_parser_reads_are_refused(tmp_path: Path) -> 
                 await client.chat.completions.create(
                     model="nano", messages=[{"role": "user", "content": "Save it."}], tools=[TOOL]
                 )
+
+
+OPTIONAL = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize("renderer", ["nemotron-3", "default"])
+@pytest.mark.parametrize(
+    ("schema", "written", "value"),
+    [
+        (OPTIONAL, "12", "12"),
+        ({"type": ["string", "null"]}, "two words", "two words"),
+        (OPTIONAL, "None", None),
+        (OPTIONAL, "null", None),
+        ({"type": "boolean"}, "False", False),
+        ({"type": "string"}, "None", "None"),
+        ({"$ref": "#/$defs/Colour"}, "red", "red"),
+        ({"type": ["integer", "string"]}, "12", 12),
+    ],
+)
+def test_a_value_between_tags_is_read_as_its_tool_takes_it(
+    schema: Any, written: str, value: Any, renderer: str, tmp_path: Path
+) -> None:
+    own = load_chat_format(NANO, renderer) if renderer != "default" else own_format(tmp_path, CODER)
+    tool = {"type": "function", "function": {"name": "save", "parameters": {"properties": {"path": schema}}}}
+    says = f"</think>\n\n<tool_call>\n<function=save>\n<parameter=path>\n{written}\n</parameter>\n</function>\n</tool_call>"
+    (call,) = own.parse(own.tokenizer.encode(says), [tool]).tool_calls
+    assert json.loads(call["function"]["arguments"]) == {"path": value}
+
+
+def test_a_call_without_arguments_is_read_also_where_they_are_null(tmp_path: Path) -> None:
+    own = own_format(tmp_path, _JSON.replace("KEY", "parameters"))
+    (call,) = own.parse(own.tokenizer.encode('{"name": "save", "parameters": null}'), [TOOL]).tool_calls
+    assert call["function"] == {"name": "save", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("says", [CODER_TEXT, GLM_TEXT], ids=["Qwen3-Coder", "GLM"])
+def test_a_text_between_tags_keeps_its_last_line_break(says: str, tmp_path: Path) -> None:
+    own = own_format(tmp_path, CODER if says == CODER_TEXT else GLM)
+    (call,) = own.parse(own.tokenizer.encode(says), [TOOL]).tool_calls
+    assert json.loads(call["function"]["arguments"]) == {"path": "  a\n"}
 
 
 def test_a_control_token_that_a_tool_spells_is_text(tmp_path: Path) -> None:

@@ -108,12 +108,22 @@ def test_what_does_not_fit_is_refused(nano_format: ChatFormat) -> None:
         training_sequences({"messages": [user("a"), reply("1 " * 3000, "x")]}, nano_format, "line 3")
 
 
+def test_calls_that_no_parser_reads_are_learned(tmp_path: Path) -> None:
+    own = "{{ tools | tojson if tools }}" + PLAIN_TEMPLATE.replace(
+        "{{ m.content }}", "{{ m.content }}{{ 'add(1)' if m.tool_calls }}"
+    )
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", own), "default")
+    row = {"messages": [user("a"), reply("", "", tool_calls=[CALL])], "tools": TOOLS}
+    (sequence,) = training_sequences(row, chat_format, "here")
+    assert learned(sequence, chat_format) == "add(1)<|im_end|>"
+
+
 THINKS_NOT = PLAIN_TEMPLATE.replace("m.reasoning_content and loop.last", "false")
 
 
 def test_a_thought_that_the_template_leaves_out_is_refused_and_learned_in_the_content(tmp_path: Path) -> None:
     chat_format = load_chat_format(model_with_template(tmp_path / "model", THINKS_NOT), "default")
-    with pytest.raises(TaskFileError, match=r"line 3 .* leaves out `reasoning_content`; write it as <think>"):
+    with pytest.raises(TaskFileError, match=r"line 3 .* leaves out what was thought: write it as"):
         training_sequences({"messages": [user("a"), reply("b", "x")]}, chat_format, "line 3")
     (sequence,) = training_sequences({"messages": [user("a"), reply("<think>x</think>b", "")]}, chat_format, "here")
     assert learned(sequence, chat_format) == "<think>x</think>b<|im_end|>"
@@ -126,6 +136,40 @@ def test_a_thought_in_the_content_is_learned_where_the_prompt_opens_it(tmp_path:
     chat_format = load_chat_format(model_with_template(tmp_path / "model", opens), "default")
     (sequence,) = training_sequences({"messages": [user("a"), reply("<think>x</think>b", "")]}, chat_format, "here")
     assert learned(sequence, chat_format) == "x\n</think>\n\nb<|im_end|>"
+
+
+def test_a_thought_in_the_content_that_the_template_cuts_off_is_refused(tmp_path: Path) -> None:
+    """QwQ's and DeepSeek-V3.1's templates do, also where the prompt opens none."""
+    cuts = THINKS_NOT.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", cuts), "default")
+    with pytest.raises(TaskFileError, match=r"line 3 .* leaves out what was thought"):
+        training_sequences({"messages": [user("a"), reply("<think>2</think>1 + 1 = 2", "")]}, chat_format, "line 3")
+
+
+def test_a_call_that_the_template_leaves_out_is_refused(tmp_path: Path) -> None:
+    """Else its reply would be learned as an empty one."""
+    own = model_with_template(tmp_path / "model", "{{ tools | tojson if tools }}" + PLAIN_TEMPLATE)
+    row = {"messages": [user("a"), reply("", "", tool_calls=[CALL])], "tools": TOOLS}
+    with pytest.raises(TaskFileError, match=r"line 3 .* leaves out `tool_calls`: write them in the content"):
+        training_sequences(row, load_chat_format(own, "default"), "line 3")
+
+
+@pytest.mark.parametrize("shown", ["</think>", "<think></think>"])
+def test_a_reply_without_a_thought_shuts_the_one_that_its_prompt_opens_once(shown: str, tmp_path: Path) -> None:
+    """GLM-4.7's and Nemotron 3's templates show an empty thought otherwise than they open one."""
+    shows = THINKS_NOT.replace("{{ m.content }}", "{{ SHOWN if m.role == 'assistant' }}{{ m.content }}")
+    opens = shows.replace("SHOWN", repr(shown)).replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", opens), "default")
+    (sequence,) = training_sequences({"messages": [user("a"), reply("b", "")]}, chat_format, "here")
+    assert learned(sequence, chat_format) == "</think>b<|im_end|>"
+
+
+def test_a_header_that_a_prompt_goes_on_from_is_there_once(tmp_path: Path) -> None:
+    """Apriel's prompts end with the first words of a thought, which its history does not repeat."""
+    leads = PLAIN_TEMPLATE.replace("assistant\n{% endif %}", "assistant\nI think:\n{% endif %}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", leads), "default")
+    (sequence,) = training_sequences({"messages": [user("a"), reply("b", "")]}, chat_format, "here")
+    assert learned(sequence, chat_format) == "b<|im_end|>"
 
 
 @pytest.mark.parametrize("renderer", ["qwen3", "default"])
