@@ -14,11 +14,12 @@ function Calls({ calls }) {
 }
 
 function Message({ message }) {
-  const { role, text, tool_calls = [] } = message;
-  const long = role === "system" && text.length > 600;
+  const { role, text, thought, tool_calls = [] } = message;
+  const long = role === "system" && text.length > 300;
   const body = html`<${Text} text=${role === "tool" ? pretty(text) : text} kind=${role === "tool" ? "text mono" : "text"} />`;
   return html`<div class="message ${role === "?" ? "prompt" : role}">
     <span class="role">${ROLES[role] ?? role}</span>
+    <${Thought} text=${thought} />
     ${long ? html`<details><summary>${text.slice(0, 120)}…</summary>${body}</details>` : body}
     <${Calls} calls=${tool_calls} />
   </div>`;
@@ -52,6 +53,7 @@ function Turn({ turn, before, by, scale, onLook }) {
       ${numbers.map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
       ${turn.model && html`<span class="dim">${turn.model}</span>`}</header>
     ${turn.messages.map((message) => html`<${Message} message=${message} />`)}
+    ${turn.images?.length > 0 && html`<div class="message pictures"><span class="role">pictures</span><div>${turn.images.filter((one) => one.startsWith("data:image/")).map((one, i) => html`<img src=${one} alt=${`picture ${i} of the prompt`} />`)}</div></div>`}
     <div class="message assistant"><span class="role">reply</span>
       <${Thought} text=${turn.reply.thought} /><${Text} text=${turn.reply.text} /><${Calls} calls=${turn.reply.tool_calls} />
       ${turn.reply.tokens.ids.length > 0 && by !== "none" && html`<${Tokens} tokens=${turn.reply.tokens} by=${by} scale=${scale} onLook=${onLook} />`}
@@ -108,7 +110,7 @@ function Command({ text }) {
 export function EpisodePage({ run, item, query }) {
   const [by, setBy] = useState("logprob");
   const [look, setLook] = useState(null);
-  const { data, error } = useApi(`runs/${run.run}/episodes/${item}`, query);
+  const { data, error } = useApi(`runs/${run.run}/episodes/${item}`);
   useEffect(() => setLook(null), [item]);
   useEffect(() => {
     const press = (event) => {

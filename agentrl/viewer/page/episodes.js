@@ -20,9 +20,9 @@ function Filters({ run, info, query, change }) {
     change(Object.fromEntries(new FormData(event.currentTarget)));
   };
   return html`<form class="filters card" key=${run.run} onSubmit=${read} onChange=${read}>
-    ${field("task", "Task", { placeholder: "id" })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
+    ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
-    ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).map((one) => [one, one.replaceAll("_", " ")])])}
+    ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).filter((one) => one !== "failed").map((one) => [one, one.replaceAll("_", " ")])])}
     ${info?.roles?.filter(Boolean).length > 0 && choice("role", "Role", [ANY, ...info.roles.filter(Boolean).map((one) => [one, one])])}
     ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
     ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
@@ -114,12 +114,15 @@ function Member({ run, one, of }) {
 /** Show a group: its episodes side by side, best first. */
 export function GroupPage({ run, item }) {
   const { data, error } = useApi(`runs/${run.run}/groups/${item}`);
+  const opening = useApi(data?.episodes.length ? `runs/${run.run}/episodes/${data.episodes[0].id}` : null).data;
   if (!data) return html`<${Failure} error=${error} />`;
+  const asked = opening?.turns[0]?.messages.filter((one) => one.role !== "system").map((one) => one.text);
   const episodes = [...data.episodes].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
   const facts = [["task", data.task], ["epoch", data.epoch], ["state", data.state], ["dropped", data.rejected], ["trained in step", data.step], ["began under weights", data.version == null ? null : `v${data.version}`]];
   return html`
     <div class="heading"><h1>Group ${data.group}</h1><p>${facts.filter(([, value]) => value != null && value !== "" && value !== false).map(([name, value]) => html`<span>${name} <b>${String(value)}</b></span>`)}</p></div>
     <${Failure} error=${error} />
+    ${asked?.length > 0 && html`<section class="card"><h2>Asked</h2><${Text} text=${asked.join("\n\n")} /></section>`}
     <section class="members" tabindex="0" aria-label="episodes of the group">${episodes.map((one) => html`<${Member} key=${one.id} run=${run} one=${one} of=${data.group} />`)}</section>
   `;
 }

@@ -50,7 +50,7 @@ function carried(value, from, to) {
 }
 
 function RewardByGroup({ shown, rows, zoom, onZoom }) {
-  const answers = shown.map((run) => useApi(`runs/${run.run}/rewards`, { points: 600 }, run.status === "running" ? 4 : 0).data);
+  const answers = shown.map((run) => useApi(`runs/${run.run}/rewards`, { points: 100 }, run.status === "running" ? 4 : 0).data);
   const steps = rows[shown[0].run] ?? [];
   const [ofSteps, ofGroups] = [[0, ...steps.map((row) => row.step)], [0, ...steps.map((row) => row.groups_counted ?? 0)]];
   const band = shown.length === 1;
@@ -65,7 +65,7 @@ function RewardByGroup({ shown, rows, zoom, onZoom }) {
     answers,
   );
   const toGroups = zoom && steps.length > 1 ? zoom.map((x) => carried(x, ofSteps, ofGroups)) : null;
-  return html`<${Chart} title="Reward by group, in the order the groups began" unit="reward" metric="mean reward of a group; the band is from the lowest to the highest"
+  return html`<${Chart} title="Reward by group, in the order the groups began" unit="reward" metric="mean reward of the groups of a point; the band is from their 10th to their 90th percentile"
     xName="group" tall lines=${lines} zoom=${toGroups} onZoom=${(range) => onZoom(range && range.map((x) => carried(x, ofGroups, ofSteps)))} />`;
 }
 
@@ -109,9 +109,9 @@ function Audit({ run }) {
     <p>Everything that the run wrote, checked against what it promises: each token trained once, each group accounted for.</p>
     <button onClick=${start} disabled=${state === "asking"}>${state === "asking" ? "Auditing…" : "Audit this run"}</button>
     ${state?.error && html`<p class="bad">${state.error.message}</p>`}
-    ${verdict && html`<p class=${verdict.length ? "bad" : "good"} role="status">${verdict.length ? `${verdict.length} violations` : `Nothing is amiss: ${state.claims.length} claims hold.`}</p>`}
+    ${verdict && html`<p class=${verdict.length ? "bad" : "good"} role="status">${verdict.length ? `${verdict.length} violations` : `Nothing is amiss.`}</p>`}
     ${verdict?.length > 0 && html`<ul>${verdict.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul>`}
-    ${state?.claims && html`<details><summary>The claims</summary><ul>${state.claims.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></details>`}
+    ${state?.claims && html`<details open><summary>What it counted</summary><ul>${state.claims.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></details>`}
   </section>`;
 }
 
