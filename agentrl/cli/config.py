@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.cli.configuration import configuration
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Flag, Keys, Workflow
 from agentrl.config import REQUIRED, Key, RunConfig, config_fields
-from agentrl.system.failure_text import without_secrets
+from agentrl.system.failure_text import masked
 
 
 def config(
@@ -34,7 +34,7 @@ def toml_of(run: RunConfig, *, show_credentials: bool = False) -> str:
 
     A key that has no value, or that its section has only in another kind, is there as a comment.
     """
-    values = run.model_dump() if show_credentials else _masked(run.model_dump())
+    values = run.model_dump() if show_credentials else masked(run.model_dump())
     lines: list[str] = []
     last = ""
     for key in config_fields():
@@ -73,11 +73,3 @@ def _written(value: Any) -> str:
         table.update({name: one for name, one in value.items() if one is not None})
         return str(table.as_string())
     return str(tomlkit.item(value).as_string())
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_secrets(value, "***@")
-    if isinstance(value, dict):
-        return {name: _masked(one) for name, one in value.items()}
-    return [_masked(one) for one in value] if isinstance(value, list | tuple) else value

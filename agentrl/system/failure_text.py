@@ -111,3 +111,12 @@ def place_of_function(function: object) -> str | None:
 def is_library(file: str) -> bool:
     """Return whether code in `file` is Python's, an installed package's, or agentrl's."""
     return file.startswith(("<frozen", _PACKAGE, *_LIBRARIES))
+
+
+def masked(value: Any) -> Any:
+    """Return a JSON value in which the credentials in addresses are ***."""
+    if isinstance(value, str):
+        return without_secrets(value, "***@")
+    if isinstance(value, dict):
+        return {name: masked(one) for name, one in value.items()}
+    return [masked(one) for one in value] if isinstance(value, list | tuple) else value

@@ -29,12 +29,14 @@ _SAID: list[list[Message]] = [
     [{"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split())]
     for roles in ("system user assistant user assistant user", "user assistant user")
 ]
-_CALLING = [
-    *_SAID[0][:2],
-    CALLED | {"content": "Qassistant2Q"},
-    *({"role": "tool", "tool_call_id": "call00001", "content": f"Qtool{index}Q"} for index in (3, 4)),
-    {"role": "assistant", "content": "Qassistant5Q"},
-    *({"role": "user", "content": "Quser6Q"},),
+_RESULTS: list[list[Message]] = [
+    [
+        *_SAID[0][:2],
+        CALLED | {"content": "Qassistant2Q"},
+        {"role": "tool", "tool_call_id": "call00001", "content": "Qtool3Q"},
+        *({"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split(), 4)),
+    ]
+    for roles in ("assistant user", "user", "tool assistant")
 ]
 
 
@@ -68,8 +70,9 @@ class MessageReader:
             reply_before: The reply that it goes on from.
         """
         tail = list(reply_before[-_TAIL:])
-        before, *parts = self._split.split(self._marked([*tail, *ids])) if self._boundaries else [self._marked(ids)]
-        messages = [] if tail and parts else [ReadMessage("system" if parts else "?", before)]
+        before, *parts = self._split.split(self._marked([*tail, *ids])) if self._boundaries else [""]
+        messages = [ReadMessage("system", before)] if parts and not tail else []
+        messages += [] if parts else [ReadMessage("?", self._marked(ids))]
         messages += [
             ReadMessage(self._boundaries[boundary], text)
             for boundary, text in zip(parts[::2], parts[1::2], strict=True)
@@ -82,7 +85,7 @@ class MessageReader:
         return [
             self.reply(encode(message.text, add_special_tokens=False)) if message.role == "assistant" else message
             for message in messages
-            if message.text.strip() or message.role != "system"
+            if message.text.strip() or message.role in ("user", "tool")
         ]
 
     def reply(self, ids: Sequence[int], prompt_ids: Sequence[int] = ()) -> ReadMessage:
@@ -123,7 +126,7 @@ class MessageReader:
     def _boundaries(self) -> dict[str, str]:
         """What begins a message, and its role."""
         found: dict[str, str] = {}
-        for messages, tools in ((_SAID[0], None), (_SAID[1], None), (_CALLING, TOOLS)):
+        for messages, tools in (*((said, None) for said in _SAID), *((said, TOOLS) for said in _RESULTS)):
             for boundary, role in self._learned(messages, tools):
                 if boundary.strip():
                     found.setdefault(boundary, role)

@@ -28,6 +28,7 @@ from agentrl.run.open_run import FAILED, Run
 from agentrl.store.database import reading
 from agentrl.store.episodes import ListedEpisode, list_episodes
 from agentrl.store.read_episode import RunEpisode
+from agentrl.system.failure_text import masked
 from agentrl.viewer.export import notebook_html
 from agentrl.viewer.filters import STALENESS, Wanted
 from agentrl.viewer.messages import MessageReader
@@ -48,6 +49,8 @@ class Shown:
     number: int
     path: Path
     _metrics: tuple[Any, list[dict[str, Any]]] = (None, [])
+    _means: tuple[int, list[tuple[int, float]]] = (0, [])
+    """The start of the run, and the mean rewards of its groups that have ended, which do not change until the next start."""
 
     @cached_property
     def _run(self) -> Run:
@@ -128,7 +131,7 @@ class Shown:
                 )
         return {
             **head,
-            "config": run.config.model_dump(mode="json"),
+            "config": masked(run.config.model_dump(mode="json")),
             "summary": run.summary,
             "checkpoints": [{**vars(kept), "path": str(kept.path)} for kept in run.checkpoints],
             "restarts": [dict(zip(("restart", "started_at", "step"), row, strict=True)) for row in restarts],
@@ -156,12 +159,16 @@ class Shown:
         As in a run's own mean, the groups before the first that still runs count.
         """
         with self._run.open_store() as store:
-            rows = store.read(
+            restart, known = self._means if self._means[0] == store.restart else (store.restart, [])
+            last = known[-1][0] if known else -1
+            rows = known + store.read(
                 lambda db: db.execute(
-                    "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id <"
-                    " COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open'), 9223372036854775807) GROUP BY group_id"
+                    "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > ?"
+                    " AND group_id < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open'), 9223372036854775807) GROUP BY group_id",
+                    (last,),
                 ).fetchall()
             )
+        self._means = restart, rows
         size = max(1, -(-len(rows) // max(1, points)))
         bins = [rows[start : start + size] for start in range(0, len(rows), size)]
         answer: dict[str, list[Any]] = {

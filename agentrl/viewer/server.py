@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from anyio.from_thread import start_blocking_portal
@@ -74,7 +75,12 @@ class Viewer:
 
     def app(self) -> web.Application:
         """Return the aiohttp application."""
-        app = web.Application(middlewares=[self._guarded])
+
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._guarded(request, handler)
+
+        app = web.Application(middlewares=[guarded])
         run = r"/api/runs/{run:\d+}"
         app.add_routes(
             [
@@ -147,7 +153,6 @@ class Viewer:
             raise web.HTTPNotFound
         return web.FileResponse(file, headers={"Cache-Control": "no-cache"})
 
-    @web.middleware
     async def _guarded(self, http: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer who may look, with headers that keep what a model wrote from being more than text. Errors are JSON.
 
@@ -212,7 +217,9 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
         ConfigError: It cannot listen there.
     """
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
-    viewer = Viewer([Shown(number, path.absolute()) for number, path in enumerate(paths)], token)
+    viewer = await asyncio.to_thread(
+        lambda: Viewer([Shown(number, path.absolute()) for number, path in enumerate(paths)], token)
+    )
     runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -226,8 +233,9 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
         name = f"[{host}]" if ":" in host else host
         yield f"http://{name}:{bound}/" + (f"?token={token}" if token else "")
     finally:
-        await runner.cleanup()
-        viewer.close()
+        with anyio.CancelScope(shield=True):  # bounded: no question takes long
+            await runner.cleanup()
+            await asyncio.to_thread(viewer.close)
 
 
 @contextmanager

@@ -1,0 +1,184 @@
+"""The viewer's server over loopback: what it answers about a run, and whom it does not answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from agentrl.proxy import ChatFormat
+from agentrl.record.end_reason import EndReason
+from agentrl.store.changes import InsertEpisode, OpenGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
+from agentrl.viewer.server import serving, serving_in_thread
+from tests.viewer.shown_run import ANSWER, CONVERSATION, RESULT, make_shown_run
+
+HOSTILE = '</script><img src=x onerror=alert(1)>\x1b]0;owned\x07\x1b[2J\u202eright to left\x00 & "quotes" \' \\u0041 <!-- \u2028'
+LONG_LINE = "x" * 10_000_000
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, nano_format: ChatFormat) -> Path:
+    return make_shown_run(tmp_path / "run", nano_format)
+
+
+@pytest.fixture
+def http(run_dir: Path) -> Iterator[httpx.Client]:
+    with serving_in_thread([run_dir]) as address, httpx.Client(base_url=address, timeout=60) as client:
+        yield client
+
+
+def asked(http: httpx.Client, path: str) -> Any:
+    answer = http.get(f"api/runs{path}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def ids(http: httpx.Client, query: str) -> list[int]:
+    return [episode["id"] for episode in asked(http, f"/0/episodes?{query}")["episodes"]]
+
+
+def test_a_run_is_told_with_its_curves_and_its_verdict(http: httpx.Client, run_dir: Path) -> None:
+    (head,) = asked(http, "")["runs"]
+    assert (head["name"], head["kind"], head["status"], head["step"]) == ("run", "run", "stopped", 2)
+    whole = asked(http, "/0")
+    assert whole["config"]["rollout"]["group_size"] == 3
+    assert [restart["step"] for restart in whole["restarts"]] == [0]
+    assert asked(http, "/0/metrics?after=1")["steps"] == [{"step": 2, "reward_mean": 0.5, "loss": None}]
+    rewards = asked(http, "/0/rewards?points=2")
+    assert (rewards["first_group"], rewards["last_group"], rewards["groups"]) == ([0, 3], [2, 4], [3, 2])
+    assert rewards["mean"] == [1.0, 2.0]  # the groups' rewards are 0, 1 and 2, but for the last, which has 3 alone
+    assert asked(http, "/0/audit")["violations"] == ["group 4 was closed with 2 of 3 episodes accounted for"]
+
+
+def test_a_run_that_has_not_begun_is_shown_as_one_that_runs(tmp_path: Path) -> None:
+    with serving_in_thread([tmp_path / "later"]) as address:
+        (head,) = httpx.get(f"{address}api/runs").json()["runs"]
+        assert (head["status"], head["steps"]) == ("running", 0)
+        assert httpx.get(f"{address}api/runs/0").status_code == 404
+
+
+def test_episodes_are_filtered_sorted_and_paged(http: httpx.Client) -> None:
+    assert ids(http, "limit=3") == [14, 13, 12]
+    assert ids(http, "task=1") == [6, 5, 4]
+    assert ids(http, "group=4&reason=finished") == [13]
+    assert ids(http, "reason=failed") == [14]
+    assert ids(http, "min_reward=0.5&max_reward=1&sort=oldest") == [2, 5, 8, 11]
+    assert ids(http, "sort=best&limit=3") == [13, 12, 9]
+    assert ids(http, "text=what%20IS%202") == [13]
+    assert ids(http, "text=it%20broke") == [14]
+    assert ids(http, "role=critic") == []
+    assert ids(http, "step=7") == []
+    for sort in ("newest", "oldest", "best", "worst"):
+        whole, paged, cursor = ids(http, f"sort={sort}"), list[int](), ""
+        while cursor is not None:
+            page = asked(http, f"/0/episodes?sort={sort}&limit=4&cursor={cursor}")
+            paged += [episode["id"] for episode in page["episodes"]]
+            cursor = page["cursor"]
+        assert paged == whole
+        assert sorted(whole) == [*range(1, 15)]
+
+
+def test_an_episode_is_told_in_messages_and_down_to_the_token(http: httpx.Client, nano_format: ChatFormat) -> None:
+    answer = asked(http, f"/0/episodes/{CONVERSATION}")
+    first, second = answer["turns"]
+    assert [(message["role"], message["text"]) for message in first["messages"]] == [
+        ("system", "Be brief."),
+        ("user", "What is 2 + 3?"),
+    ]
+    reply = first["reply"]
+    assert (reply["text"], reply["thought"]) == ("I add.", "add")
+    assert reply["tool_calls"] == [{"name": "add", "arguments": {"a": 2}}]
+    assert [(message["role"], message["text"]) for message in second["messages"]] == [("tool", "5")]
+    assert (second["parent"], second["reply"]["text"], second["return"]) == (0, "It is 5.", 3.0)
+    tokens = second["reply"]["tokens"]
+    assert "".join(tokens["text"]) == ANSWER
+    assert tokens["ids"] == nano_format.tokenizer.encode(ANSWER)
+    assert tokens["versions"] == [0] * (len(tokens["ids"]) - 1) + [1]
+    assert set(tokens["loss_mask"]) == {True}
+    assert answer["neighbours"] == {"previous": 12, "next": 14}
+    assert answer["episode"]["metrics"] == {"x": 1.5}
+
+
+def test_a_group_is_told_with_its_advantages(http: httpx.Client) -> None:
+    group = asked(http, "/0/groups/0")
+    assert [episode["advantage"] for episode in group["episodes"]] == pytest.approx([-1, 0, 1], abs=1e-5)
+    assert asked(http, "/0/groups/4")["rejected"] == "too few episodes"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/0/episodes?task=x", 400, "task = 'x' is no number"),
+        ("/0/episodes?reason=gone", 400, "no episode has it; use failed or one of finished"),
+        ("/0/episodes?sort=up", 400, "use one of newest, oldest, best, worst"),
+        ("/0/export?format=pdf", 400, "use one of jsonl, html, sft"),
+        ("/0/episodes/99", 404, "no episode 99; its episodes are 1 to 14"),
+        ("/0/groups/99", 404, "no group 99"),
+        ("/7", 404, "there is no run 7"),
+        ("/0/nothing", 404, "404"),
+        ("/0/episodes/99999999999999999999999", 404, "no episode"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(path: str, status: int, says: str, http: httpx.Client) -> None:
+    answer = http.get(f"api/runs{path}")
+    assert (answer.status_code, says in answer.json()["error"]) == (status, True), answer.text
+
+
+def test_a_page_of_another_name_is_refused_and_every_answer_forbids_what_is_not_the_pages_own(
+    http: httpx.Client,
+) -> None:
+    refused = http.get("api/runs", headers={"Host": "evil.example"})
+    assert refused.status_code == 403
+    for answer in (refused, http.get("api/runs"), http.get("static/../server.py"), http.get("static/none.js")):
+        assert "default-src 'none'; script-src 'self'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert http.get("static/%2e%2e/server.py").status_code == 404
+    assert http.get("api/runs").headers["Cache-Control"] == "no-store"
+
+
+def test_elsewhere_than_on_loopback_one_needs_the_token(run_dir: Path) -> None:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(serving([run_dir], "0.0.0.0")) as address,
+        httpx.Client() as browser,
+    ):
+        base, _, token = address.replace("0.0.0.0", "127.0.0.1").partition("?token=")
+        assert len(token) > 20
+        assert browser.get(f"{base}api/runs").status_code == 403
+        assert browser.get(f"{base}?token=wrong").status_code == 403
+        entered = browser.get(f"{base}?token={token}")
+        assert (entered.status_code, entered.headers["Location"]) == (303, "/")
+        assert "HttpOnly" in entered.headers["Set-Cookie"]
+        assert "SameSite=Strict" in entered.headers["Set-Cookie"]
+        assert browser.get(f"{base}api/runs").status_code == 200
+
+
+def test_hostile_text_in_every_field_is_json_and_nothing_but_text(tmp_path: Path, nano_format: ChatFormat) -> None:
+    written = [{"role": "system", "content": HOSTILE}, {"role": "user", "content": HOSTILE}]
+    run_dir = make_shown_run(
+        tmp_path / HOSTILE[:9].replace("/", "_"), nano_format, written, RESULT | {"content": HOSTILE}, HOSTILE
+    )
+    metrics = {HOSTILE: 1.0, "\ud800": float("inf")}
+    with Store(run_dir / "store.sqlite") as store:
+        ended = Outcome(reason=EndReason.ERROR, error=LONG_LINE, metrics=metrics)
+        store.write([OpenGroup(5, 0, 5, digest=HOSTILE), InsertEpisode(5, 0, 0, ended)])
+    with serving_in_thread([run_dir]) as address, httpx.Client(base_url=f"{address}api/runs/0/", timeout=60) as http:
+        turns = json.loads(http.get(f"episodes/{CONVERSATION}").content)["turns"]
+        texts = [message["text"] for turn in turns for message in turn["messages"]]
+        assert [text.replace("\x00", "") for text in texts] == [HOSTILE.replace("\x00", "")] * 3
+        (listed,) = http.get("episodes?group=5").json()["episodes"]
+        assert listed["metrics"] == {HOSTILE: 1.0, "?": None}
+        assert listed["error"].startswith("xxx")
+        page = http.get(f"export?format=html&ids={CONVERSATION},14").text
+        assert "<script" not in page
+        assert "<img src=x" not in page
+        assert "&lt;img src=x onerror=alert(1)&gt;" in page
+        assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(page)
+        assert "default-src 'none'; style-src 'sha256-" in page
