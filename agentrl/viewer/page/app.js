@@ -47,7 +47,8 @@ function Shown({ here, run, runs }) {
   useEffect(() => reset(), [here]);
   if (broken) return html`<p class="bad notice" role="alert">This part could not be shown: ${String(broken)}</p>`;
   const Page = PAGES[here.page] ?? RunPage;
-  return html`<${Page} key=${here.page + run.run} run=${run} runs=${runs} item=${here.item} query=${here.query} />`;
+  const tab = TABS.find(([name]) => name === here.page);
+  return html`${tab && html`<h1 class="unseen">${tab[1]} · ${run.name}</h1>`}<${Page} key=${here.page + run.run} run=${run} runs=${runs} item=${here.item} query=${here.query} />`;
 }
 
 function App() {

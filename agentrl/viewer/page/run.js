@@ -109,7 +109,7 @@ function Audit({ run }) {
     <p>Everything that the run wrote, checked against what it promises: each token trained once, each group accounted for.</p>
     <button onClick=${start} disabled=${state === "asking"}>${state === "asking" ? "Auditing…" : "Audit this run"}</button>
     ${state?.error && html`<p class="bad">${state.error.message}</p>`}
-    ${verdict && html`<p class=${verdict.length ? "bad" : "good"} role="status">${verdict.length ? `${verdict.length} violations` : `Nothing is amiss.`}</p>`}
+    ${verdict && html`<p class=${verdict.length ? "bad" : "good"} role="status">${verdict.length ? `${verdict.length} violation${verdict.length > 1 ? "s" : ""}` : `Nothing is amiss.`}</p>`}
     ${verdict?.length > 0 && html`<ul>${verdict.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul>`}
     ${state?.claims && html`<details open><summary>What it counted</summary><ul>${state.claims.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></details>`}
   </section>`;
@@ -169,7 +169,7 @@ export function RunPage({ run, runs, query }) {
   return html`
     <${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />
     ${runs.length > 1 && html`<fieldset class="overlay"><legend>Compare</legend><span>${swatch(run)}${run.name}</span>${runs.filter((one) => one !== run).map((one) => html`<label><input type="checkbox" checked=${others.includes(one.run)} onChange=${() => toggle(one.run)} />${swatch(one)}${one.name}</label>`)}</fieldset>`}
-    ${zoom && html`<p class="zoomed">Steps ${figure(zoom[0])} to ${figure(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
+    ${zoom && html`<p class="zoomed">Steps ${Math.ceil(zoom[0])} to ${Math.floor(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="charts">
       <${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />
       ${run.kind !== "evaluation" && curves.map((curve, i) => {
