@@ -84,7 +84,8 @@ function layout(turns) {
 
 function Tree({ turns }) {
   const { places, rows, columns } = useMemo(() => layout(turns), [turns]);
-  if (turns.length < 2) return null;
+  const straight = turns.every((turn, i) => (turn.parent ?? -1) === i - 1);
+  if (straight && turns.length < 4) return null;
   const at = (index) => [places.get(index).x * 34 + 16, places.get(index).y * 30 + 16];
   const show = (index) => document.getElementById(`turn-${index}`)?.scrollIntoView({ behavior: "smooth" });
   return html`<div class="scroll tree card" tabindex="0"><svg width=${columns * 34} height=${rows * 30 + 2} role="group" aria-label="the tree of turns">

@@ -50,7 +50,7 @@ function carried(value, from, to) {
 }
 
 function RewardByGroup({ shown, rows, zoom, onZoom }) {
-  const answers = shown.map((run) => useApi(`runs/${run.run}/rewards`, { points: 100 }, run.status === "running" ? 4 : 0).data);
+  const answers = shown.map((run) => useApi(`runs/${run.run}/rewards`, { points: 100 }, run.status === "running" ? 10 : 0).data);
   const steps = rows[shown[0].run] ?? [];
   const [ofSteps, ofGroups] = [[0, ...steps.map((row) => row.step)], [0, ...steps.map((row) => row.groups_counted ?? 0)]];
   const band = shown.length === 1;
