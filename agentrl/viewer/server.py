@@ -134,6 +134,8 @@ class Viewer:
             raise UsageError(f"format = {form!r}: use one of {', '.join(FORMATS)}")
         asked = wanted(http.query)
         found, _ = await self._asked(lambda: shown.found(asked))
+        pieces = exported(form, shown, found)
+        first = await self._asked(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
         suffix, kind = FORMATS[form]
         name = re.sub(r"[^\w.-]", "_", shown.path.name)
         response = web.StreamResponse(
@@ -145,7 +147,7 @@ class Viewer:
             }
         )
         await response.prepare(http)
-        pieces = exported(form, shown, found)
+        await response.write(first)
         while piece := await self._asked(lambda: next(pieces, b"")):
             await response.write(piece)
         return response
