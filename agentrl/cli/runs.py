@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 RUNS = Path("runs")
+FILE_WIDTH = 250
+"""Columns of the list where it is written into a file: a line a run."""
 
 
 def runs(directory: Path = RUNS, /) -> int:
@@ -35,8 +37,10 @@ def runs(directory: Path = RUNS, /) -> int:
         except (AgentRLError, OSError, ValueError) as error:
             table.add_row(name, escape(one_line(error, 60)), "", "", "", when)
     console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
     if found:
-        console.print(table, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(table, highlight=False)
     else:
         print(f"no runs below {directory}; name the directory that holds them")
     return 0

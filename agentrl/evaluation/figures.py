@@ -133,11 +133,11 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it: its figures, and its first episodes that were kept."""
-        from agentrl.viewer.queries import (
-            notebook_evaluation,
+        from agentrl.viewer.notebook import (
+            evaluation_html,
         )  # the page stands above, and is loaded by who looks at it
 
-        return notebook_evaluation(self)
+        return evaluation_html(self)
 
     def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
         """Return the figures as JSON values."""

@@ -181,9 +181,9 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it."""
-        from agentrl.viewer.queries import notebook_run  # the page stands above, and is loaded by who looks at it
+        from agentrl.viewer.notebook import run_html  # the page stands above, and is loaded by who looks at it
 
-        return notebook_run(self)
+        return run_html(self)
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

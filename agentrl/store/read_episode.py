@@ -144,9 +144,9 @@ class RunEpisode(ListedEpisode):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it."""
-        from agentrl.viewer.queries import notebook_episode  # the page stands above, and is loaded by who looks at it
+        from agentrl.viewer.notebook import episode_html  # the page stands above, and is loaded by who looks at it
 
-        return notebook_episode(self)
+        return episode_html(self)
 
 
 def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:

@@ -135,12 +135,6 @@ def page_of(
     yield b"</body></html>\n"
 
 
-def notebook_html(title: str, episodes: Iterable[dict[str, Any]], figures: Iterable[tuple[str, object]] = ()) -> str:
-    """Return the page within a frame, so that a notebook shows it with its own style and policy, and nothing of it can reach the notebook."""
-    page = b"".join(page_of(title, episodes, figures)).decode()
-    return f'<iframe sandbox="" width="100%" height="600" srcdoc="{escape(page)}"></iframe>'
-
-
 def _episode(read: dict[str, Any]) -> Iterator[str]:
     episode = read["episode"]
     yield f"<h2>Episode {episode['id']}: {_text(episode['reason'])}, reward {_text(_number(episode['reward']))}</h2>"

@@ -171,7 +171,8 @@ print([name for name in ("torch", "transformers", "openai", "aiohttp", "agentrl.
 def test_each_command_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert set(COMMANDS) == {"train", "sft", "eval", "serve", "audit", "replay", "vet", "config", "init", "doctor"}
+    known = {"train", "sft", "eval", "serve", "view", "runs", "audit", "replay", "vet", "config", "init", "doctor"}
+    assert set(COMMANDS) == known
     for command, (_, line) in COMMANDS.items():
         assert f" {command} " in shown
         assert main([command, "--help"]) == 0

@@ -1,0 +1,70 @@
+"""`agentrl view` and `agentrl runs` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agentrl.cli.main import main
+from agentrl.cli.view import shown_beside
+from tests.recorded_run import record_run
+
+
+def test_view_prints_an_address_serves_the_runs_there_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        record_run(tmp_path / name, steps=1)
+    command = [sys.executable, "-m", "agentrl", "view", str(tmp_path / "one"), str(tmp_path / "two")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+            assert address is not None
+            runs = httpx.get(f"{address[0]}api/runs").json()["runs"]
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert [run["name"] for run in runs] == ["one", "two"]
+    assert process.wait(timeout=30) == 0
+
+
+def test_view_says_where_there_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(tmp_path)]) == 2
+    assert f"{tmp_path} holds no run" in capsys.readouterr().err
+
+
+def test_a_command_shows_its_run_before_that_has_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_beside(tmp_path / "run"):
+        address = re.search(r"http://\S+", capsys.readouterr().out)
+        assert address is not None
+        record_run(tmp_path / "run", steps=1)
+        assert len(httpx.get(f"{address[0]}api/runs/0/episodes").json()["episodes"]) == 6
+    with shown_beside(None):
+        assert capsys.readouterr().out == ""
+
+
+def test_runs_lists_what_is_below_a_directory_with_state_and_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "deep" / "run"
+    run_dir.parent.mkdir()
+    config = record_run(run_dir, steps=2)
+    (run_dir / "metrics.jsonl").write_text('{"step": 1, "reward_mean": 0.25}\n{"step": 2, "reward_mean": 0.5}\n')
+    (run_dir / "eval_before.json").write_text('{"mean_reward": 0.1}')
+    (run_dir / "summary.json").write_text(json.dumps({"steps": 2, "eval_after": 0.9}))
+    damaged = tmp_path / "damaged"
+    record_run(damaged, steps=1)
+    (damaged / "config.json").write_text("{")
+    assert main(["runs", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    (line,) = [line for line in shown.splitlines() if "deep/run" in line]
+    assert re.search(rf"finished +2 of {config.steps} +0\.500 +0\.100 → 0\.900 +20\d\d-", line)
+    (line,) = [line for line in shown.splitlines() if "/damaged" in line]
+    assert "cannot be read" in line
+    assert main(["runs", str(tmp_path / "nothing")]) == 0
+    assert "no runs below" in capsys.readouterr().out
