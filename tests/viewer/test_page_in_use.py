@@ -134,6 +134,7 @@ def test_a_zoom_is_shared_by_all_curves_and_a_double_click_ends_it(browser: Brow
         shown(look, "run/0")
         page = look.page
         plot = page.locator("figure", has_text="Entropy").locator(".u-over")
+        page.wait_for_load_state("networkidle")
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
         assert box is not None

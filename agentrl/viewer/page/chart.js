@@ -9,6 +9,7 @@ import { figure } from "./api.js";
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const PIXELS = () => window.devicePixelRatio;
+const NONE = [];
 
 /** Return the value of a colour of style.css, which differs between light and dark. */
 export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -58,7 +59,9 @@ function drawMarks(u, marks) {
   u.ctx.restore();
 }
 
-function options(lines, marks, bound, props, hover) {
+/** Return the options of a chart. It is made once: what changes while it is looked at is read from `latest` whenever it is drawn. */
+function options(latest, hover) {
+  const { lines, lanes, xName, sync } = latest.current;
   const whole = [1, 2, 5].flatMap((one) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((ten) => one * ten)).sort((a, b) => a - b);
   const axis = {
     stroke: color("dim"),
@@ -74,13 +77,14 @@ function options(lines, marks, bound, props, hover) {
     fill: line.fill && faded(line.color, 0.14),
     paths: line.steps && uPlot.paths.stepped({ align: 1 }),
     spanGaps: true,
-    points: { show: line.hidden ? false : line.xs.length < 3 || line.dots ? true : undefined, size: 5 },
+    points: { show: line.hidden ? false : line.dots || ((u) => u.data[0].length < 3), size: 5 },
   }));
   const bands = lines.flatMap((line, i) =>
     line.band ? [{ series: [i + 1, i + 2], fill: faded(line.color, 0.14), dir: -1 }] : [],
   );
   const values = (u, splits) => splits.map((value) => figure(value));
   const range = (u, low, high) => {
+    const { bound } = latest.current;
     const [from, to] = [Math.min(low ?? 0, bound ?? Infinity), Math.max(high ?? 1, bound ?? -Infinity)];
     const pad = (to - from || Math.abs(to) || 1) * 0.08;
     return [from >= 0 && from < pad * 4 ? 0 : from - pad, to + pad];
@@ -88,30 +92,31 @@ function options(lines, marks, bound, props, hover) {
   return {
     series: [{}, ...series],
     bands,
-    scales: { x: { time: false }, y: { range: props.range ?? range } },
+    scales: { x: { time: false }, y: { range: lanes ? [0, 1] : range } },
     axes: [
-      { ...axis, values, size: 26, space: 44, incrs: props.xName === "second" ? undefined : whole },
-      props.lanes ? { ...axis, size: 52, grid: { show: false }, splits: () => props.lanes.map((_, i) => 1 - (i + 0.5) / props.lanes.length), values: () => props.lanes } : { ...axis, values, size: 52 },
+      { ...axis, values, size: 26, space: 44, incrs: xName === "second" ? undefined : whole },
+      lanes ? { ...axis, size: 52, grid: { show: false }, splits: () => lanes.map((_, i) => 1 - (i + 0.5) / lanes.length), values: () => lanes } : { ...axis, values, size: 52 },
     ],
     legend: { show: false },
     cursor: {
       y: false,
-      sync: props.sync && { key: props.sync },
+      sync: sync && { key: sync },
       drag: { x: true, y: false, setScale: false },
-      bind: { dblclick: () => () => props.onZoom?.(null) },
+      bind: { dblclick: () => () => latest.current.onZoom?.(null) },
     },
     hooks: {
       setCursor: [(u) => hover(u.cursor.idx)],
       setSelect: [
         (u) => {
           if (u.select.width < 4) return;
-          props.onZoom?.([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
+          latest.current.onZoom?.([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
           u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
         },
       ],
       draw: [
         (u) => {
-          props.draw?.(u);
+          const { draw, marks = NONE, bound } = latest.current;
+          draw?.(u);
           drawMarks(u, marks);
           if (bound == null) return;
           const y = u.valToPos(bound, "y", true);
@@ -147,21 +152,21 @@ function useDark() {
  * that nothing should pass, `zoom` the part of x that is shown; `lanes` names what `draw` adds to the canvas, and `keys` its colours.
  */
 export function Chart(props) {
-  const { title, unit, metric, lines, marks = [], bound, boundText, zoom, tall, xName = "step", keys = [] } = props;
+  const { title, unit, metric, lines, marks = NONE, bound, boundText, zoom, tall, xName = "step", keys = NONE } = props;
   const box = useRef();
   const plot = useRef();
   const dark = useDark();
   const [index, setIndex] = useState(null);
   const data = useMemo(() => joined(lines), [lines]);
   const height = tall ? 260 : 150;
-  const shape = lines.map((line) => line.label + line.color + line.xs.length).join();
+  const shape = lines.map((line) => line.label + line.color).join();
+  const empty = !data[0].length;
   const latest = useRef(props);
   latest.current = props;
   useEffect(() => {
-    if (!data[0].length) return undefined;
-    const live = { ...props, onZoom: (range) => latest.current.onZoom?.(range), draw: (u) => latest.current.draw?.(u) };
+    if (empty) return undefined;
     const size = { width: box.current.clientWidth, height };
-    plot.current = new uPlot({ ...size, ...options(lines, marks, bound, live, setIndex) }, data, box.current);
+    plot.current = new uPlot({ ...size, ...options(latest, setIndex) }, data, box.current);
     const observer = new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height }));
     observer.observe(box.current);
     return () => {
@@ -169,13 +174,13 @@ export function Chart(props) {
       plot.current.destroy();
       plot.current = undefined;
     };
-  }, [shape, dark, marks.length, bound, height]);
+  }, [shape, dark, height, empty]);
   useEffect(() => {
     const xs = data[0];
     if (!plot.current) return;
     plot.current.setData(data, false);
     plot.current.setScale("x", { min: zoom?.[0] ?? xs[0], max: zoom?.[1] ?? (xs.length > 1 ? xs.at(-1) : xs[0] + 1) });
-  }, [data, zoom, shape, dark, marks.length, bound]);
+  }, [data, zoom, shape, dark, marks, bound, props.draw]);
   const at = index ?? data[0].length - 1;
   const here = index == null ? [] : marks.filter((mark) => mark.x === data[0][at]);
   const labels = [...new Set(lines.filter((line) => !line.hidden).map((line) => line.label))];
@@ -183,7 +188,7 @@ export function Chart(props) {
   return html`<figure class="chart ${tall ? "tall" : ""}">
     <figcaption>
       <span class="title" title=${metric}>${title}</span>${unit && html`<span class="unit">${unit}</span>`}
-      <span class="at">${data[0].length ? `${xName} ${figure(data[0][at], 4)}` : ""}</span>
+      <span class="at">${!empty ? `${xName} ${figure(data[0][at], 4)}` : ""}</span>
     </figcaption>
     <div class="legend">
       ${labels.map((label) => {
@@ -197,6 +202,6 @@ export function Chart(props) {
       ${here.map((mark) => html`<span class="item ${mark.kind}">${mark.text}</span>`)}
     </div>
     <div class="plot" ref=${box} role="img" aria-label=${`${title}: ${lines.map((line, i) => `${line.label} ${figure(value(data[i + 1]))}`).join(", ")}`}></div>
-    ${!data[0].length && html`<p class="empty">nothing measured yet</p>`}
+    ${empty && html`<p class="empty">nothing measured yet</p>`}
   </figure>`;
 }
