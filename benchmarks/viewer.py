@@ -7,9 +7,12 @@ python benchmarks/viewer.py --live 3              three quickstart runs with a c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import random
 import re
+import resource
 import signal
 import sqlite3
 import statistics
@@ -158,6 +161,11 @@ def ask(run_dir: Path) -> None:
         for name, query in FILTERS.items():
             took = [timed(f"{url}api/runs/0/episodes?{query}") for _ in range(3)]
             print(f"  {name:30} {took[0] * 1000:7.0f} ms first, {statistics.median(took) * 1000:7.0f} ms")
+        before, polls = cpu_s(process.pid), 50
+        for _ in range(polls):
+            poll(url, len(steps_of(run_dir)))
+        cost = (cpu_s(process.pid) - before) / polls
+        print(f"what the page asks every {POLL_S:.0f} s: {cost * 1000:.1f} ms of CPU, {cost / POLL_S:.2%} of a core")
         print(f"afterwards {memory(process.pid)}")
 
 
@@ -183,6 +191,24 @@ def timed(url: str) -> float:
     return time.perf_counter() - started
 
 
+def poll(url: str, step: int) -> int:
+    """Ask what the page of a run that goes on asks; the newest step."""
+    for path in ("runs", f"runs/0/metrics?after={step}", "runs/0/rewards?points=600", "runs/0/episodes"):
+        with urllib.request.urlopen(f"{url}api/{path}", timeout=60) as answer:
+            found = json.load(answer)
+        step = max([step, *(row["step"] for row in found.get("steps", ()))])
+    return step
+
+
+def steps_of(run_dir: Path) -> list[str]:
+    return (run_dir / "metrics.jsonl").read_text().splitlines()
+
+
+def cpu_s(process: int) -> float:
+    ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(process: int) -> str:
     status = Path(f"/proc/{process}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+)", status)
@@ -192,23 +218,32 @@ def memory(process: int) -> str:
 def compare(rounds: int, steps: int) -> None:
     """Print the episodes a second of runs with a client and without, in turn."""
     speeds: dict[bool, list[float]] = {True: [], False: []}
+    costs: dict[bool, list[float]] = {True: [], False: []}
     for round_ in range(rounds):
         for asked in (True, False) if round_ % 2 else (False, True):
-            speeds[asked].append(live(steps, asked=asked))
-            print(f"{'with a client' if asked else 'without'}: {speeds[asked][-1]:.2f} episodes/s", flush=True)
+            speed, cost = live(steps, asked=asked)
+            speeds[asked].append(speed)
+            costs[asked].append(cost)
+            print(
+                f"{'with a client' if asked else 'without'}: {speed:.2f} episodes/s, {cost * 1000:.1f} ms of CPU each",
+                flush=True,
+            )
     with_client, without = (statistics.median(speeds[asked]) for asked in (True, False))
     print(
         f"medians {with_client:.2f} and {without:.2f} episodes/s: a page that is open leaves {with_client / without:.1%} of the speed"
     )
+    dear, cheap = (statistics.median(costs[asked]) * 1000 for asked in (True, False))
+    print(f"medians {dear:.1f} and {cheap:.1f} ms of CPU an episode: it takes {dear / cheap - 1:.1%} more")
 
 
-def live(steps: int, *, asked: bool) -> float:
-    """The episodes a second of one quickstart run, whose page a client asks."""
+def live(steps: int, *, asked: bool) -> tuple[float, float]:
+    """The episodes a second, and the CPU seconds of all processes an episode, of one quickstart run, whose page a client asks."""
     with tempfile.TemporaryDirectory() as scratch:
         tasks, run_dir = Path(scratch) / "tasks", Path(scratch) / "run"
         subprocess.run(
             [sys.executable, "-m", "agentrl.envs.calculator_env", str(tasks)], check=True, capture_output=True
         )
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = f"train --view --config workflows/quickstart.toml --model {NANO} --run-dir {run_dir} --steps {steps}"
         keys = f"--tasks {tasks}/train.jsonl --eval.tasks {tasks}/eval.jsonl"
         with subprocess.Popen(
@@ -231,20 +266,19 @@ def live(steps: int, *, asked: bool) -> float:
         if asking.ident:
             asking.join(timeout=60)
         summary = json.loads(rest)
-        return float(summary["episodes_finished"] / summary["wall_s"])
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        episodes = summary["episodes_finished"]
+        return episodes / summary["wall_s"], (
+            used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+        ) / episodes
 
 
 def keep_asking(url: str, ended: threading.Event) -> None:
     """Ask what the page of a run that goes on asks, every two seconds."""
     step = -1
     while not ended.wait(POLL_S):
-        try:
-            for path in ("runs", f"runs/0/metrics?after={step}", "runs/0/rewards?points=600", "runs/0/episodes"):
-                with urllib.request.urlopen(f"{url}api/{path}", timeout=60) as answer:
-                    found = json.load(answer)
-                step = max([step, *(row["step"] for row in found.get("steps", ()))])
-        except OSError:
-            continue  # it has not begun, or is over
+        with contextlib.suppress(OSError):  # it has not begun, or is over
+            step = poll(url, step)
 
 
 if __name__ == "__main__":

@@ -108,13 +108,15 @@ class ListedEpisode:
     """The number of tokens that the policy generated in it."""
     step: int | None
     """The training step whose batch its group is in, once a checkpoint contains that."""
+    version: int
+    """The policy version under which its group started."""
     started_at: float
     """Seconds since 1970."""
     duration_s: float
 
 
 _COLUMNS = {name: f"e.{name}" for name in ListedEpisode.__dataclass_fields__}
-_COLUMNS |= {"task": "g.task", "epoch": "g.epoch", "group": "e.group_id", "step": "g.step"}
+_COLUMNS |= {"task": "g.task", "epoch": "g.epoch", "group": "e.group_id", "step": "g.step", "version": "g.version"}
 
 Order = Literal["oldest", "newest", "best", "worst"]
 _ORDERS: dict[Order, tuple[str, str]] = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +27,7 @@ from agentrl.store.database import reading
 from agentrl.store.episodes import ListedEpisode, list_episodes
 from agentrl.store.read_episode import RunEpisode
 from agentrl.system.failure_text import masked
-from agentrl.viewer.filters import STALENESS, Wanted
+from agentrl.viewer.filters import Wanted
 from agentrl.viewer.messages import MessageReader
 from agentrl.viewer.transcript import turns_of
 
@@ -196,7 +195,7 @@ class Shown:
         full = len(found) == asked.limit
         cursor = searched_to or (found[-1].id if full else None)
         return {
-            "episodes": self._rows(found),
+            "episodes": [_row(episode) for episode in found],
             "cursor": None if cursor is None else str(cursor),
             "searched_to": searched_to,
         }
@@ -206,8 +205,8 @@ class Shown:
         if asked.ids:
             return [self._run.episode(one) for one in asked.ids], None
         if not (asked.role or asked.text):
-            return self._listed(asked, asked.after, asked.limit), None
-        until, after, fitting = time.monotonic() + SCAN_S, asked.after, list[RunEpisode]()
+            return self._listed(asked, asked.cursor, asked.limit), None
+        until, after, fitting = time.monotonic() + SCAN_S, asked.cursor, list[RunEpisode]()
         while batch := self._listed(asked, after, SCANNED_AT_ONCE):
             for episode in batch:
                 after = episode.id
@@ -221,7 +220,7 @@ class Shown:
 
     def _listed(self, asked: Wanted, after: int | None, limit: int) -> list[RunEpisode]:
         with self._run.open_store() as store, reading("the list of episodes", self.path):
-            rows = store.read(lambda db: list_episodes(db, asked.where, limit=limit, order=asked.order, after=after))
+            rows = store.read(lambda db: list_episodes(db, asked.where, limit=limit, order=asked.sort, after=after))
         return [RunEpisode(**vars(row), source=self._run) for row in rows]
 
     def _fits(self, episode: RunEpisode, asked: Wanted) -> bool:
@@ -231,18 +230,6 @@ class Shown:
         decode, text = self._run.text.decode, asked.text.casefold()
         said = (decode(ids) for turn in turns for ids in (turn.prompt_ids, turn.output_ids))
         return text in (episode.error or "").casefold() or any(text in part.casefold() for part in said)
-
-    def _rows(self, episodes: Sequence[RunEpisode]) -> list[dict[str, Any]]:
-        groups = [*{episode.group for episode in episodes}]
-        marks = ", ".join("?" * len(groups))
-        with self._run.open_store() as store:
-            found = store.read(
-                lambda db: db.execute(
-                    f"SELECT id, version, {STALENESS} FROM groups g WHERE id IN ({marks})", groups
-                ).fetchall()
-            )
-        versions = {group: {"version": version, "staleness": staleness} for group, version, staleness in found}
-        return [{name: getattr(episode, name) for name in _LISTED} | versions[episode.group] for episode in episodes]
 
     def group(self, group: int) -> dict[str, Any]:
         """Return a group with its episodes side by side.
@@ -263,8 +250,8 @@ class Shown:
         weighed = [episode.weighed()[1] for episode in episodes]
         return dict(zip(columns, row, strict=True)) | {
             "episodes": [
-                shown | {"advantage": mean(own) if own else None}
-                for shown, own in zip(self._rows(episodes), weighed, strict=True)
+                _row(episode) | {"advantage": mean(own) if own else None}
+                for episode, own in zip(episodes, weighed, strict=True)
             ]
         }
 
@@ -283,10 +270,15 @@ class Shown:
     def read(self, episode: RunEpisode) -> dict[str, Any]:
         """Return an episode with its turns, as the page and every export show them."""
         return {
-            "episode": self._rows([episode])[0],
+            "episode": _row(episode),
             "turns": turns_of(episode, self.reader),
             "details": episode.details,
         }
+
+
+def _row(episode: RunEpisode) -> dict[str, Any]:
+    staleness = None if episode.step is None else episode.step - 1 - episode.version
+    return {name: getattr(episode, name) for name in _LISTED} | {"staleness": staleness}
 
 
 def _neighbours(db: sqlite3.Connection, number: int) -> tuple[int | None, int | None]:

@@ -27,7 +27,7 @@ from anyio.from_thread import start_blocking_portal
 
 from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, one_line
 from agentrl.viewer.export import FORMATS, exported
-from agentrl.viewer.filters import number_of, wanted
+from agentrl.viewer.filters import wanted
 from agentrl.viewer.queries import Shown
 from agentrl.viewer.transcript import strict_json
 
@@ -35,7 +35,6 @@ T = TypeVar("T")
 PAGE = Path(__file__).parent / "page"
 QUESTIONS_AT_ONCE = 4
 """Questions that are answered at the same time, so that a run which is looked at has the machine for itself."""
-MAX_EXPORTED = 10_000
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -82,30 +81,41 @@ class Viewer:
 
         app = web.Application(middlewares=[guarded])
         run = r"/api/runs/{run:\d+}"
+        answers: dict[str, Callable[[Shown, web.Request], dict[str, Any]]] = {
+            "": lambda shown, http: shown.whole(),
+            "/metrics": lambda shown, http: shown.steps(_whole(http, "after", -1)),
+            "/rewards": lambda shown, http: shown.rewards(_whole(http, "points", 600)),
+            "/audit": lambda shown, http: shown.audit(),
+            "/episodes": self._episodes,
+            r"/episodes/{id:\d{1,18}}": lambda shown, http: shown.episode(int(http.match_info["id"])),
+            r"/groups/{id:\d{1,18}}": lambda shown, http: shown.group(int(http.match_info["id"])),
+        }
+        app.add_routes([web.get(run + path, self._answered(answer)) for path, answer in answers.items()])
         app.add_routes(
             [
                 web.get("/", self._page),
                 web.get("/static/{file:.+}", self._page),
-                web.get("/api/runs", self._answered(lambda http: self._runs())),
-                web.get(run, self._answered(lambda http: self._of(http).whole())),
-                web.get(f"{run}/metrics", self._answered(lambda http: self._of(http).steps(_whole(http, "after", -1)))),
-                web.get(
-                    f"{run}/rewards", self._answered(lambda http: self._of(http).rewards(_whole(http, "points", 600)))
-                ),
-                web.get(f"{run}/audit", self._answered(lambda http: self._of(http).audit())),
-                web.get(f"{run}/episodes", self._answered(self._episodes)),
-                web.get(run + r"/episodes/{id:\d+}", self._answered(lambda http: self._of(http).episode(_id(http)))),
-                web.get(run + r"/groups/{id:\d+}", self._answered(lambda http: self._of(http).group(_id(http)))),
+                web.get("/api/runs", self._runs),
                 web.get(f"{run}/export", self._export),
             ]
         )
         return app
 
-    def _runs(self) -> dict[str, Any]:
-        return {"runs": [shown.head() for shown in self.shown], "act": False}
+    async def _runs(self, http: web.Request) -> web.Response:
+        return await self._json(lambda: {"runs": [shown.head() for shown in self.shown], "act": False})
 
-    def _episodes(self, http: web.Request) -> dict[str, Any]:
-        shown = self._of(http)
+    def _answered(self, answer: Callable[[Shown, web.Request], dict[str, Any]]) -> Handler:
+        async def handler(http: web.Request) -> web.Response:
+            shown = self._of(http)
+            return await self._json(lambda: answer(shown, http))
+
+        return handler
+
+    async def _json(self, answer: Callable[[], dict[str, Any]]) -> web.Response:
+        body = await self._asked(lambda: strict_json(answer()))
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    def _episodes(self, shown: Shown, http: web.Request) -> dict[str, Any]:
         self._threads.submit(lambda: shown.reader)  # it takes seconds to load, and one of them will be opened
         return shown.episodes(wanted(http.query))
 
@@ -115,13 +125,6 @@ class Viewer:
             raise StoreError(f"there is no run {number}; {len(self.shown)} are shown")
         return self.shown[number]
 
-    def _answered(self, answer: Callable[[web.Request], Any]) -> Handler:
-        async def handler(http: web.Request) -> web.Response:
-            body = await self._asked(lambda: strict_json(answer(http)))
-            return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
-
-        return handler
-
     async def _asked(self, question: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
 
@@ -129,8 +132,10 @@ class Viewer:
         form, shown = http.query.get("format", "jsonl"), self._of(http)
         if form not in FORMATS:
             raise UsageError(f"format = {form!r}: use one of {', '.join(FORMATS)}")
-        asked = wanted(http.query, most=MAX_EXPORTED)
+        asked = wanted(http.query)
         found, _ = await self._asked(lambda: shown.found(asked))
+        pieces = exported(form, shown, found)
+        first = await self._asked(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
         suffix, kind = FORMATS[form]
         name = re.sub(r"[^\w.-]", "_", shown.path.name)
         response = web.StreamResponse(
@@ -142,7 +147,7 @@ class Viewer:
             }
         )
         await response.prepare(http)
-        pieces = exported(form, shown, found)
+        await response.write(first)
         while piece := await self._asked(lambda: next(pieces, b"")):
             await response.write(piece)
         return response
@@ -193,11 +198,10 @@ class Viewer:
 
 
 def _whole(http: web.Request, name: str, default: int) -> int:
-    return int(number_of(name, http.query.get(name) or str(default)))
-
-
-def _id(http: web.Request) -> int:
-    return min(int(http.match_info["id"]), 2**63 - 1)
+    value = http.query.get(name) or str(default)
+    if not re.fullmatch(r"-?\d{1,18}", value):
+        raise UsageError(f"{name} = {value!r} is no whole number")
+    return int(value)
 
 
 def _error(status: int, error: object) -> web.Response:

@@ -129,6 +129,7 @@ STARTS = [
         "--episodes 4 --steps 1 --wait-s 0.1",
         r"Waiting +4 episodes x 1 steps .*: \d+\.\d+ s in all.*\nBlocking +4 episodes x 1 steps .*: \d",
     ),
+    Start("viewer.py", "--episodes 800", r"first answers of the page, all five: \d+\.\d+ s"),
     Start(
         "weight_update.py",
         "--engine embedded --mode retract --updates 1 --every-s 0.2 --replies 8 --tokens 50",

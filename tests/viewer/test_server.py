@@ -115,15 +115,16 @@ def test_a_group_is_told_with_its_advantages(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
-        ("/0/episodes?task=x", 400, "task = 'x' is no number"),
-        ("/0/episodes?reason=gone", 400, "no episode has it; use failed or one of finished"),
-        ("/0/episodes?sort=up", 400, "use one of newest, oldest, best, worst"),
+        ("/0/episodes?task=x", 400, "task = 'x': Input should be a valid integer"),
+        ("/0/episodes?reason=gone", 400, "reason = 'gone': Input should be"),
+        ("/0/episodes?sort=up", 400, "sort = 'up': Input should be 'oldest', 'newest', 'best' or 'worst'"),
         ("/0/export?format=pdf", 400, "use one of jsonl, html, sft"),
         ("/0/episodes/99", 404, "no episode 99; its episodes are 1 to 14"),
         ("/0/groups/99", 404, "no group 99"),
         ("/7", 404, "there is no run 7"),
         ("/0/nothing", 404, "404"),
-        ("/0/episodes/99999999999999999999999", 404, "no episode"),
+        ("/0/episodes/99999999999999999999999", 404, "404"),
+        ("/0/metrics?after=x", 400, "after = 'x' is no whole number"),
     ],
 )
 def test_what_cannot_be_answered_is_said(path: str, status: int, says: str, http: httpx.Client) -> None:
