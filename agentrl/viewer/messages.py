@@ -134,7 +134,7 @@ class MessageReader:
 
     def _learned(self, messages: list[Message], tools: Any) -> Iterator[tuple[str, str]]:
         with suppress(Exception):  # a template raises what it likes where it takes no such conversation
-            text = self._marked(self.chat_format.render(messages, tools).ids)
+            text = self._marked(self.chat_format.render(messages, tools, answered=False).ids)
             words = list(_WORD.finditer(text))
             if [word[0] for word in words] != [message["content"] for message in messages]:
                 return

@@ -109,8 +109,8 @@ def test_a_prompt_is_read_as_the_messages_that_it_was_made_of(name: str, tmp_pat
 def test_what_a_turn_adds_is_read_without_the_reply_that_it_follows(name: str, tmp_path: Path) -> None:
     own = own_format(tmp_path, name)
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-    before = own.render(CONVERSATION[:4], tools).ids
-    after = own.render(CONVERSATION, tools).ids
+    before = own.render(CONVERSATION[:4], tools, answered=False).ids
+    after = own.render(CONVERSATION, tools, answered=False).ids
     assert after[: len(before)] == before
     rest = after[len(before) :]
     end = next(end for end in range(len(rest)) if own.decode(rest[:end]).endswith('{"a": 2}}'))
