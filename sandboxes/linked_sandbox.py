@@ -102,15 +102,7 @@ class LinkedSandbox(Sandbox):
             "interactive": stdin is None,
             "env": {**self.env, **options.get("env", {})},
             "cwd": options.get("cwd") or self.work,
-            "limits": {
-                "timeout_s": limits.timeout_s,
-                "cpu_s": limits.cpu_s,
-                "memory_bytes": limits.memory_mb * MB,
-                "file_bytes": limits.file_mb * MB,
-                "output_bytes": int(limits.output_mb * MB),
-                "open_files": limits.open_files,
-                "nproc": self._nproc,
-            },
+            "limits": {**vars(limits), "nproc": self._nproc},
         }
         self._number += 1
         process = self._processes[self._number] = Process(self, self._number, limits)
