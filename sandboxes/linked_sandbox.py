@@ -112,8 +112,7 @@ class LinkedSandbox(Sandbox):
 
     async def write(self, path: str, data: bytes | str) -> None:
         """Write a file, and the folders above it."""
-        content = as_bytes(data) if isinstance(data, str) else data
-        await self._ask(b"W", json.dumps({"path": path}).encode() + b"\n" + content)
+        await self._ask(b"W", json.dumps({"path": path}).encode() + b"\n" + as_bytes(data))
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
         """Read a regular file."""

@@ -44,7 +44,7 @@ async def run_code(grading: Grading, test: CodeTest, trust: Trust, sandboxes: Se
     job |= {"timeout_s": limits.timeout_s, "cpu_s": limits.cpu_s, "trust": trust, "nonce": secrets.token_hex()}
     inside = trust is Trust.INSIDE
     given = {**test.files, **({f"{test.module}.py": grading.source} if inside else {})}
-    files = {path: as_bytes(content) if isinstance(content, str) else content for path, content in given.items()}
+    files = {path: as_bytes(content) for path, content in given.items()}
     return await (_run_inside if inside else _run_apart)(grading, test, job, files, sandboxes)
 
 

@@ -149,12 +149,10 @@ def _compare_answer(test: CallTest, stdout: bytes) -> tuple[Status, str]:
 
 
 async def _check(sandbox: Sandbox, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
-    files = {"checker.py": as_bytes(checker.source), "input": as_bytes(test.stdin), "output": output}
-    done = await sandbox.run_python(
-        code=CHECKER,
-        args=("input", "output", "answer"),
-        only_files={**files, "answer": as_bytes(test.stdout)},
-    )
+    given: dict[str, str | bytes] = {"checker.py": checker.source, "input": test.stdin, "answer": test.stdout}
+    given["output"] = output
+    files = {path: as_bytes(content) for path, content in given.items()}
+    done = await sandbox.run_python(code=CHECKER, args=("input", "output", "answer"), only_files=files)
     if done.ok:
         return Status.PASSED, ""
     printed = tail(done.stdout + done.stderr)
