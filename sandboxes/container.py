@@ -309,7 +309,8 @@ class Container:
         except SandboxError as error:
             raise SandboxLostError(f"the container of {self.spec.image} is lost: {error}") from error
         if not state["Running"]:
-            why = "out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
+            starved = " after a program ran out of memory" * bool(state.get("OOMKilled"))  # which may be long ago
+            why = f"exit code {state.get('ExitCode')}{starved}"
             raise SandboxLostError(f"the container of {self.spec.image} has ended ({why})")
 
     async def _call(self, function: Any) -> Any:

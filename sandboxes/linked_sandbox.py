@@ -102,15 +102,7 @@ class LinkedSandbox(Sandbox):
             "interactive": stdin is None,
             "env": {**self.env, **options.get("env", {})},
             "cwd": options.get("cwd") or self.work,
-            "limits": {
-                "timeout_s": limits.timeout_s,
-                "cpu_s": limits.cpu_s,
-                "memory_bytes": limits.memory_mb * MB,
-                "file_bytes": limits.file_mb * MB,
-                "output_bytes": int(limits.output_mb * MB),
-                "open_files": limits.open_files,
-                "nproc": self._nproc,
-            },
+            "limits": {**vars(limits), "nproc": self._nproc},
         }
         self._number += 1
         process = self._processes[self._number] = Process(self, self._number, limits)
@@ -120,8 +112,7 @@ class LinkedSandbox(Sandbox):
 
     async def write(self, path: str, data: bytes | str) -> None:
         """Write a file, and the folders above it."""
-        content = as_bytes(data) if isinstance(data, str) else data
-        await self._ask(b"W", json.dumps({"path": path}).encode() + b"\n" + content)
+        await self._ask(b"W", json.dumps({"path": path}).encode() + b"\n" + as_bytes(data))
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
         """Read a regular file."""

@@ -124,11 +124,7 @@ async def open_sandboxes(
         open_slots(leases, wait_timeout_s, metrics) as leased,
         open_slots(leases, wait_timeout_s, metrics) as containers,
     ):
+        spec = spec or SandboxSpec()
         yield RunSandboxes(
-            backend=backend,
-            order=order,
-            spec=spec or SandboxSpec(),
-            graders=grading,
-            leases=leased,
-            containers=containers,
+            backend=backend, order=order, spec=spec, graders=grading, leases=leased, containers=containers
         )

@@ -199,6 +199,6 @@ def _words(argv: Sequence[str]) -> list[str]:
     return list(argv)
 
 
-def as_bytes(text: str) -> bytes:
-    """Return a text as a program reads it. A model's may hold half of a surrogate pair: no encoding has that, and Python takes it for an error."""
-    return text.encode(errors="surrogatepass")
+def as_bytes(text: str | bytes) -> bytes:
+    """Return a text as a program reads it, and bytes as they are. A model's may hold half of a surrogate pair: no encoding has that, and Python takes it for an error."""
+    return text.encode(errors="surrogatepass") if isinstance(text, str) else text

@@ -135,7 +135,7 @@ class _Sandbox(Sandbox):
 
     async def write(self, path: str, data: bytes | str) -> None:
         async with self._asked() as hosted:
-            await hosted.write(_under_work(path), as_bytes(data) if isinstance(data, str) else data)
+            await hosted.write(_under_work(path), as_bytes(data))
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
         async with self._asked() as hosted:

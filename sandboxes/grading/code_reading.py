@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 
-from agentrl.sandboxes.grading.tests import AssertTest, TestFile
+from agentrl.sandboxes.grading.tests import AssertTest, CodeTest, TestFile
 
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,7 +35,7 @@ def nodes_of(code: str) -> Iterator[ast.AST]:
     return iter(()) if tree is None else ast.walk(tree)
 
 
-def names_of_program(test: AssertTest | TestFile) -> dict[str, str]:
+def names_of_program(test: CodeTest) -> dict[str, str]:
     """Return the names that a program has to define for test code, by what they are called there. Code that Python cannot parse wants none."""
     if test.entry_point is not None:
         name = re.split(r"\W", test.entry_point)[0]
@@ -56,7 +56,7 @@ def names_of_program(test: AssertTest | TestFile) -> dict[str, str]:
     return names
 
 
-def aliases(test: AssertTest | TestFile) -> set[str]:
+def aliases(test: CodeTest) -> set[str]:
     """Return what test code calls the program's module."""
     imports = [node for node in nodes_of(test.code) if isinstance(node, ast.Import)]
     return {one.asname or one.name for node in imports for one in node.names if one.name == test.module}
@@ -82,7 +82,7 @@ def free_names(*sources: str) -> set[str]:
     return {name for name in used - bound if not name.startswith("__")}
 
 
-def libraries_of(test: AssertTest | TestFile) -> set[str]:
+def libraries_of(test: CodeTest) -> set[str]:
     """Return the modules of Python's library that code uses without an import, since programs happen to import them (`math.isclose`)."""
     if isinstance(test, TestFile) or test.entry_point is not None:
         return set()
@@ -92,7 +92,7 @@ def libraries_of(test: AssertTest | TestFile) -> set[str]:
     return (owners - called) & sys.stdlib_module_names & free_names(test.code, test.prelude)
 
 
-def imports_of(test: AssertTest | TestFile) -> set[str]:
+def imports_of(test: CodeTest) -> set[str]:
     """Return the modules that test code imports from elsewhere, and what may be one: `from unittest import mock`."""
     names = set()
     for node in nodes_of(test.code):
@@ -104,7 +104,7 @@ def imports_of(test: AssertTest | TestFile) -> set[str]:
     return {name for name in names if name.partition(".")[0] not in own}
 
 
-def functions_of(test: AssertTest | TestFile) -> set[str]:
+def functions_of(test: CodeTest) -> set[str]:
     """Return the names of the test functions that stand in a file of tests: a run that ends before them is no pass."""
     tree = parsed(test.code) if isinstance(test, TestFile) else None
     body = [] if tree is None else tree.body

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,15 +19,15 @@ from typing import Any
 import anyio
 
 from agentrl.sandboxes.grading.code_reading import functions_of, imports_of, libraries_of, names_of_program
-from agentrl.sandboxes.grading.program_runs import CALLS, Grading
-from agentrl.sandboxes.grading.tests import AssertTest, TestFile
+from agentrl.sandboxes.grading.program_runs import CALLS, Grading, result_of
+from agentrl.sandboxes.grading.tests import CodeTest, TestFile
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.grading.verdict import EARLIER_FAILED, Status, TestResult, status_of, tail
 from agentrl.sandboxes.inside.frameworks import ANY
 from agentrl.sandboxes.inside.plain import MAX_BYTES
 from agentrl.sandboxes.inside.remote_program import PROGRAMS
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.sandbox import as_bytes
+from agentrl.sandboxes.sandbox import Sandbox, as_bytes
 from agentrl.sandboxes.seams import EndReason, ExecResult
 
 RUNNER = "from agentrl.sandboxes.inside.runner import main; main()"
@@ -34,7 +35,7 @@ OUTPUT_MB = 64.0
 """What test code, or the program that it calls, may print and answer in all."""
 
 
-async def run_code(grading: Grading, test: AssertTest | TestFile, trust: Trust) -> list[TestResult]:
+async def run_code(grading: Grading, test: CodeTest, trust: Trust, sandboxes: Sequence[Sandbox]) -> list[TestResult]:
     """Run test code, and return a result for each of its tests."""
     limits = grading.limits_of(test)
     job = {name: getattr(test, name) for name in ("name", "framework", "module", "entry_point", "prelude", "code")}
@@ -43,52 +44,47 @@ async def run_code(grading: Grading, test: AssertTest | TestFile, trust: Trust) 
     job |= {"timeout_s": limits.timeout_s, "cpu_s": limits.cpu_s, "trust": trust, "nonce": secrets.token_hex()}
     inside = trust is Trust.INSIDE
     given = {**test.files, **({f"{test.module}.py": grading.source} if inside else {})}
-    files = {path: as_bytes(content) if isinstance(content, str) else content for path, content in given.items()}
-    return await (_run_inside if inside else _run_apart)(grading, test, job, files)
+    files = {path: as_bytes(content) for path, content in given.items()}
+    return await (_run_inside if inside else _run_apart)(grading, test, job, files, sandboxes)
 
 
 async def _run_inside(
-    grading: Grading, test: AssertTest | TestFile, job: dict[str, Any], files: dict[str, bytes]
+    grading: Grading, test: CodeTest, job: dict[str, Any], files: dict[str, bytes], sandboxes: Sequence[Sandbox]
 ) -> list[TestResult]:
     limits = replace(grading.limits_of(test), timeout_s=grading.deadline_s, cpu_s=None)  # each test has its own there
-    stdin = json.dumps(job).encode() + b"\n"
-    box, framework = grading.sandboxes[-1], job["framework"]
-    done = await box.run_python(code=RUNNER, limits=limits, framework=framework, stdin=stdin, only_files=files)
+    stdin, framework = json.dumps(job).encode() + b"\n", job["framework"]
+    done = await sandboxes[-1].run_python(
+        code=RUNNER, limits=limits, framework=framework, stdin=stdin, only_files=files
+    )
     nonce = job["nonce"].encode()
     for line in done.stdout.splitlines(keepends=True):
         if line.startswith(nonce) and line.endswith(b"\n"):  # else its end was cut off with the output
-            return _results(grading, test, line[len(nonce) :], done)
+            return _results(test, line[len(nonce) :], done)
     status, message = status_of(done)
     if status is Status.PASSED:
         status, message = Status.RUNTIME_ERROR, "the program has left before the tests were done"
     elif done.signal == signal.SIGVTALRM:  # the clock of `inside/report.py` for code that no exception ends
         status, message = Status.TIME_LIMIT, ""
-    return [grading.result(test, status, message, done)]
+    return [result_of(test, status, message, done)]
 
 
 async def _run_apart(
-    grading: Grading, test: AssertTest | TestFile, job: dict[str, Any], files: dict[str, bytes]
+    grading: Grading, test: CodeTest, job: dict[str, Any], files: dict[str, bytes], sandboxes: Sequence[Sandbox]
 ) -> list[TestResult]:
-    nonce, number, answered = job["nonce"].encode(), 0, False
-    box = grading.sandboxes[-1]
+    nonce, number, answered, box = job["nonce"].encode(), 0, False, sandboxes[-1]
     limits = box.spec.limits.changed(timeout_s=grading.deadline_s, output_mb=OUTPUT_MB)
     async with (
         AsyncExitStack() as processes,
         await box.start_python(RUNNER, limits=limits, framework=job["framework"], only_files=files) as tests,
     ):
-        program = _Program(grading, test, processes)
+        program = _Program(grading, test, sandboxes[0], processes)
         await tests.send(json.dumps(job).encode() + b"\n")
         await tests.send(await program.load())
         fault = ""
         try:
             while line := await tests.read_line(MAX_BYTES + 100):
                 if line.startswith(nonce):
-                    return _results(
-                        grading,
-                        test,
-                        line[len(nonce) :],
-                        ExecResult(end_reason=EndReason.KILLED, duration_s=program.spent_s),
-                    )
+                    return _results(test, line[len(nonce) :], program.took)
                 head, _, request = line.partition(b" ")
                 if int(head) != number:  # another test, whose time is its own
                     number, program.spent_s = int(head), 0.0
@@ -105,18 +101,18 @@ async def _run_apart(
     elif not answered or done.end_reason is EndReason.EXIT:  # tests that end by themselves do so whatever the program
         status = Status.CHECKER_ERROR
         message = f"the test code ended before it was done: {message or fault or tail(done.stderr)}"
-    return [grading.result(test, status, message, ExecResult(end_reason=EndReason.KILLED, duration_s=program.spent_s))]
+    return [result_of(test, status, message, program.took)]
 
 
 class _Program:
     """The process of a program that test code calls, asked within the time of a test. It is the only one in `processes`."""
 
-    def __init__(self, grading: Grading, test: AssertTest | TestFile, processes: AsyncExitStack) -> None:
+    def __init__(self, grading: Grading, test: CodeTest, sandbox: Sandbox, processes: AsyncExitStack) -> None:
         self.failure: tuple[Status, str] | None = None
         """Why the process has ended, if it has."""
         self.spent_s = 0.0
         """How long the program has been waited for, in this test."""
-        self._grading = grading
+        self._sandbox = sandbox
         self._job = json.dumps({"source": grading.source, "module": test.module}).encode() + b"\n"
         limits = grading.limits_of(test)
         self._time_s = limits.timeout_s
@@ -129,11 +125,16 @@ class _Program:
         self._processes = processes
         self._process: Process | None = None
 
+    @property
+    def took(self) -> ExecResult:
+        """Return what is known of its run."""
+        return ExecResult(end_reason=EndReason.KILLED, duration_s=self.spent_s)
+
     async def load(self) -> bytes:
         """Start the process anew, and return its answer to the program."""
         await self._processes.aclose()
         self.failure, self.spent_s = None, 0.0
-        started = await self._grading.sandboxes[0].start_python(CALLS, limits=self._limits, only_files={})
+        started = await self._sandbox.start_python(CALLS, limits=self._limits, only_files={})
         self._process = await self._processes.enter_async_context(started)
         return await self.ask(self._job)
 
@@ -162,7 +163,7 @@ class _Program:
         return b"x" + json.dumps({"ended": self.failure}).encode() + b"\n"
 
 
-def _results(grading: Grading, test: AssertTest | TestFile, line: bytes, done: ExecResult) -> list[TestResult]:
+def _results(test: CodeTest, line: bytes, done: ExecResult) -> list[TestResult]:
     """Return what a report says, and a failure for each test function that stands in the file and not in the report."""
     report = json.loads(line)
     results = [
@@ -175,7 +176,7 @@ def _results(grading: Grading, test: AssertTest | TestFile, line: bytes, done: E
     status, message = (Status.NOT_RUN, EARLIER_FAILED) if False in passed else (Status.RUNTIME_ERROR, "it has not run")
     results += [TestResult(name=name, status=status, message=message) for name in sorted(missing)]
     if not results:
-        return [grading.result(test, Status.CHECKER_ERROR, "the test code has no tests", done)]
+        return [result_of(test, Status.CHECKER_ERROR, "the test code has no tests", done)]
     if len(results) == 1:
-        return [replace(grading.result(test, results[0].status, results[0].message, done), name=results[0].name)]
+        return [replace(result_of(test, results[0].status, results[0].message, done), name=results[0].name)]
     return results

@@ -33,6 +33,7 @@ from agentrl.sandboxes.grading.verdict import (
 )
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.pool import SandboxPool
+from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import Limits
 from agentrl.system import traces
 
@@ -100,7 +101,7 @@ async def _grade(grading: Grading, tests: Sequence[Test], pool: SandboxPool) -> 
     verdicts: dict[range, Verdict] = {}
 
     async def run(part: range) -> None:
-        verdicts[part] = await _run_tests(replace(grading), named, trusts, part, pool)
+        verdicts[part] = await _run_tests(grading, named, trusts, part, pool)
 
     try:
         async with anyio.create_task_group() as group:
@@ -137,14 +138,14 @@ async def _run_tests(
     while index < part.stop and rest is None:
         several = any(map(_needs_second_sandbox, tests[index : part.stop], trusts[index : part.stop]))
         async with pool.take(2 if several else 1) as sandboxes:
-            started, grading.sandboxes = anyio.current_time(), sandboxes
+            started = anyio.current_time()
             try:
                 with anyio.move_on_after(left_s):
-                    built, build_output = await build(grading)
-                    if not built:
+                    built, build_output = await build(grading, sandboxes[0])
+                    if built is None:
                         rest = Status.BUILD_ERROR, build_output
                     while index < part.stop and rest is None:
-                        note(await _run_test(grading, tests[index], trusts[index]))
+                        note(await _run_test(grading, tests[index], trusts[index], sandboxes, built or b""))
             except SandboxError as error:
                 # The sandbox is gone, or so full that not even the program can be written to it.
                 losses += 1
@@ -169,12 +170,14 @@ def _left_out(
     ]
 
 
-async def _run_test(grading: Grading, test: Test, trust: Trust) -> list[TestResult]:
+async def _run_test(
+    grading: Grading, test: Test, trust: Trust, sandboxes: Sequence[Sandbox], built: bytes
+) -> list[TestResult]:
     if isinstance(test, IOTest):
-        return [await run_io(grading, test)]
+        return [await run_io(grading, test, sandboxes, built)]
     if isinstance(test, CallTest):
-        return [await run_call(grading, test)]
-    return await run_code(grading, test, trust)
+        return [await run_call(grading, test, sandboxes[0])]
+    return await run_code(grading, test, trust, sandboxes)
 
 
 def _needs_second_sandbox(test: Test, trust: Trust) -> bool:

@@ -39,9 +39,9 @@ def wall_clock_s(limits: Limits) -> float:
     return max(MIN_WALL_CLOCK_S, limits.timeout_s * WALL_CLOCK_SLACK)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Grading:
-    """A program, and the sandboxes that are at hand for its tests."""
+    """A program, and how it is graded. Its runs take sandboxes: the first is the program's, the last that of checkers and of test code."""
 
     source: str
     language: Language
@@ -49,37 +49,28 @@ class Grading:
     fail_fast: bool
     deadline_s: float
     """Of the verdict: what runs longer is cancelled."""
-    sandboxes: Sequence[Sandbox] = ()
-    """The first is the program's; the last that of checkers and of test code."""
-    built: bytes | None = None
-    """The files of a program that had to be built."""
 
     def limits_of(self, test: Test) -> Limits:
         """Return the limits of a test's run."""
         limits = test.limits_of(self.limits)
         return limits.changed(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=wall_clock_s(limits))
 
-    def result(self, test: Test, status: Status, message: str, done: ExecResult) -> TestResult:
-        """Return the result of a test with what its run took."""
-        return TestResult(
-            name=test.name,
-            status=status,
-            message=message,
-            duration_s=done.duration_s,
-            cpu_s=done.cpu_s,
-            peak_memory_bytes=done.peak_memory_bytes,
-        )
+
+def result_of(test: Test, status: Status, message: str, done: ExecResult) -> TestResult:
+    """Return the result of a test with what its run took."""
+    took = {name: getattr(done, name) for name in ("duration_s", "cpu_s", "peak_memory_bytes")}
+    return TestResult(name=test.name, status=status, message=message, **took)
 
 
-async def build(grading: Grading) -> tuple[bool, str]:
-    """Build the program where its language is built; return whether that worked, and what the build printed.
+async def build(grading: Grading, sandbox: Sandbox) -> tuple[bytes | None, str]:
+    """Build the program where its language is built; return its files, which are None if that failed, and what the build printed.
 
     Raises:
         ConfigError: The sandbox does not have the compiler.
     """
-    language, sandbox = grading.language, grading.sandboxes[0]
+    language = grading.language
     if not language.build:
-        return True, ""
+        return b"", ""
     compiler = language.build[0]
     if not (await sandbox.run(["sh", "-c", 'command -v "$0"', compiler])).ok:
         raise ConfigError(
@@ -88,17 +79,16 @@ async def build(grading: Grading) -> tuple[bool, str]:
         )
     await sandbox.write(language.file, as_bytes(grading.source))
     done = await sandbox.run(language.build, timeout_s=language.build_timeout_s)
-    if done.ok:
-        grading.built = await sandbox.snapshot()
-    return done.ok, (done.stdout + done.stderr).decode(errors="replace").strip()[:SHOWN_CHARACTERS]
+    built = await sandbox.snapshot() if done.ok else None
+    return built, (done.stdout + done.stderr).decode(errors="replace").strip()[:SHOWN_CHARACTERS]
 
 
-async def run_io(grading: Grading, test: IOTest) -> TestResult:
-    """Run the program once, and compare what it prints."""
-    sandbox, language, stdin = grading.sandboxes[0], grading.language, as_bytes(test.stdin)
-    files = {language.file: as_bytes(grading.source)} if grading.built is None else None
-    if grading.built is not None:
-        await sandbox.restore(grading.built)
+async def run_io(grading: Grading, test: IOTest, sandboxes: Sequence[Sandbox], built: bytes) -> TestResult:
+    """Run the program, or what was `built` of it, once, and compare what it prints."""
+    sandbox, language, stdin = sandboxes[0], grading.language, as_bytes(test.stdin)
+    files = None if built else {language.file: as_bytes(grading.source)}
+    if built:
+        await sandbox.restore(built)
     limits = grading.limits_of(test)
     limits = limits.changed(output_mb=max(limits.output_mb, ROOM * len(test.stdout.encode()) / MB))
     if language == PYTHON:
@@ -107,26 +97,26 @@ async def run_io(grading: Grading, test: IOTest) -> TestResult:
         done = await sandbox.run(language.run, stdin=stdin, limits=limits, only_files=files)
     status, message = status_of(done)
     if status is Status.PASSED and isinstance(test.compare, Checker):
-        status, message = await _check(grading, test.compare, test, done.stdout)
+        status, message = await _check(sandboxes[-1], test.compare, test, done.stdout)
     elif status is Status.PASSED:
         status, message = await _compared(
             len(done.stdout) + len(test.stdout), lambda: _compare_output(test, done.stdout)
         )
-    return grading.result(test, status, message, done)
+    return result_of(test, status, message, done)
 
 
-async def run_call(grading: Grading, test: CallTest) -> TestResult:
+async def run_call(grading: Grading, test: CallTest, sandbox: Sandbox) -> TestResult:
     """Call one function of the program once, and compare what comes back."""
     call = {"name": test.function, "args": encode(list(test.args)), "kwargs": encode(test.kwargs), "value_only": True}
     lines = [json.dumps({"source": grading.source, "module": "solution"}), json.dumps(call), ""]
     limits = grading.limits_of(test)
     limits = limits.changed(output_mb=max(limits.output_mb, ANSWERS_MB))
     stdin = "\n".join(lines).encode()
-    done = await grading.sandboxes[0].run_python(code=CALLS, stdin=stdin, limits=limits, only_files={})
+    done = await sandbox.run_python(code=CALLS, stdin=stdin, limits=limits, only_files={})
     status, message = status_of(done)
     if status is Status.PASSED:
         status, message = await _compared(len(done.stdout), lambda: _compare_answer(test, done.stdout))
-    return grading.result(test, status, message, done)
+    return result_of(test, status, message, done)
 
 
 async def _compared(size: int, compare: Callable[[], tuple[Status, str]]) -> tuple[Status, str]:
@@ -158,14 +148,11 @@ def _compare_answer(test: CallTest, stdout: bytes) -> tuple[Status, str]:
     return Status.WRONG_ANSWER, f"{shown(got)}, expected {shown(test.expected)}"
 
 
-async def _check(grading: Grading, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
-    sandbox = grading.sandboxes[-1]
-    files = {"checker.py": as_bytes(checker.source), "input": as_bytes(test.stdin), "output": output}
-    done = await sandbox.run_python(
-        code=CHECKER,
-        args=("input", "output", "answer"),
-        only_files={**files, "answer": as_bytes(test.stdout)},
-    )
+async def _check(sandbox: Sandbox, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
+    given: dict[str, str | bytes] = {"checker.py": checker.source, "input": test.stdin, "answer": test.stdout}
+    given["output"] = output
+    files = {path: as_bytes(content) for path, content in given.items()}
+    done = await sandbox.run_python(code=CHECKER, args=("input", "output", "answer"), only_files=files)
     if done.ok:
         return Status.PASSED, ""
     printed = tail(done.stdout + done.stderr)

@@ -155,4 +155,5 @@ class TestFile(_OneTest):
     """As in AssertTest. `inside` where the program reads some of `files`."""
 
 
-Test = IOTest | CallTest | AssertTest | TestFile
+CodeTest = AssertTest | TestFile
+Test = IOTest | CallTest | CodeTest

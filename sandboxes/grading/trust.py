@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.grading.code_reading import aliases, libraries_of, names_of_program, nodes_of, parsed
-from agentrl.sandboxes.grading.tests import AssertTest, CallTest, IOTest, Test, TestFile
+from agentrl.sandboxes.grading.tests import AssertTest, CallTest, CodeTest, IOTest, Test
 
 
 class Trust(StrEnum):
@@ -38,9 +38,11 @@ MODULES = _words("""__future__ pytest unittest math cmath random itertools funct
 """What code may import and still run apart. Others look into objects, files or processes, or have arrays, which are no plain data."""
 OBJECT_NAMES = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile
     isinstance issubclass __import__ defaultdict mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
-    SystemExit KeyboardInterrupt
+    SystemExit KeyboardInterrupt warns deprecated_call assertWarns assertWarnsRegex assertLogs assertNoLogs
+    namedtuple Random ChainMap memoryview getcontext setcontext localcontext
     tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn mocker""")
-"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it (a defaultdict passes as a dict); fixtures last."""
+"""Names by which code looks into an object, or asks for more than plain data and exceptions that reach it (a defaultdict passes as a dict, a named tuple as a tuple,
+and warnings, logs and decimal's context not at all); fixtures last."""
 TYPE_CHECKS = _words("isinstance assertIsInstance assertNotIsInstance")
 """Those that may look for classes of plain data."""
 PLAIN_CLASSES: tuple[type, ...] = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
@@ -69,14 +71,14 @@ def trust_of(test: Test) -> Trust:
     return Trust.INSIDE if need is not None else Trust.APART
 
 
-def need_of(test: AssertTest | TestFile) -> str | None:
+def need_of(test: CodeTest) -> str | None:
     """Say what test code needs beside calls of functions, as in "the program's class Stack"; None where that is all. In doubt it is no."""
     if beside := [path for path in test.files if path.endswith(".py")]:
         return f"the file {beside[0]} beside program and tests"
     return "to be Python" if parsed(test.code) is None else next(_needs(test), None)
 
 
-def _needs(test: AssertTest | TestFile) -> Iterator[str]:
+def _needs(test: CodeTest) -> Iterator[str]:
     """Yield what code needs. Each name in it has to be known: the program's, of a library, of Python, or the tests' own."""
     nodes, prelude = _without_annotations(test.code), _without_annotations(test.prelude)
     modules, wanted = aliases(test), names_of_program(test)
@@ -164,6 +166,10 @@ def _needs(test: AssertTest | TestFile) -> Iterator[str]:
                 _root(owner) in libraries or _last_word(owner) in libraries | modules | SELF | data
             ):
                 yield "to change what may be an object of the program's"
+            case ast.For(iter=over) if functions & {*map(_last_word, ast.walk(over))} and any(
+                isinstance(part, ast.Break) for part in ast.walk(node)
+            ):
+                yield "to leave off in what may have no end"
             case ast.Compare(ops=ops, comparators=others) if any(
                 isinstance(op, ast.Is | ast.IsNot) and not isinstance(one, ast.Constant)
                 for op, one in zip(ops, others, strict=True)

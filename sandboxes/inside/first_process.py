@@ -29,6 +29,7 @@ from agentrl.sandboxes.inside.files import read, wipe, write
 from agentrl.sandboxes.inside.frameworks import import_framework
 from agentrl.sandboxes.inside.inbox import Payload, frame, read_frame, split_head
 from agentrl.sandboxes.inside.processes import (
+    MB,
     count_memory_kills,
     install_filter,
     kill_all,
@@ -244,7 +245,7 @@ class FirstProcess:
                 data = os.read(fd, 1 << 16)
             except BlockingIOError:
                 return
-            room = running.limits["output_bytes"] - running.output
+            room = int(running.limits["output_mb"] * MB) - running.output
             running.output += len(data)
             if data and room > 0:
                 self.send(running.pipes[fd], running.number, data[:room], later=not running.interactive)
@@ -304,7 +305,7 @@ class FirstProcess:
         limits, reason = running.limits, running.ended_by
         if reason is None and limits["cpu_s"] is not None and (cpu_s > limits["cpu_s"] or code == -signal.SIGXCPU):
             reason = "timeout"
-        starved = code and peak_bytes > NEARLY_ALL * limits["memory_bytes"]
+        starved = code and peak_bytes > NEARLY_ALL * limits["memory_mb"] * MB
         if reason is None and (starved or count_memory_kills() > running.memory_kills):
             reason = "out_of_memory"
         reason = reason or ("exit" if code >= 0 else "signal")

@@ -25,6 +25,7 @@ LARGE_INT_BITS = 10_000
 """A larger integer is written in hexadecimal, which takes a time in proportion to its length."""
 
 _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+_SEQUENCES |= {"iter": iter, "range": lambda items: range(*items)}
 _MAPPINGS: dict[str, Callable[[Any], Any]] = {"dict": dict, "Counter": Counter, "OrderedDict": OrderedDict}
 _LIBRARY: dict[str, Callable[[Any], list[Any]]] = {
     "datetime.date": lambda value: [value.isoformat()],
@@ -81,6 +82,21 @@ def _encode(value: Any, room: Iterator[int], depth: int) -> Any:
     if kind.__name__ == "range" or kind.__name__.startswith("dict_") or hasattr(kind, "__next__"):
         return [_encode(item, room, depth + 1) for item in value]
     raise NotPlainError(f"an object of class {kind.__qualname__[:200]}, which is not plain data")
+
+
+def encode_arguments(values: list[Any]) -> list[Any]:
+    """Return arguments as JSON parts. Iterators and ranges stay such: a program may ask more of them than of a list.
+
+    Raises:
+        NotPlainError: One cannot pass.
+    """
+    parts: list[Any] = encode(values)
+    for index, value in enumerate(values):
+        if type(value) is range:
+            parts[index] = {"range": [value.start, value.stop, value.step]}
+        elif hasattr(type(value), "__next__"):
+            parts[index] = {"iter": parts[index]}
+    return parts
 
 
 def decode(part: Any) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 KILL_TIMEOUT_S = 5.0
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 SECCOMP_MODE_FILTER = 2
-OWN_BYTES = 16 * 2**20
+MB = 2**20
+OWN_MB = 16
 """Of the interpreter that a program is forked from."""
 ROOM_BYTES = 2**30
 """Of address space beyond the memory limit, where no control group counts: for libraries, and for what is reserved and never used."""
@@ -58,11 +59,11 @@ def lock_down(uid: int | None) -> None:
 
 def set_limits(limits: dict[str, Any], *, counted: bool) -> None:
     """Set this process's resource limits. Where no control group has `counted` it, they bound its stack and shared memory too."""
-    cpu_s, nproc, memory = limits["cpu_s"], limits["nproc"], limits["memory_bytes"] + OWN_BYTES
+    cpu_s, nproc, memory = limits["cpu_s"], limits["nproc"], (limits["memory_mb"] + OWN_MB) * MB
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, None if cpu_s is None else ceil(cpu_s)),
-        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_FSIZE, limits["file_mb"] * MB),
         (resource.RLIMIT_DATA, memory),
         (resource.RLIMIT_AS, None if counted else memory + ROOM_BYTES),
         (resource.RLIMIT_NOFILE, limits["open_files"]),

@@ -95,11 +95,10 @@ def in_a_line(error: BaseException) -> str:
 
 def described(error: BaseException) -> bytes:
     """Return the line that tells of an exception: as the nearest class of Python's, with its arguments if those can pass."""
-    kind = next(
-        f"{base.__module__}.{base.__name__}" for base in type(error).__mro__ if base.__module__ in WITH_EXCEPTIONS
-    )
-    text = in_a_line(error)
+    base: Any = next(base for base in type(error).__mro__ if base.__module__ in WITH_EXCEPTIONS)
+    kind, text = f"{base.__module__}.{base.__name__}", in_a_line(error)
     try:
-        return write_line({"raised": [kind, encode(list(error.args)), text]})
+        args = [*error.args] if type(error).__str__ is base.__str__ else [str(error)]
+        return write_line({"raised": [kind, encode(args), text]})
     except BaseException:
         return write_line({"raised": [kind, [text], text]})

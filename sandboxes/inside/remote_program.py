@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from agentrl.sandboxes.inside.plain import NotPlainError, decode, encode, read_line, write_line
+from agentrl.sandboxes.inside.plain import NotPlainError, decode, encode_arguments, read_line, write_line
 from agentrl.sandboxes.inside.program_calls import WITH_EXCEPTIONS
 
 __tracebackhide__ = True  # for pytest: a reader of what failed is shown the tests' own frames
@@ -53,7 +53,9 @@ class RemoteProgram:
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a function of the program's returns, and change its arguments as it has changed them."""
         try:
-            line = write_line({"name": name, "args": encode(list(args)), "kwargs": encode(kwargs)})
+            parts = encode_arguments([*args, *kwargs.values()])
+            named = {"dict": [*zip(kwargs, parts[len(args) :], strict=True)]}
+            line = write_line({"name": name, "args": parts[: len(args)], "kwargs": named})
         except NotPlainError as error:
             raise self.fail(
                 "checker_error", f"the tests call {name} with {error}; give them trust = 'inside'"

@@ -49,6 +49,14 @@ PASSES = {
         "class Own(ValueError): pass\ndef f(x): raise Own('no')",
         "try: f(1)\nexcept ValueError as e: assert str(e) == 'no'",
     ),
+    "an exception with a text of its own": (
+        "class Own(Exception):\n def __str__(self): return f'needs {self.args[0]}'\ndef f(x): raise Own(5)",
+        "import pytest\nwith pytest.raises(Exception, match='needs 5'): f(1)",
+    ),
+    "iterators and ranges": (
+        "def f(x, *, y): return next(x), next(x), y.step, sum(y)",
+        "assert f((n for n in (1, 2)), y=range(0, 5, 2)) == (1, 2, 2, 6)",
+    ),
     "of JSON": (
         "import json\nf = json.loads",
         "import pytest\nwith pytest.raises(ValueError, match='Expecting'): f('{')",
@@ -128,11 +136,9 @@ async def test_a_test_that_loses_the_program_costs_no_other_test(pool: SandboxPo
 
 async def test_a_call_is_compared_outside(pool: SandboxPool) -> None:
     source = "class Solution:\n def g(self, x): return x\ndef f(x): return x\ndef big(n): return [0] * n"
+    names = ("f", "g", "Solution.g", "Solution().g", "Solution.f")
     tests = [
-        *(
-            CallTest(function=name, args=[1], expected=1)
-            for name in ("f", "g", "Solution.g", "Solution().g", "Solution.f")
-        ),
+        *(CallTest(function=name, args=[1], expected=1) for name in names),
         CallTest(function="f", args=[10**5000], expected=10**5000),
         CallTest(function="big", args=[10**6], expected=0),
         CallTest(function="f", args=[[1.5, float("nan")]], expected=[1.5, float("nan")]),
