@@ -24,7 +24,7 @@ from agentrl.engine.protocol import Engine
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
-from agentrl.proxy.call_span import model_call
+from agentrl.proxy.call_span import call_span, describe_replies
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall, repeat
 from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, logprob_bytes, record, run_sized
@@ -243,8 +243,9 @@ class Proxy:
             if session.tries.begin(asked[0].digest, again=again):
                 repeat(asked)
             if not request.stream:
-                with model_call(asked, within):
+                with call_span(asked, within) as span:
                     content = await endpoint.complete(request, calls)
+                    describe_replies(span, asked)
                 written = await self._written(session, content, len(received))
                 record(asked)
                 written.extra_headers |= self._ignored.header(session, asked[0].request)
@@ -324,8 +325,9 @@ class Proxy:
             with scope, self._request_in_work(session, admitted=True):
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
-                    with refusals("POST", path) as answered, model_call(calls, within):
+                    with refusals("POST", path) as answered, call_span(calls, within) as span:
                         await stream(put)
+                        describe_replies(span, calls)
                     if answered.error is not None:
                         await put(error_event(answered.error, path, sent))
 

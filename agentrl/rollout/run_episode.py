@@ -88,10 +88,11 @@ class EpisodeRunner:
         Returns:
             What came of it, whatever the workflow does, unless the attempt is cancelled.
         """
-        asked = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": workflow_name(self.workflow)}
-        asked |= {"gen_ai.provider.name": "agentrl", "gen_ai.request.model": self.model}
+        name = workflow_name(self.workflow)
+        names = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name, "gen_ai.provider.name": "agentrl"}
+        names |= {"gen_ai.request.model": self.model}
         seeds = {"agentrl.seed": seed, "agentrl.group_seed": seed if group_seed is None else group_seed}
-        with traces.span(f"invoke_agent {asked['gen_ai.agent.name']}", {**asked, **seeds}) as span:
+        with traces.span(f"invoke_agent {name}", {**names, **seeds}) as span:
             outcome = await self._run(task, seed, group_seed, call_log, defaults)
             span.set_attribute("agentrl.reason", outcome.reason)
             if outcome.finished:
@@ -101,12 +102,7 @@ class EpisodeRunner:
         return outcome
 
     async def _run(
-        self,
-        task: Task,
-        seed: int,
-        group_seed: int | None,
-        call_log: CallLog | None,
-        defaults: SamplingDefaults | None,
+        self, task: Task, seed: int, group: int | None, call_log: CallLog | None, defaults: SamplingDefaults | None
     ) -> Outcome:
         started_at, started = time.time(), time.perf_counter()
         try:
@@ -129,7 +125,7 @@ class EpisodeRunner:
                 session=session,
                 make_env=self.make_env,
                 sandboxes=self.sandboxes,
-                group_seed=group_seed,
+                group_seed=group,
                 state=state,
             )
             try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from opentelemetry import context, trace
 from opentelemetry.context import Context
@@ -25,17 +25,17 @@ log = logging.getLogger(__name__)
 tracer = trace.get_tracer("agentrl")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _W3C = TraceContextTextMapPropagator()
+_UNRECORDED = nullcontext(INVALID_SPAN)
 
 
-@contextmanager
 def span(
     name: str,
     attributes: Mapping[str, AttributeValue] | None = None,
     *,
     kind: SpanKind = SpanKind.INTERNAL,
     within: Context | None = None,
-) -> Iterator[Span]:
-    """Record the block as a span. An exception that leaves it marks the span with its class; its text may be a model's, and is left out.
+) -> AbstractContextManager[Span]:
+    """Record a block as a span. An exception that leaves it marks the span with its class; its text may be a model's, and is left out.
 
     It may only be entered and left by the same task.
 
@@ -46,9 +46,11 @@ def span(
         within: The context of its parent. Default: the current one.
     """
     begun = tracer.start_span(name, within, kind, attributes)
-    if not begun.get_span_context().is_valid:
-        yield INVALID_SPAN
-        return
+    return _current(begun) if begun.get_span_context().is_valid else _UNRECORDED
+
+
+@contextmanager
+def _current(begun: Span) -> Iterator[Span]:
     with trace.use_span(begun, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
             yield begun
@@ -76,18 +78,12 @@ def variables() -> dict[str, str]:
     return {name.upper(): value for name, value in headers().items()}
 
 
-@contextmanager
-def taken_over(given: Mapping[str, str]) -> Iterator[None]:
-    """Have the block's spans belong to the span that the `traceparent` of a request's headers names, if there is one."""
+def taken_over(given: Mapping[str, str]) -> AbstractContextManager[Span]:
+    """Have a block's spans belong to the span that the `traceparent` of a request's headers names, if there is one."""
     if not (parent := given.get("traceparent")):
-        yield
-        return
+        return _UNRECORDED
     carrier = {"traceparent": parent, "tracestate": given.get("tracestate", "")}
-    token = context.attach(_W3C.extract(carrier, context.get_current()))
-    try:
-        yield
-    finally:
-        context.detach(token)
+    return trace.use_span(trace.get_current_span(_W3C.extract(carrier, context.get_current())))
 
 
 def current_or(other: Context) -> Context:
