@@ -33,6 +33,7 @@ PARTS = {
         "tests/workflows tests/envs tests/evaluation",
         "agents and task images in containers, long evaluations",
     ),
+    "viewer": ("tests/viewer", "the page on a live run, by keyboard, on a phone, in light and dark, as axe judges it"),
     "docs": (
         "tests/cli tests/testing tests/test_python_page.py tests/test_package.py",
         "the tutorial and pages, run whole",

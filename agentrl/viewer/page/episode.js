@@ -1,0 +1,149 @@
+// One episode: its conversation as people read it, the tree of its branches, and its tokens.
+//
+//   turns ─► messages that a turn added, then its reply: thought, text, tool calls ─► its tokens, coloured
+
+import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
+import { duration, figure, moment, useApi } from "./api.js";
+import { Ending, Failure, Fields, Text, go, link, pretty } from "./parts.js";
+import { Inspector, QUANTITIES, Scale, Tokens, known } from "./tokens.js";
+
+const ROLES = { "?": "prompt", tool: "tool result" };
+
+function Calls({ calls }) {
+  return calls.map((call) => html`<div class="call"><span class="role">calls</span> <b class="mono">${call.name}</b><${Text} text=${pretty(call.arguments)} kind="text mono" /></div>`);
+}
+
+function Message({ message }) {
+  const { role, text, thought, tool_calls = [] } = message;
+  const long = role === "system" && text.length > 300;
+  const body = html`<${Text} text=${role === "tool" ? pretty(text) : text} kind=${role === "tool" ? "text mono" : "text"} />`;
+  return html`<div class="message ${role === "?" ? "prompt" : role}">
+    <span class="role">${ROLES[role] ?? role}</span>
+    <${Thought} text=${thought} />
+    ${long ? html`<details><summary>${text.slice(0, 120)}…</summary>${body}</details>` : body}
+    <${Calls} calls=${tool_calls} />
+  </div>`;
+}
+
+function Thought({ text }) {
+  if (!text) return null;
+  return html`<details class="thought"><summary>Thought, ${figure(text.length, 9)} characters</summary><${Text} text=${text} /></details>`;
+}
+
+/** Say what is not as usual about a turn. */
+function notes(turn) {
+  const said = [
+    turn.kind !== "main" && turn.kind?.replaceAll("_", " "),
+    turn.role && `role ${turn.role}`,
+    turn.truncated && "cut off for its length",
+    turn.failed && "tool call that could not be carried out",
+    turn.left_out && "left out of training",
+    !turn.trained && !turn.left_out && "not trained on",
+    Object.keys(turn.alterations ?? {}).length > 0 && `sampling altered: ${JSON.stringify(turn.alterations)}`,
+  ];
+  return said.filter(Boolean);
+}
+
+function Turn({ turn, before, by, scale, onLook }) {
+  const branches = turn.parent == null ? turn.index > 0 : turn.parent !== before;
+  const numbers = [["reward", turn.reward], ["return", turn.return], ["advantage", turn.advantage], ["temperature", turn.temperature === 1 ? null : turn.temperature]].filter(([, value]) => value != null);
+  return html`<article class="turn ${turn.kind}" id=${`turn-${turn.index}`}>
+    <header><h2>Turn ${turn.index}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent}`}</span>`}
+      ${notes(turn).map((note) => html`<span class="note">${note}</span>`)}
+      ${numbers.map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
+      ${turn.model && html`<span class="dim">${turn.model}</span>`}</header>
+    ${turn.messages.map((message) => html`<${Message} message=${message} />`)}
+    ${turn.images?.length > 0 && html`<div class="message pictures"><span class="role">pictures</span><div>${turn.images.filter((one) => one.startsWith("data:image/")).map((one, i) => html`<img src=${one} alt=${`picture ${i} of the prompt`} />`)}</div></div>`}
+    <div class="message assistant"><span class="role">reply</span>
+      <${Thought} text=${turn.reply.thought} /><${Text} text=${turn.reply.text} /><${Calls} calls=${turn.reply.tool_calls} />
+      ${turn.reply.tokens.ids.length > 0 && by !== "none" && html`<${Tokens} tokens=${turn.reply.tokens} by=${by} scale=${scale} onLook=${onLook} />`}
+    </div>
+    ${turn.prompt?.ids?.length > 0 && html`<${Prompt} prompt=${turn.prompt} />`}
+  </article>`;
+}
+
+function Prompt({ prompt }) {
+  const [open, setOpen] = useState(false);
+  return html`<details class="raw" onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Prompt as the model read it, ${figure(prompt.ids.length, 9)} tokens</summary>${open && html`<${Text} text=${prompt.text.join("")} kind="text mono" />`}</details>`;
+}
+
+/** Return where each turn stands in the picture: a column for its depth, a row for its branch. */
+function layout(turns) {
+  const places = new Map();
+  const depths = new Map();
+  let rows = 0;
+  for (const turn of turns) {
+    const above = places.get(turn.parent);
+    const first = above && !above.used;
+    if (above) above.used = true;
+    depths.set(turn.index, above ? depths.get(turn.parent) + 1 : 0);
+    places.set(turn.index, { x: depths.get(turn.index), y: first ? above.y : rows++, used: false });
+  }
+  return { places, rows, columns: Math.max(...depths.values()) + 1 };
+}
+
+function Tree({ turns }) {
+  const { places, rows, columns } = useMemo(() => layout(turns), [turns]);
+  const straight = turns.every((turn, i) => (turn.parent ?? -1) === i - 1);
+  if (straight && turns.length < 4) return null;
+  const at = (index) => [places.get(index).x * 34 + 16, places.get(index).y * 30 + 16];
+  const show = (index) => document.getElementById(`turn-${index}`)?.scrollIntoView({ behavior: "smooth" });
+  return html`<div class="scroll tree card" tabindex="0"><svg width=${columns * 34} height=${rows * 30 + 2} role="group" aria-label="the tree of turns">
+    ${turns.filter((turn) => places.has(turn.parent)).map((turn) => {
+      const [[x1, y1], [x2, y2]] = [at(turn.parent), at(turn.index)];
+      return html`<path d="M${x1},${y1} C${x1 + 17},${y1} ${x2 - 17},${y2} ${x2},${y2}" />`;
+    })}
+    ${turns.map((turn) => {
+      const [x, y] = at(turn.index);
+      const name = `turn ${turn.index}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
+      return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} onClick=${() => show(turn.index)} onKeyDown=${(event) => event.key === "Enter" && show(turn.index)}><title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index}</text></g>`;
+    })}
+  </svg></div>`;
+}
+
+function Command({ text }) {
+  const [copied, setCopied] = useState(false);
+  const copy = () => navigator.clipboard?.writeText(text).then(() => setCopied(true));
+  return html`<p class="command"><code>${text}</code><button onClick=${copy}>${copied ? "Copied" : "Copy"}</button></p>`;
+}
+
+/** Show an episode. Keys j and k go to the next and the previous one. */
+export function EpisodePage({ run, item, query }) {
+  const [by, setBy] = useState("logprob");
+  const [look, setLook] = useState(null);
+  const { data, error } = useApi(`runs/${run.run}/episodes/${item}`);
+  useEffect(() => setLook(null), [item]);
+  useEffect(() => {
+    const press = (event) => {
+      if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+      const to = { j: data?.neighbours?.next, k: data?.neighbours?.previous }[event.key];
+      if (to != null) go(["episode", run.run, to], query);
+    };
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  }, [data]);
+  const there = useMemo(() => new Set(data?.turns.flatMap((turn) => known(turn.reply.tokens)) ?? []), [data]);
+  const scale = useMemo(() => {
+    const values = (data?.turns ?? []).flatMap((turn) => turn.reply.tokens.ids.map((_, i) => QUANTITIES[by]?.of(turn.reply.tokens, i))).filter((value) => value != null);
+    return values.reduce((ends, value) => ({ low: Math.min(ends.low, value), high: Math.max(ends.high, value), most: Math.max(ends.most, Math.abs(value)) }), { low: Infinity, high: -Infinity, most: 0 });
+  }, [data, by]);
+  if (!data) return html`<${Failure} error=${error} />`;
+  const { episode, neighbours, turns, details } = data;
+  const facts = [["reward", figure(episode.reward)], ["task", episode.task], ["group", episode.group], ["step", episode.step], ["staleness", episode.staleness], ["weights", episode.version == null ? null : `v${episode.version}`], ["tokens", figure(episode.tokens, 6)], ["took", duration(episode.duration_s)], ["began", moment(episode.started_at)]];
+  return html`
+    <div class="heading">
+      <h1>Episode ${episode.id} <${Ending} reason=${episode.reason} /></h1>
+      <nav aria-label="neighbours">${[["previous", "k"], ["next", "j"]].map(([which, key]) => (neighbours[which] == null ? html`<span class="button off">${which} <kbd>${key}</kbd></span>` : html`<a class="button" href=${link(["episode", run.run, neighbours[which]], query)}>${which} <kbd>${key}</kbd></a>`))}</nav>
+    </div>
+    <dl class="tiles small">${facts.filter(([, value]) => value != null && value !== "").map(([name, value]) => html`<div><dt>${name}</dt><dd>${name === "group" ? html`<a href=${link(["group", run.run, value])}>${value}</a>` : value}</dd></div>`)}</dl>
+    ${Object.keys(episode.metrics ?? {}).length > 0 && html`<p class="facts">${Object.entries(episode.metrics).map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}</p>`}
+    ${episode.error && html`<section class="card failure"><h2>Why it failed</h2><${Text} text=${episode.error} kind="text mono" /></section>`}
+    ${details && Object.keys(details).length > 0 && html`<section class="card"><h2>Verdict</h2><${Fields} value=${details} /></section>`}
+    <${Tree} turns=${turns} />
+    ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
+    ${turns.length > 0 && html`<div class="bar-of-tokens"><label>Tokens coloured by <select value=${by} onChange=${(event) => setBy(event.target.value)}>${Object.entries(QUANTITIES).map(([key, quantity]) => html`<option value=${key} disabled=${!there.has(key)}>${quantity.name}${there.has(key) ? "" : " (not kept)"}</option>`)}<option value="none">no tokens</option></select></label>${by !== "none" && html`<${Scale} by=${by} />`}</div>`}
+    ${turns.map((turn, i) => html`<${Turn} key=${`${episode.id}.${turn.index}`} turn=${turn} before=${turns[i - 1]?.index} by=${by} scale=${scale} onLook=${setLook} />`)}
+    <${Command} key=${item} text=${data.replay} />
+    <${Inspector} look=${look} close=${() => setLook(null)} />
+  `;
+}

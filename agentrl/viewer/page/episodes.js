@@ -1,0 +1,128 @@
+// The episodes of a run: a table with filters, what is exported of it, and a group with its episodes side by side.
+
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { address, duration, figure, get, moment, useApi } from "./api.js";
+import { Ending, Failure, Reward, Text, go, link } from "./parts.js";
+
+const ANY = ["", "any"];
+const FORMATS = [["jsonl", "JSON lines"], ["html", "HTML"], ["sft", "sft"]];
+
+function Exports({ run, label, filters, limit }) {
+  return html`<span class="exports">${label} ${FORMATS.map(([format, name]) => html`<a class="button" download href=${address(`runs/${run.run}/export`, { ...filters, format, limit })}>${name}</a>`)}</span>`;
+}
+
+function Filters({ run, info, query, change }) {
+  const field = (name, label, rest) => html`<label>${label}<input name=${name} value=${query[name] ?? ""} ...${rest} /></label>`;
+  const choice = (name, label, options) => html`<label>${label}<select name=${name} value=${query[name] ?? ""}>${options.map(([value, text]) => html`<option value=${value} selected=${(query[name] ?? "") === value}>${text}</option>`)}</select></label>`;
+  const number = { type: "number", step: "any", inputmode: "decimal" };
+  const read = (event) => {
+    event.preventDefault();
+    change(Object.fromEntries(new FormData(event.currentTarget)));
+  };
+  return html`<form class="filters card" key=${run.run} onSubmit=${read} onChange=${read}>
+    ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
+    ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
+    ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).filter((one) => one !== "failed").map((one) => [one, one.replaceAll("_", " ")])])}
+    ${info?.roles?.filter(Boolean).length > 0 && choice("role", "Role", [ANY, ...info.roles.filter(Boolean).map((one) => [one, one])])}
+    ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
+    ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
+    <button type="button" class="quiet" onClick=${() => go(["episodes", run.run])}>Clear</button>
+  </form>`;
+}
+
+function Rows({ run, episodes, query }) {
+  const rewards = episodes.map((one) => one.reward).filter((reward) => reward != null);
+  const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
+  const open = (event, one) => event.target.closest("a") || go(["episode", run.run, one.id], query);
+  return html`<div class="scroll card" tabindex="0"><table class="list">
+    <thead><tr><th>Episode</th><th>Task</th><th>Reward</th><th>Ended</th><th>Group</th><th>Step</th><th class="minor">Staleness</th><th class="minor">Tokens</th><th class="minor">Took</th><th class="minor">Began</th></tr></thead>
+    <tbody>${episodes.map(
+      (one) => html`<tr key=${one.id} onClick=${(event) => open(event, one)}>
+        <td><a class="figure" href=${link(["episode", run.run, one.id], query)}>${one.id}</a></td>
+        <td class="task">${one.task ?? "–"}</td>
+        <td><${Reward} value=${one.reward} low=${low} high=${high} /></td>
+        <td title=${one.error ?? ""}><${Ending} reason=${one.reason} /></td>
+        <td>${one.group == null ? "–" : html`<a class="figure" href=${link(["group", run.run, one.group])}>${one.group}</a>`}</td>
+        <td class="figure">${one.step ?? "–"}</td>
+        <td class="figure minor">${one.staleness ?? "–"}</td><td class="figure minor">${figure(one.tokens, 5)}</td>
+        <td class="figure minor">${duration(one.duration_s)}</td><td class="minor">${moment(one.started_at)}</td>
+      </tr>`,
+    )}</tbody>
+  </table></div>`;
+}
+
+/** Return the group of a step whose mean reward is lowest. */
+async function worstGroup(run, step) {
+  const { episodes } = await get(`runs/${run.run}/episodes`, { step, sort: "worst", limit: 500 });
+  const groups = new Map();
+  for (const one of episodes) groups.set(one.group, [...(groups.get(one.group) ?? []), one.reward ?? 0]);
+  const mean = (list) => list.reduce((sum, reward) => sum + reward, 0) / list.length;
+  return [...groups].sort((a, b) => mean(a[1]) - mean(b[1]))[0]?.[0];
+}
+
+/** Show the episodes that the filters of `query` leave, a page at a time. */
+export function EpisodesPage({ run, query }) {
+  const [extra, setExtra] = useState({ list: [], cursor: undefined });
+  const [failed, setFailed] = useState(null);
+  const info = useApi(`runs/${run.run}`).data;
+  const live = run.status === "running" && !query.text && !query.role && !extra.list.length;
+  const first = useApi(`runs/${run.run}/episodes`, { ...query, limit: 50 }, live ? 5 : 0);
+  const asked = JSON.stringify([run.run, query]);
+  useEffect(() => setExtra({ list: [], cursor: undefined }), [asked]);
+  const cursor = extra.cursor === undefined ? first.data?.cursor : extra.cursor;
+  const searched = extra.searched ?? first.data?.searched_to;
+  const attempt = (action) => action().then(() => setFailed(null), setFailed);
+  const further = () =>
+    attempt(async () => {
+      const page = await get(`runs/${run.run}/episodes`, { ...query, limit: 50, cursor });
+      setExtra({ list: [...extra.list, ...page.episodes], cursor: page.cursor, searched: page.searched_to });
+    });
+  const worst = () =>
+    attempt(async () => {
+      const group = await worstGroup(run, run.step);
+      if (group == null) throw new Error(`no group of step ${run.step} is stored`);
+      go(["group", run.run, group]);
+    });
+  const episodes = [...(first.data?.episodes ?? []), ...extra.list];
+  const searching = query.text || query.role;
+  return html`
+    <${Filters} run=${run} info=${info} query=${query} change=${(values) => go(["episodes", run.run], values)} />
+    <div class="actions">
+      ${run.kind !== "evaluation" && html`<button onClick=${worst}>Worst group of the last step</button>`}
+      <${Exports} run=${run} label="Export the ten best" filters=${{ ...query, sort: "best" }} limit=${10} />
+      <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
+    </div>
+    <${Failure} error=${failed ?? first.error} />
+    ${first.data && !episodes.length && html`<p class="empty card">${cursor ? "None so far." : "No episode is like that."}</p>`}
+    ${episodes.length > 0 && html`<${Rows} run=${run} episodes=${episodes} query=${query} />`}
+    ${cursor && html`<p class="more"><button onClick=${further}>${searching ? "Search further" : "Show more"}</button>${searching && searched != null && html` <span class="note">Searched down to episode ${searched}.</span>`}</p>`}
+  `;
+}
+
+const start = (text) => (text.length > 700 ? `${text.slice(0, 700)}…` : text);
+
+function Member({ run, one, of }) {
+  const full = useApi(`runs/${run.run}/episodes/${one.id}`).data;
+  return html`<article class="card member">
+    <h3><a href=${link(["episode", run.run, one.id], { group: of })}>Episode ${one.id}</a> <${Ending} reason=${one.reason} /></h3>
+    <dl><div><dt>reward</dt><dd class="figure">${figure(one.reward)}</dd></div><div><dt>advantage</dt><dd class="figure ${one.advantage > 0 ? "good" : one.advantage < 0 ? "bad" : ""}">${one.advantage > 0 ? "+" : ""}${figure(one.advantage)}</dd></div><div><dt>tokens</dt><dd class="figure">${figure(one.tokens, 5)}</dd></div></dl>
+    ${one.error && html`<${Text} text=${one.error.slice(0, 400)} kind="text mono bad" />`}
+    ${full?.turns.map((turn) => html`<div class="reply"><${Text} text=${start(turn.reply.text)} />${turn.reply.tool_calls.map((call) => html`<p class="mono call">${call.name} ${typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments)}</p>`)}</div>`)}
+  </article>`;
+}
+
+/** Show a group: its episodes side by side, best first. */
+export function GroupPage({ run, item }) {
+  const { data, error } = useApi(`runs/${run.run}/groups/${item}`);
+  const opening = useApi(data?.episodes.length ? `runs/${run.run}/episodes/${data.episodes[0].id}` : null).data;
+  if (!data) return html`<${Failure} error=${error} />`;
+  const asked = opening?.turns[0]?.messages.filter((one) => one.role !== "system").map((one) => one.text);
+  const episodes = [...data.episodes].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
+  const facts = [["task", data.task], ["epoch", data.epoch], ["state", data.state], ["dropped", data.rejected], ["trained in step", data.step], ["began under weights", data.version == null ? null : `v${data.version}`]];
+  return html`
+    <div class="heading"><h1>Group ${data.group}</h1><p>${facts.filter(([, value]) => value != null && value !== "" && value !== false).map(([name, value]) => html`<span>${name} <b>${String(value)}</b></span>`)}</p></div>
+    <${Failure} error=${error} />
+    ${asked?.length > 0 && html`<section class="card"><h2>Asked</h2><${Text} text=${asked.join("\n\n")} /></section>`}
+    <section class="members" tabindex="0" aria-label="episodes of the group">${episodes.map((one) => html`<${Member} key=${one.id} run=${run} one=${one} of=${data.group} />`)}</section>
+  `;
+}

@@ -1,0 +1,74 @@
+// Parts that several pages share: where the reader is, long texts that fold, and values as tables.
+
+import { html, useState } from "./vendor/htm-preact.js";
+import { figure } from "./api.js";
+
+const FOLD = 20000;
+
+/** Return where the reader is: `#/page/run/item?name=value`. */
+export function place() {
+  const [path, query = ""] = location.hash.slice(2).split("?");
+  const [page = "run", run = "0", item] = path.split("/").map(decodeURIComponent);
+  return { page: page || "run", run: Number(run), item, query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+/** Return the address of a page, for a link. */
+export function link(parts, query = {}) {
+  const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null)).toString();
+  return `#/${parts.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+/** Go to a page. */
+export function go(parts, query) {
+  location.hash = link(parts, query);
+}
+
+/** Show a text of a run as it is, and a long one in pieces. */
+export function Text({ text, kind = "text" }) {
+  const [length, setLength] = useState(FOLD);
+  const all = String(text ?? "");
+  return html`<div class=${kind} tabindex=${kind.includes("mono") && all.length > 1500 ? 0 : null}>${all.slice(0, length)}</div>
+    ${all.length > length && html`<button class="more" onClick=${() => setLength(length * 5)}>Show more: ${figure(length, 9)} of ${figure(all.length, 9)} characters are here</button>`}`;
+}
+
+/** Return a text of JSON indented, and any other as it is. */
+export function pretty(value) {
+  if (typeof value !== "string") return JSON.stringify(value, null, 2);
+  try {
+    const parsed = JSON.parse(value);
+    return typeof parsed === "object" ? JSON.stringify(parsed, null, 2) : value;
+  } catch {
+    return value;
+  }
+}
+
+/** Show a value of JSON: an object as rows, a list of objects as a table, all else as text. */
+export function Fields({ value }) {
+  if (value == null) return html`<span class="dim">none</span>`;
+  if (typeof value === "number") return html`<span class="figure">${figure(value, 6)}</span>`;
+  if (typeof value === "boolean") return html`<span class=${value ? "good" : "bad"}>${value ? "yes" : "no"}</span>`;
+  if (typeof value !== "object") return html`<${Text} text=${value} kind="text mono" />`;
+  const entries = Object.entries(value);
+  if (!entries.length) return html`<span class="dim">none</span>`;
+  if (Array.isArray(value) && value.every((one) => one && typeof one === "object" && !Array.isArray(one))) {
+    const columns = [...new Set(value.flatMap(Object.keys))];
+    return html`<div class="scroll" tabindex="0"><table>
+      <thead><tr>${columns.map((name) => html`<th>${name}</th>`)}</tr></thead>
+      <tbody>${value.map((one) => html`<tr>${columns.map((name) => html`<td>${name in one && html`<${Fields} value=${one[name]} />`}</td>`)}</tr>`)}</tbody>
+    </table></div>`;
+  }
+  return html`<div class="scroll" tabindex="0"><table class="fields"><tbody>${entries.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}</tbody></table></div>`;
+}
+
+/** Show why something is not here. */
+export const Failure = ({ error }) => error && html`<p class="bad notice" role="alert">${error.message}</p>`;
+
+/** Show how an episode ended. */
+export const Ending = ({ reason }) => html`<span class="ending ${reason === "finished" ? "good" : "bad"}">${String(reason ?? "?").replaceAll("_", " ")}</span>`;
+
+/** Show a reward with a bar whose length is its place between the lowest and the highest beside it. */
+export function Reward({ value, low = 0, high = 1 }) {
+  if (value == null) return html`<span class="dim">–</span>`;
+  const share = Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
+  return html`<span class="reward"><span class="figure">${figure(value)}</span><i class="bar" style=${{ "--share": share }}></i></span>`;
+}

@@ -1,0 +1,159 @@
+// The timeline of a run: who waited for whom.
+//
+//   metrics.jsonl: wall_s, step_s, wait_s, train_s, pause_s ─► bars of the trainer and of the servers
+//   episodes: started_at, duration_s ─► how many ran at each moment
+
+import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
+import { duration, figure, get, percent, useApi, useRows } from "./api.js";
+import { Chart, color } from "./chart.js";
+import { marksOf } from "./run.js";
+
+const PAGES = 4;
+
+/** Return the bars of the trainer's lane, [from, to, kind] in s of the run: a step waits for its batch, trains, and hands over its weights. */
+function trainerBars(rows) {
+  return rows.flatMap((row) => {
+    const start = row.wall_s - row.step_s;
+    const trains = row.wall_s - (row.train_s ?? 0) - (row.pause_s ?? 0);
+    const paused = row.wall_s - (row.pause_s ?? 0);
+    return [
+      [start, Math.min(start + (row.wait_s ?? 0), trains), "wait"],
+      [trains, paused, "train"],
+      [paused, row.wall_s, "pause"],
+    ];
+  });
+}
+
+/** Return the bars of the servers' lane: they generate except while they take new weights. */
+function serverBars(rows) {
+  return rows.flatMap((row) => {
+    const paused = row.wall_s - (row.pause_s ?? 0);
+    return [[row.wall_s - row.step_s, paused, "generate"], [paused, row.wall_s, "pause"]];
+  });
+}
+
+const LANE_NAMES = ["trainer", "servers"];
+const LANES = { wait: "c1", train: "c0", pause: "bad", generate: "c2" };
+const KEYS = [["waits for a batch", "c1"], ["trains", "c0"], ["generates", "c2"], ["takes new weights", "bad"]];
+
+function drawLanes(u, lanes) {
+  const { top, height } = u.bbox;
+  const lane = height / lanes.length;
+  u.ctx.save();
+  u.ctx.beginPath();
+  u.ctx.rect(u.bbox.left, top, u.bbox.width, height);
+  u.ctx.clip();
+  lanes.forEach((bars, i) => {
+    for (const [from, to, kind] of bars) {
+      const [left, right] = [u.valToPos(from, "x", true), u.valToPos(to, "x", true)];
+      u.ctx.fillStyle = color(LANES[kind]);
+      u.ctx.fillRect(left, top + lane * (i + 0.16), Math.max(1, right - left), lane * 0.68);
+    }
+  });
+  u.ctx.restore();
+}
+
+/** Return how many episodes ran at each moment, as a line of steps; `clock` turns a moment into s of the run. */
+function running(episodes, clock) {
+  const changes = episodes
+    .filter((one) => one.started_at != null)
+    .flatMap((one) => [[clock(one.started_at), 1], [clock(one.started_at + (one.duration_s ?? 0)), -1]])
+    .sort((a, b) => a[0] - b[0]);
+  const [xs, ys] = [[], []];
+  let count = 0;
+  for (const [x, change] of changes) {
+    count += change;
+    if (xs.at(-1) === x) ys[ys.length - 1] = count;
+    else {
+      xs.push(x);
+      ys.push(count);
+    }
+  }
+  return { xs, ys };
+}
+
+/** Return the clock of a run: the wall clock's moment ─► s of the run, over restarts. */
+function clockOf(restarts, rows, episodes) {
+  const first = Math.min(...episodes.map((one) => one.started_at ?? Infinity));
+  const begins = (restarts ?? []).filter((one) => one.started_at != null).map((one) => [one.started_at, rows.findLast((row) => row.step <= one.step)?.wall_s ?? 0]);
+  return (at) => {
+    const [began, offset] = begins.findLast(([begin]) => begin <= at) ?? [first, 0];
+    return at - began + offset;
+  };
+}
+
+function useEpisodes(run, parts) {
+  const [episodes, setEpisodes] = useState({ list: [], more: false });
+  useEffect(() => {
+    let current = true;
+    (async () => {
+      const list = [];
+      let cursor = null;
+      for (let i = 0; i < PAGES * parts; i += 1) {
+        const page = await get(`runs/${run.run}/episodes`, { sort: "newest", limit: 500, cursor }).catch(() => ({ episodes: [] }));
+        list.push(...page.episodes);
+        cursor = page.cursor;
+        if (!cursor || !current) break;
+      }
+      if (current) setEpisodes({ list, more: !!cursor });
+    })();
+    return () => (current = false);
+  }, [run.run, run.step, run.status, parts]);
+  return episodes;
+}
+
+/** Show the lanes, the share of each wait, and how old the data was. */
+export function TimelinePage({ run }) {
+  const [zoom, setZoom] = useState(null);
+  const [parts, setParts] = useState(1);
+  const info = useApi(`runs/${run.run}`, {}, run.status === "running" ? 5 : 0).data;
+  const rows = useRows([run])[run.run] ?? [];
+  const episodes = useEpisodes(run, parts);
+  const xs = rows.map((row) => row.wall_s);
+  const ends = useMemo(() => (rows.length ? [rows[0].wall_s - rows[0].step_s, rows.at(-1).wall_s] : []), [rows]);
+  const lanes = useMemo(() => [trainerBars(rows), serverBars(rows)], [rows]);
+  const draw = useMemo(() => (u) => drawLanes(u, lanes), [lanes]);
+  const shape = useMemo(() => [{ xs: [ends[0], ...xs].filter((x) => x != null), ys: rows.length ? [0, ...rows.map((row) => row.step)] : [], label: "step", color: "c0", hidden: true }], [rows]);
+  const ran = useMemo(() => [{ ...running(episodes.list, clockOf(info?.restarts, rows, episodes.list)), label: "episodes", color: "c2", steps: true, fill: true }], [episodes, info, rows]);
+  const stale = useMemo(
+    () => [
+      { xs, ys: rows.map((row) => row.staleness_max), label: "oldest token", color: "c0" },
+      { xs, ys: rows.map((row) => row.staleness_mean), label: "mean", color: "c0", dash: [6, 3] },
+    ],
+    [rows],
+  );
+  const marks = useMemo(() => {
+    const at = new Map(rows.map((row) => [row.step, row.wall_s]));
+    return marksOf(info, rows).flatMap((mark) => (at.has(mark.x) ? [{ ...mark, x: at.get(mark.x) }] : []));
+  }, [info, rows]);
+  const sum = (name) => rows.reduce((total, row) => total + (row[name] ?? 0), 0);
+  const [whole, waited, trained, paused] = ["step_s", "wait_s", "train_s", "pause_s"].map(sum);
+  const shares = [
+    ["Trainer waited for a batch", waited, "wait", "wait_s"],
+    ["Trainer trained", trained, "train", "train_s"],
+    ["Servers paused for new weights", paused, "pause", "pause_s"],
+    ["All else: batches put together, checkpoints, evaluation", Math.max(0, whole - waited - trained - paused), null, "step_s − wait_s − train_s − pause_s"],
+  ];
+  const view = zoom ?? (ends.length ? ends : null);
+  const shared = { zoom: view, onZoom: setZoom, sync: "time", xName: "second" };
+  const bound = info?.config?.rollout?.max_staleness;
+  if (!rows.length) return html`<p class="empty card">No step has ended yet.</p>`;
+  return html`
+    <section class="card">
+      <h2>Who waited for whom</h2>
+      <table class="shares"><tbody>${shares.map(
+        ([name, seconds, kind, metric]) => html`<tr title=${metric}>
+          <th scope="row"><i class="swatch" style=${{ "--key": kind ? `var(--${LANES[kind]})` : "var(--dim)" }}></i>${name}</th>
+          <td class="figure">${duration(seconds)}</td><td class="figure">${percent(seconds / whole)}</td>
+          <td class="wide"><i class="share" style=${{ "--share": seconds / whole, "--key": kind ? `var(--${LANES[kind]})` : "var(--dim)" }}></i></td></tr>`,
+      )}</tbody></table>
+    </section>
+    ${zoom && html`<p class="zoomed">Seconds ${figure(zoom[0])} to ${figure(zoom[1])} of the run <button onClick=${() => setZoom(null)}>Show all</button></p>`}
+    <section class="lanes">
+      <${Chart} title="Trainer and servers" unit="s of the run" metric="wall_s, step_s, wait_s, train_s, pause_s" lines=${shape} lanes=${LANE_NAMES} keys=${KEYS} draw=${draw} marks=${marks} ...${shared} />
+      <${Chart} title="Episodes that ran" unit="episodes" metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
+      ${episodes.more && html`<p class="more"><button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span></p>`}
+      <${Chart} title="Staleness S of what was trained on" unit="versions" metric="staleness_max, staleness_mean" lines=${stale} bound=${bound} boundText="S max, rollout.max_staleness" ...${shared} />
+    </section>
+  `;
+}

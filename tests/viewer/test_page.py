@@ -1,0 +1,93 @@
+"""The viewer's page in a real Chromium: a recorded run is shown on each of its pages, and what a model wrote stays text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from agentrl.proxy import ChatFormat
+from agentrl.viewer.server import serving_in_thread
+from tests.viewer.chromium import looking, open_chromium
+from tests.viewer.shown_run import CONVERSATION, RESULT, make_shown_run
+
+HOSTILE = "<img src=x onerror=window.owned=1><script>window.owned=1</script>\x1b[31m\u202e"
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"What is 2 + 3? {HOSTILE}"}]
+STEP = {
+    "reward_mean": 0.625, "batch_reward_mean": 0.5, "groups_counted": 2, "staleness_mean": 0.5, "staleness_max": 1, "entropy": 0.25,
+    "logprob_mismatch_mean_abs": 1e-7, "importance_weight_p01": 0.9, "importance_weight_p50": 1.0, "importance_weight_p99": 1.1,
+    "grad_norm": 0.5, "train_s": 1.0, "wait_s": 2.5, "pause_s": 0.5, "step_s": 4.0, "episodes_finished": 6,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, nano_format: ChatFormat) -> Iterator[str]:
+    """Where a recorded run is shown, whose every text is hostile."""
+    run_dir: Path = tmp_path_factory.mktemp("shown") / "run"
+    make_shown_run(run_dir, nano_format, ASKED, RESULT | {"content": HOSTILE}, error=f"ValueError: {HOSTILE}")
+    rows = [STEP | {"step": step, "wall_s": 4.0 * step, "tokens": 800 * step} for step in (1, 2)]
+    rows[1]["alarm_stalled"] = 1
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with serving_in_thread([run_dir]) as address:
+        yield address
+
+
+def test_every_page_of_a_recorded_run_opens_without_a_complaint_and_shows_its_figures(
+    browser: Browser, address: str
+) -> None:
+    with looking(browser, address) as look:
+        page = look.at("run/0")
+        expect(page.locator(".tiles")).to_contain_text("0.625")
+        rate = page.locator("figure", has_text="Generated tokens")
+        expect(rate.locator(".legend")).to_contain_text("200")
+        expect(rate.locator("canvas")).to_be_visible()
+        expect(page.locator("figure", has_text="Staleness").locator(".legend")).to_contain_text("rollout.max_staleness")
+        expect(page.get_by_text("Alarms, restarts, checkpoints (1)")).to_be_visible()
+        page.get_by_role("button", name="Audit this run").click()
+        expect(page.locator(".audit").get_by_role("status")).to_be_visible()
+
+        look.at("timeline/0")
+        expect(page.locator("table.shares tr", has_text="waited for a batch")).to_contain_text("63 %")
+
+        look.at("episodes/0?sort=best")
+        expect(page.locator(".list tbody tr")).to_have_count(14)
+        expect(page.locator(".list tbody tr").first).to_contain_text(str(CONVERSATION))
+        page.get_by_label("Ended").select_option("failed")
+        expect(page.locator(".list tbody tr")).to_have_count(1)
+
+        look.at("group/0/4")
+        expect(page.locator(".member")).to_have_count(2)
+        assert look.complaints == []
+
+
+def test_the_tokens_of_an_episode_are_coloured_and_hostile_text_stays_text(browser: Browser, address: str) -> None:
+    with looking(browser, address) as look:
+        page = look.at(f"episode/0/{CONVERSATION}")
+        expect(page.locator(".message.user")).to_contain_text("<script>window.owned=1</script>")
+        expect(page.locator(".message.tool")).to_contain_text("<img src=x onerror=window.owned=1>")
+        expect(page.locator(".call").first).to_contain_text('"a": 2')
+        expect(page.locator(".cut").first).to_have_text("weights v0→v1")
+        token = page.locator(".token").first
+        by_logprob = token.evaluate("token => getComputedStyle(token).backgroundColor")
+        page.get_by_label("Tokens coloured by").select_option("version")
+        newest = page.locator(".tokens").first.locator(".token").last
+        assert newest.evaluate("token => getComputedStyle(token).backgroundColor") not in (
+            by_logprob,
+            "rgba(0, 0, 0, 0)",
+        )
+        token.hover()
+        expect(page.locator(".inspector")).to_contain_text("logprob -0.25")
+
+        look.at(f"episode/0/{CONVERSATION + 1}")
+        expect(page.locator(".failure")).to_contain_text("ValueError: <img src=x")
+        assert page.evaluate("window.owned") is None
+        assert look.complaints == []
