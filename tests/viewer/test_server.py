@@ -124,7 +124,7 @@ def test_a_group_is_told_with_its_advantages(http: httpx.Client) -> None:
         ("/7", 404, "there is no run 7"),
         ("/0/nothing", 404, "404"),
         ("/0/episodes/99999999999999999999999", 404, "404"),
-        ("/0/metrics?after=x", 400, "after = 'x' is no whole number"),
+        ("/0/metrics?after=x", 400, "after = 'x': Input should be a valid integer"),
     ],
 )
 def test_what_cannot_be_answered_is_said(path: str, status: int, says: str, http: httpx.Client) -> None:
@@ -164,7 +164,7 @@ def test_elsewhere_than_on_loopback_one_needs_the_token(run_dir: Path) -> None:
 def test_hostile_text_in_every_field_is_json_and_nothing_but_text(tmp_path: Path, nano_format: ChatFormat) -> None:
     written = [{"role": "system", "content": HOSTILE}, {"role": "user", "content": HOSTILE}]
     run_dir = make_shown_run(
-        tmp_path / HOSTILE[:9].replace("/", "_"), nano_format, written, RESULT | {"content": HOSTILE}, HOSTILE
+        tmp_path / HOSTILE[:9].replace("/", "_"), nano_format, written, RESULT | {"content": HOSTILE}, HOSTILE, HOSTILE
     )
     metrics = {HOSTILE: 1.0, "\ud800": float("inf")}
     with Store(run_dir / "store.sqlite") as store:
@@ -174,6 +174,11 @@ def test_hostile_text_in_every_field_is_json_and_nothing_but_text(tmp_path: Path
         turns = json.loads(http.get(f"episodes/{CONVERSATION}").content)["turns"]
         texts = [message["text"] for turn in turns for message in turn["messages"]]
         assert [text.replace("\x00", "") for text in texts] == [HOSTILE.replace("\x00", "")] * 3
+        reply = turns[1]["reply"]
+        assert HOSTILE[:30] in reply["text"]
+        assert "".join(reply["tokens"]["text"]).startswith(HOSTILE[:30])
+        assert [turns[1]["role"], turns[1]["model"], turns[1]["alterations"]] == [HOSTILE, HOSTILE, {HOSTILE: HOSTILE}]
+        assert http.get("groups/4").json()["rejected"] == HOSTILE
         (listed,) = http.get("episodes?group=5").json()["episodes"]
         assert listed["metrics"] == {HOSTILE: 1.0, "?": None}
         assert listed["error"].startswith("xxx")
