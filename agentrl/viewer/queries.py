@@ -34,7 +34,7 @@ from agentrl.viewer.transcript import turns_of
 SCAN_S = 2.0
 """How long episodes are looked through for one answer."""
 SCANNED_AT_ONCE = 500
-_LISTED = [name for name in ListedEpisode.__dataclass_fields__ if name != "details"]
+_LISTED = [*ListedEpisode.__dataclass_fields__]
 
 
 @dataclass
@@ -272,7 +272,7 @@ class Shown:
         return {
             "episode": _row(episode),
             "turns": turns_of(episode, self.reader),
-            "details": getattr(episode, "details", None),
+            "details": episode.details or None,
         }
 
 

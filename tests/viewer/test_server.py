@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from array import array
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from agentrl import open_run
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
 from agentrl.store.changes import InsertEpisode, OpenGroup
@@ -104,6 +108,20 @@ def test_an_episode_is_told_in_messages_and_down_to_the_token(http: httpx.Client
     assert set(tokens["loss_mask"]) == {True}
     assert answer["neighbours"] == {"previous": 12, "next": 14}
     assert answer["episode"]["metrics"] == {"x": 1.5}
+
+
+def test_an_episode_has_what_the_trainer_and_the_grader_alone_know(run_dir: Path, http: httpx.Client) -> None:
+    count = len(open_run(run_dir).episode(CONVERSATION).record.turns[0].output_ids)
+    total = sum(len(turn.output_ids) for turn in open_run(run_dir).episode(CONVERSATION).record.turns)
+    column = b"f" + array("f", [-0.5] * count + [float("nan")] * (total - count)).tobytes()
+    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
+        db.execute("INSERT INTO token_figures VALUES (?, ?, ?, ?)", (CONVERSATION, *(column,) * 3))
+        db.execute("UPDATE episodes SET details = ? WHERE id = ?", ('{"verdict": {"passed": 2}}', CONVERSATION))
+    answer = asked(http, f"/0/episodes/{CONVERSATION}")
+    first, second = (turn["reply"]["tokens"] for turn in answer["turns"])
+    assert (first["proximal"], first["entropy"], first["advantages"]) == ([-0.5] * count,) * 3
+    assert second["proximal"] is None  # the step did not train on it
+    assert answer["details"] == {"verdict": {"passed": 2}}
 
 
 def test_a_group_is_told_with_its_advantages(http: httpx.Client) -> None:
