@@ -7,7 +7,8 @@ tests that pass, without what a program passes that does nothing. With "attempts
 fails, up to two times, and the last program is graded by "tests", which it never sees.
 
 Without "partial" the tests after the first that fails are not run, and the metric `tests_passed` is the share that passed before;
-`trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). A test that cannot be graded, as one whose checker
+`trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). The details of the reward are the `verdict`, test by
+test, and the `program`. A test that cannot be graded, as one whose checker
 fails, or before the verdict's deadline, is the fault of no program: it fails the episode, and pays no 0.
 """
 

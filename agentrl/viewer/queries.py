@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, quantiles
+from statistics import fmean, quantiles
 from typing import Any
 
 from agentrl.errors import AgentRLError, StoreError
@@ -34,7 +34,7 @@ from agentrl.viewer.transcript import turns_of
 SCAN_S = 2.0
 """How long episodes are looked through for one answer."""
 SCANNED_AT_ONCE = 500
-_LISTED = tuple(ListedEpisode.__dataclass_fields__)
+_LISTED = [*ListedEpisode.__dataclass_fields__]
 
 
 @dataclass
@@ -158,13 +158,13 @@ class Shown:
             last = known[-1][0] if known else -1
             rows = known + store.read(
                 lambda db: db.execute(
-                    "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > ?"
-                    " AND group_id < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open'), 9223372036854775807) GROUP BY group_id",
-                    (last,),
+                    "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > :last"
+                    " AND group_id < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open' AND id > :last), 9223372036854775807) GROUP BY group_id",
+                    {"last": last},
                 ).fetchall()
             )
         self._means = restart, rows
-        size = max(1, -(-len(rows) // max(1, points)))
+        size = max(1, -(-len(rows) // points))
         bins = [rows[start : start + size] for start in range(0, len(rows), size)]
         answer: dict[str, list[Any]] = {
             name: [] for name in ("first_group", "last_group", "mean", "low", "high", "groups")
@@ -172,7 +172,7 @@ class Shown:
         for found in bins:
             values = [reward for _, reward in found]
             tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else values * 9
-            columns = (found[0][0], found[-1][0], mean(values), tenths[0], tenths[-1], len(values))
+            columns = (found[0][0], found[-1][0], fmean(values), tenths[0], tenths[-1], len(values))
             for column, value in zip(answer.values(), columns, strict=True):
                 column.append(value)
         return answer
@@ -250,7 +250,7 @@ class Shown:
         weighed = [episode.weighed()[1] for episode in episodes]
         return dict(zip(columns, row, strict=True)) | {
             "episodes": [
-                _row(episode) | {"advantage": mean(own) if own else None}
+                _row(episode) | {"advantage": fmean(own) if own else None}
                 for episode, own in zip(episodes, weighed, strict=True)
             ]
         }
@@ -272,7 +272,7 @@ class Shown:
         return {
             "episode": _row(episode),
             "turns": turns_of(episode, self.reader),
-            "details": episode.details,
+            "details": episode.details or None,
         }
 
 

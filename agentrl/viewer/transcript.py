@@ -41,9 +41,9 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
             messages, reply = reader.prompt(turn.prompt_ids, before), reader.reply(turn.output_ids, turn.prompt_ids)
         advantage = advantages[index] if advantages else None
         said = reply.to_json() | {"tokens": _tokens(turn, advantage, pieces(turn.output_ids))}
-        if figures is not None:
-            said["tokens"] |= {"proximal": figures.proximal[index], "entropy": figures.entropy[index]}
-            said["tokens"] |= {"advantages": figures.advantage[index]}
+        if figures and any(value is not None for value in figures.proximal[index]):
+            own = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
+            said["tokens"] |= {name: values[index] for name, values in own.items()}
         turns.append(
             {name: getattr(turn, name) for name in _FACTS}
             | {
