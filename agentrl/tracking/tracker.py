@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A start of a run, or an evaluation, as a tracker is told of it."""
+    """A start of a run, or an evaluation, as a tracker is given it."""
 
     id: str
     """The same at each start of the run, and another for every other run."""

@@ -144,7 +144,7 @@ class Trackio:
             )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step)
+        self._run.log({name: value for name, value in metrics.items() if name != "step"}, step)  # a name of its own
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
         rows = [list(row) for row in samples]
