@@ -108,7 +108,7 @@ class MLflow:
         tags = {"agentrl_id": run.id, **dict.fromkeys(run.options.tags, "true")}
         own = known[0] if known else self._client.create_run(experiment, run_name=run.name, tags=tags)
         self._id = own.info.run_id
-        self._client.set_terminated(self._id, "RUNNING")
+        self._client.update_run(self._id, "RUNNING")
         self._client.log_dict(self._id, run.config, "config.json")
         if not known:  # a parameter cannot be changed
             params = [Param(name, str(value)) for name, value in _flat(run.config)]

@@ -33,7 +33,10 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words = [BIN / "mlflow", "server", "--host=127.0.0.1", f"--port={address.rpartition(':')[2]}", "--workers=1"]
     places = [f"--backend-store-uri=sqlite:///{folder}/db", f"--artifacts-destination={folder}/artifacts"]
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([*words, *places], stdout=log, stderr=log, cwd=folder, start_new_session=True)
+        env = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        server = subprocess.Popen(
+            [*words, *places], stdout=log, stderr=log, cwd=folder, env=env, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + 300
         while True:
