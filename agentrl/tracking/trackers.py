@@ -29,7 +29,7 @@ class TensorBoard:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._event, self._summary, self._text = Event, Summary, text_pb
-        self._writer = EventFileWriter(str(run.directory / "tensorboard"), flush_secs=5)
+        self._writer = EventFileWriter(str(run.directory / "tensorboard"))
         # From this step on, its readers forget the numbers that an earlier start wrote.
         self._add(run.step + 1, session_log=SessionLog(status=SessionLog.START))
         self._write(max(run.step, 0), "config", json.dumps(run.config, indent=2))
@@ -37,6 +37,7 @@ class TensorBoard:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._add(step, summary=self._summary(value=values))
+        self._writer.flush()
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
         for number, sample in enumerate(samples):
