@@ -24,8 +24,8 @@ PARTS = {
     "proxy": ("tests/proxy", "other clients, agents' command lines, fuzzers, images"),
     "rollout": ("tests/rollout tests/system tests/store tests/tasks", "workers and workflows that hang or die"),
     "run": (
-        "tests/run tests/test_crash_test.py",
-        "kills in series, power cuts, altered run directories, an object store",
+        "tests/run tests/tracking tests/test_crash_test.py",
+        "kills in series, power cuts, altered run directories, an object store, trackers",
     ),
     "trainer": ("tests/trainer tests/models tests/record", "ranks, model kinds, long numeric comparisons"),
     "cluster": ("tests/cluster", "Ray clusters of several nodes that are killed"),

@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A start of a run, or an evaluation, as a tracker is told of it."""
+    """A start of a run, or an evaluation, as a tracker is given it."""
 
     id: str
     """The same at each start of the run, and another for every other run."""
@@ -158,9 +158,8 @@ class _Feed:
 class Tracking:
     """The trackers of a run. Every method returns at once."""
 
-    def __init__(self, feeds: Sequence[_Feed], say: Callable[[str], None]) -> None:
-        self._feeds, self._say = feeds, say
-        self._step = 0
+    def __init__(self, feeds: Sequence[_Feed], step: int, say: Callable[[str], None]) -> None:
+        self._feeds, self._step, self._say = feeds, step, say
 
     def log(self, step: int, record: Mapping[str, Any]) -> None:
         """Give the numbers of a step's record to the trackers, under their names."""
@@ -200,7 +199,7 @@ async def open_tracking(
     run = await in_thread(_tracked, config, directory, step)
     feeds = [_Feed(name, partial(make, run), say) for name, make in trackers.items()]
     try:
-        yield Tracking(feeds, say)
+        yield Tracking(feeds, max(step, 0), say)
     finally:
         deadline = time.monotonic() + FLUSH_TIMEOUT_S
         with anyio.CancelScope(shield=True):

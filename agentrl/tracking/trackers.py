@@ -29,7 +29,7 @@ class TensorBoard:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._event, self._summary, self._text = Event, Summary, text_pb
-        self._writer = EventFileWriter(str(run.directory / "tensorboard"), flush_secs=5)
+        self._writer = EventFileWriter(str(run.directory / "tensorboard"))
         # From this step on, its readers forget the numbers that an earlier start wrote.
         self._add(run.step + 1, session_log=SessionLog(status=SessionLog.START))
         self._write(max(run.step, 0), "config", json.dumps(run.config, indent=2))
@@ -37,6 +37,7 @@ class TensorBoard:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._add(step, summary=self._summary(value=values))
+        self._writer.flush()
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
         for number, sample in enumerate(samples):
@@ -108,7 +109,7 @@ class MLflow:
         tags = {"agentrl_id": run.id, **dict.fromkeys(run.options.tags, "true")}
         own = known[0] if known else self._client.create_run(experiment, run_name=run.name, tags=tags)
         self._id = own.info.run_id
-        self._client.set_terminated(self._id, "RUNNING")
+        self._client.update_run(self._id, "RUNNING")
         self._client.log_dict(self._id, run.config, "config.json")
         if not known:  # a parameter cannot be changed
             params = [Param(name, str(value)) for name, value in _flat(run.config)]
@@ -144,7 +145,7 @@ class Trackio:
             )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step)
+        self._run.log({name: value for name, value in metrics.items() if name != "step"}, step)  # a name of its own
 
     def show(self, step: int, samples: Sequence[Sample]) -> None:
         rows = [list(row) for row in samples]

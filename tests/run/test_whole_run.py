@@ -57,6 +57,20 @@ def check_steps(run_dir: Path, steps: int, bound: int) -> dict[str, Any]:
     return summary
 
 
+def check_tensorboard(run_dir: Path) -> EventAccumulator:
+    """Each curve of TensorBoard has the numbers of the steps that count, and nothing of those that a crash undid."""
+    read = EventAccumulator(str(run_dir / "tensorboard"))
+    read.Reload()
+    rows = {(name, row["step"]): value for row in read_metrics(run_dir) for name, value in row.items()}
+    tags = [tag for tag in read.Tags()["scalars"] if not tag.startswith("eval_")]
+    shown = [(tag, event.step, event.value) for tag in tags for event in read.Scalars(tag)]
+    assert {(tag, step): value for tag, step, value in shown} == pytest.approx(
+        {key[:2]: rows[key[:2]] for key in shown}
+    )
+    assert len(shown) == len({key[:2] for key in shown})
+    return read
+
+
 def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tmp_path: Path) -> None:
     run_dir, tasks = tmp_path / "run", tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(24, seed=1)))
@@ -71,6 +85,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
         "rollout.max_staleness": 2,
         "rollout.order": "fifo",
         "trainer.checkpoint.every": 2,
+        "tracking.trackers": "tensorboard",
     }
     words = [sys.executable, "-m", "agentrl", "train"]
     with long_run([*words, "workflows/calculator.py", *(f"--{k}={v}" for k, v in settings.items())], run_dir) as run:
@@ -96,6 +111,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
     counts = [json.loads(line)["episodes_finished"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert counts == sorted(counts), "they count over all starts, also the episodes of steps that the crash undid"
     check_steps(run_dir, steps, bound=2)
+    assert check_tensorboard(run_dir).Scalars("step")[-1].step == steps
     check_nothing_is_left_behind(run_dir)
 
 
@@ -130,20 +146,6 @@ def check_metrics_page(rows: list[dict[str, Any]]) -> None:
     assert set(always) <= written
 
 
-def check_tensorboard(run_dir: Path, summary: dict[str, Any]) -> None:
-    """TensorBoard has every number of every line, both evaluations, and samples of every third step."""
-    read = EventAccumulator(str(run_dir / "tensorboard"))
-    read.Reload()
-    rows = read_metrics(run_dir)
-    written = {(name, row["step"]): value for row in rows for name, value in row.items() if type(value) in (int, float)}
-    evaluated = [(0, summary["eval_before"]), (6, summary["eval_after"])]
-    shown = {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
-    assert shown["eval_mean_reward"] == [(step, pytest.approx(value)) for step, value in evaluated]
-    of_steps = {(tag, step): value for tag, curve in shown.items() if tag[:5] != "eval_" for step, value in curve}
-    assert of_steps == pytest.approx(written)
-    assert [event.step for event in read.Tensors("samples/0")] == [3, 6]
-
-
 def test_the_quickstart_trains(tmp_path: Path) -> None:
     """Six of its steps, with smaller batches, and a part of its evaluations."""
     run_dir = tmp_path / "run"
@@ -160,7 +162,13 @@ def test_the_quickstart_trains(tmp_path: Path) -> None:
     assert 0 <= summary["eval_after"] <= 1
     check_metrics_page(read_metrics(run_dir))
     assert sum(row["trained_tokens"] for row in read_metrics(run_dir)) > 0
-    check_tensorboard(run_dir, summary)
+    shown = check_tensorboard(run_dir)
+    numbers = sum(type(value) in (int, float) for row in read_metrics(run_dir) for value in row.values())
+    curves = {tag: shown.Scalars(tag) for tag in shown.Tags()["scalars"]}
+    assert sum(len(curve) for tag, curve in curves.items() if not tag.startswith("eval_")) == numbers
+    evaluated = [(event.step, event.value) for event in curves["eval_mean_reward"]]
+    assert evaluated == [(0, pytest.approx(summary["eval_before"])), (6, pytest.approx(summary["eval_after"]))]
+    assert [event.step for event in shown.Tensors("samples/0")] == [3, 6]
     found = audit(run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 6 * 2, 6)
     check_nothing_is_left_behind(run_dir)
