@@ -134,3 +134,7 @@ def test_bad_requests_are_refused(service: Service) -> None:
     service.ask("POST", "/sessions")
     service.ask("POST", "/sessions")
     assert service.ask("POST", "/sessions", status=429)["error"]["code"] == "too_many_sessions"
+
+
+def test_prometheus_reads_how_the_service_does(service: Service) -> None:
+    assert '\nagentrl_sessions_open{run="serve"} ' in service.http.get("/metrics", headers={"Authorization": "-"}).text
