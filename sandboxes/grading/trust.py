@@ -39,7 +39,7 @@ MODULES = _words("""__future__ pytest unittest math cmath random itertools funct
 OBJECT_NAMES = _words("""next iter islice id vars dir hasattr getattr setattr delattr callable globals locals eval exec open input compile
     isinstance issubclass __import__ defaultdict mock seed IsolatedAsyncioTestCase assertIsInstance assertNotIsInstance assertIsNot importorskip
     SystemExit KeyboardInterrupt warns deprecated_call assertWarns assertWarnsRegex assertLogs assertNoLogs
-    namedtuple Random ChainMap memoryview getcontext setcontext localcontext
+    namedtuple ChainMap memoryview getcontext setcontext localcontext
     tmp_path tmp_path_factory tmpdir tmpdir_factory capsys capfd capsysbinary capfdbinary caplog monkeypatch recwarn mocker""")
 """Names by which code looks into an object, or asks for more than plain data and exceptions that reach it (a defaultdict passes as a dict, a named tuple as a tuple,
 and warnings, logs and decimal's context not at all); fixtures last."""
