@@ -164,8 +164,8 @@ def ask(run_dir: Path) -> None:
         before, polls = cpu_s(process.pid), 50
         for _ in range(polls):
             poll(url, len(steps_of(run_dir)))
-        cost = (cpu_s(process.pid) - before) / polls
-        print(f"what the page asks every {POLL_S:.0f} s: {cost * 1000:.1f} ms of CPU, {cost / POLL_S:.2%} of a core")
+        a_poll_s = (cpu_s(process.pid) - before) / polls
+        print(f"what the page asks every {POLL_S:.0f} s: {a_poll_s * 1000:.1f} ms of CPU, {a_poll_s / POLL_S:.2%} of a core")
         print(f"afterwards {memory(process.pid)}")
 
 
