@@ -165,7 +165,9 @@ def ask(run_dir: Path) -> None:
         for _ in range(polls):
             poll(url, len(steps_of(run_dir)))
         a_poll_s = (cpu_s(process.pid) - before) / polls
-        print(f"what the page asks every {POLL_S:.0f} s: {a_poll_s * 1000:.1f} ms of CPU, {a_poll_s / POLL_S:.2%} of a core")
+        print(
+            f"what the page asks every {POLL_S:.0f} s: {a_poll_s * 1000:.1f} ms of CPU, {a_poll_s / POLL_S:.2%} of a core"
+        )
         print(f"afterwards {memory(process.pid)}")
 
 

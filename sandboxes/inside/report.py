@@ -13,6 +13,8 @@ from agentrl.sandboxes.inside.program_calls import in_a_line
 from agentrl.sandboxes.inside.remote_program import RemoteProgram
 
 SHOWN_CHARACTERS = 2000
+GRACE_S = 3.0
+"""How long a program may catch the exception that ends its test, or be where none can be raised, such as `__del__` and a fork."""
 TESTS = "<tests>"
 """The file name of test code that has none."""
 REMOTE = "<agentrl.sandboxes.inside.remote_program>"
@@ -53,10 +55,18 @@ class Report:
             self.start_clocks()
 
     def start_clocks(self) -> None:
-        """End what runs here when its time is over: by an exception, or, where C code lets none in, with the whole process."""
+        """End what runs here when its time is over: by an exception, or, where none ends it, with the whole process."""
+        self._is_over = False
         for number in (signal.SIGALRM, signal.SIGPROF):
-            signal.signal(number, _end_test)
+            signal.signal(number, self._end_test)
         self._set_clocks(self.job["timeout_s"], self.job["cpu_s"], self.job["cpu_s"] + 1)
+
+    def _end_test(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._set_clocks(GRACE_S, 0, GRACE_S)
+            raise TimeUpError("the time limit is over")
+        os.kill(os.getpid(), signal.SIGVTALRM)
 
     def _set_clocks(self, *times_s: float) -> None:
         for timer, time_s in zip((signal.ITIMER_REAL, signal.ITIMER_PROF, signal.ITIMER_VIRTUAL), times_s, strict=True):
@@ -115,10 +125,6 @@ class Report:
             reports.write(nonce.encode() + dumps(told).encode() + b"\n")
             reports.flush()
         os._exit(0)
-
-
-def _end_test(number: int, frame: FrameType | None) -> None:
-    raise TimeUpError("the time limit is over")
 
 
 def places(trace: TracebackType | None) -> Iterator[tuple[str, int]]:

@@ -351,3 +351,10 @@ async def test_what_the_program_lacks_is_its_own_fault(pool: SandboxPool) -> Non
     for source in ("def f(): pass", "import no_such_module", "x = ("):
         verdict = await grade(source, lacks, pool=pool)
         assert {result.status.value for result in verdict.results} == {"runtime_error"}, verdict.results
+
+
+async def test_time_is_up_where_no_exception_can_be_raised(pool: SandboxPool) -> None:
+    program = "import time\nclass Deaf:\n def __del__(self): time.sleep(0.2)\ndef f():\n while True: Deaf()"
+    tests = TestFile(code="import os\nfrom solution import f\ndef test(): assert f() == os")
+    verdict = await grade(program, [tests], pool=pool, limits=Limits(timeout_s=0.5))
+    assert [result.status.value for result in verdict.results] == ["time_limit"]
