@@ -93,6 +93,13 @@ def trained_in(run_dir: Path) -> list[TrainedStep]:
         return store.read(batches)
 
 
+def kept_figures(run_dir: Path) -> list[int]:
+    with Store(run_dir / "store.sqlite", read_only=True) as store:
+        return store.read(
+            lambda db: [one for (one,) in db.execute("SELECT episode FROM token_figures ORDER BY episode")]
+        )
+
+
 async def test_machines_that_share_no_directory_give_the_same_weights_and_checkpoints(
     tmp_path: Path, straight: list[TrainedStep]
 ) -> None:
@@ -119,6 +126,8 @@ async def test_machines_that_share_no_directory_give_the_same_weights_and_checkp
         await trainer.step(batch(3))
         assert await trainer.save_remaining() is None
     assert await in_thread(trained_in, run_dir) == straight
+    kept = [episode for step in straight for episode in step.figures]
+    assert await in_thread(kept_figures, run_dir) == kept != [], "figures of tokens come with the weights"
     assert (await in_thread(audit, run_dir)).violations == []
     assert said == []
 
