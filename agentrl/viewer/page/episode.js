@@ -4,7 +4,7 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
 import { duration, figure, moment, useApi } from "./api.js";
-import { Ending, Failure, Fields, Text, go, link, pretty } from "./parts.js";
+import { Awaited, Ending, Fields, Text, go, link, pretty } from "./parts.js";
 import { Inspector, QUANTITIES, Scale, Tokens, known } from "./tokens.js";
 
 const ROLES = { "?": "prompt", tool: "tool result" };
@@ -127,7 +127,7 @@ export function EpisodePage({ run, item, query }) {
     const values = (data?.turns ?? []).flatMap((turn) => turn.reply.tokens.ids.map((_, i) => QUANTITIES[by]?.of(turn.reply.tokens, i))).filter((value) => value != null);
     return values.reduce((ends, value) => ({ low: Math.min(ends.low, value), high: Math.max(ends.high, value), most: Math.max(ends.most, Math.abs(value)) }), { low: Infinity, high: -Infinity, most: 0 });
   }, [data, by]);
-  if (!data) return html`<${Failure} error=${error} />`;
+  if (!data) return html`<${Awaited} error=${error} />`;
   const { episode, neighbours, turns, details } = data;
   const facts = [["reward", figure(episode.reward)], ["task", episode.task], ["group", episode.group], ["step", episode.step], ["staleness", episode.staleness], ["weights", episode.version == null ? null : `v${episode.version}`], ["tokens", figure(episode.tokens, 6)], ["took", duration(episode.duration_s)], ["began", moment(episode.started_at)]];
   return html`
@@ -138,7 +138,7 @@ export function EpisodePage({ run, item, query }) {
     <dl class="tiles small">${facts.filter(([, value]) => value != null && value !== "").map(([name, value]) => html`<div><dt>${name}</dt><dd>${name === "group" ? html`<a href=${link(["group", run.run, value])}>${value}</a>` : value}</dd></div>`)}</dl>
     ${Object.keys(episode.metrics ?? {}).length > 0 && html`<p class="facts">${Object.entries(episode.metrics).map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}</p>`}
     ${episode.error && html`<section class="card failure"><h2>Why it failed</h2><${Text} text=${episode.error} kind="text mono" /></section>`}
-    ${details && Object.keys(details).length > 0 && html`<section class="card"><h2>Verdict</h2><${Fields} value=${details} /></section>`}
+    ${details && Object.keys(details).length > 0 && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
     <${Tree} turns=${turns} />
     ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
     ${turns.length > 0 && html`<div class="bar-of-tokens"><label>Tokens coloured by <select value=${by} onChange=${(event) => setBy(event.target.value)}>${Object.entries(QUANTITIES).map(([key, quantity]) => html`<option value=${key} disabled=${!there.has(key)}>${quantity.name}${there.has(key) ? "" : " (not kept)"}</option>`)}<option value="none">no tokens</option></select></label>${by !== "none" && html`<${Scale} by=${by} />`}</div>`}

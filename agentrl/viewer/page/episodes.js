@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { address, duration, figure, get, moment, useApi } from "./api.js";
-import { Ending, Failure, Reward, Text, go, link } from "./parts.js";
+import { Awaited, Ending, Failure, Reward, Text, go, link } from "./parts.js";
 
 const ANY = ["", "any"];
 const FORMATS = [["jsonl", "JSON lines"], ["html", "HTML"], ["sft", "sft"]];
@@ -92,7 +92,7 @@ export function EpisodesPage({ run, query }) {
       <${Exports} run=${run} label="Export the ten best" filters=${{ ...query, sort: "best" }} limit=${10} />
       <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
     </div>
-    <${Failure} error=${failed ?? first.error} />
+    <${Failure} error=${failed ?? first.error} />${!first.data && !first.error && html`<${Awaited} />`}
     ${first.data && !episodes.length && html`<p class="empty card">${cursor ? "None so far." : "No episode is like that."}</p>`}
     ${episodes.length > 0 && html`<${Rows} run=${run} episodes=${episodes} query=${query} />`}
     ${cursor && html`<p class="more"><button onClick=${further}>${searching ? "Search further" : "Show more"}</button>${searching && searched != null && html` <span class="note">Searched down to episode ${searched}.</span>`}</p>`}
@@ -104,9 +104,10 @@ const start = (text) => (text.length > 700 ? `${text.slice(0, 700)}…` : text);
 function Member({ run, one, of }) {
   const full = useApi(`runs/${run.run}/episodes/${one.id}`).data;
   return html`<article class="card member">
-    <h3><a href=${link(["episode", run.run, one.id], { group: of })}>Episode ${one.id}</a> <${Ending} reason=${one.reason} /></h3>
+    <h2><a href=${link(["episode", run.run, one.id], { group: of })}>Episode ${one.id}</a> <${Ending} reason=${one.reason} /></h2>
     <dl><div><dt>reward</dt><dd class="figure">${figure(one.reward)}</dd></div><div><dt>advantage</dt><dd class="figure ${one.advantage > 0 ? "good" : one.advantage < 0 ? "bad" : ""}">${one.advantage > 0 ? "+" : ""}${figure(one.advantage)}</dd></div><div><dt>tokens</dt><dd class="figure">${figure(one.tokens, 5)}</dd></div></dl>
     ${one.error && html`<${Text} text=${one.error.slice(0, 400)} kind="text mono bad" />`}
+    ${!full && html`<${Awaited} />`}
     ${full?.turns.map((turn) => html`<div class="reply"><${Text} text=${start(turn.reply.text)} />${turn.reply.tool_calls.map((call) => html`<p class="mono call">${call.name} ${typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments)}</p>`)}</div>`)}
   </article>`;
 }
@@ -115,7 +116,7 @@ function Member({ run, one, of }) {
 export function GroupPage({ run, item }) {
   const { data, error } = useApi(`runs/${run.run}/groups/${item}`);
   const opening = useApi(data?.episodes.length ? `runs/${run.run}/episodes/${data.episodes[0].id}` : null).data;
-  if (!data) return html`<${Failure} error=${error} />`;
+  if (!data) return html`<${Awaited} error=${error} />`;
   const asked = opening?.turns[0]?.messages.filter((one) => one.role !== "system").map((one) => one.text);
   const episodes = [...data.episodes].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
   const facts = [["task", data.task], ["epoch", data.epoch], ["state", data.state], ["dropped", data.rejected], ["trained in step", data.step], ["began under weights", data.version == null ? null : `v${data.version}`]];

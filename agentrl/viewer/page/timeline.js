@@ -6,6 +6,7 @@
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
 import { duration, figure, get, percent, useApi, useRows } from "./api.js";
 import { Chart, color } from "./chart.js";
+import { Awaited } from "./parts.js";
 import { marksOf } from "./run.js";
 
 const PAGES = 4;
@@ -107,7 +108,8 @@ export function TimelinePage({ run }) {
   const [zoom, setZoom] = useState(null);
   const [parts, setParts] = useState(1);
   const info = useApi(`runs/${run.run}`, {}, run.status === "running" ? 5 : 0).data;
-  const rows = useRows([run])[run.run] ?? [];
+  const found = useRows([run])[run.run];
+  const rows = found ?? [];
   const episodes = useEpisodes(run, parts);
   const xs = rows.map((row) => row.wall_s);
   const ends = useMemo(() => (rows.length ? [rows[0].wall_s - rows[0].step_s, rows.at(-1).wall_s] : []), [rows]);
@@ -137,6 +139,7 @@ export function TimelinePage({ run }) {
   const view = zoom ?? (ends.length ? ends : null);
   const shared = { zoom: view, onZoom: setZoom, sync: "time", xName: "second" };
   const bound = info?.config?.rollout?.max_staleness;
+  if (!found) return html`<${Awaited} />`;
   if (!rows.length) return html`<p class="empty card">No step has ended yet.</p>`;
   return html`
     <section class="card">
