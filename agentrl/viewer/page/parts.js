@@ -60,7 +60,9 @@ export function Fields({ value }) {
     </table></div>`;
     return value.length > ROWS ? html`<details><summary>${value.length} rows</summary>${table}</details>` : table;
   }
-  return html`<div class="scroll" tabindex="0"><table class="fields"><tbody>${entries.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}</tbody></table></div>`;
+  return html`<div class="scroll" tabindex="0"><table class="fields"><tbody>
+    ${entries.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}
+  </tbody></table></div>`;
 }
 
 /** Show why something is not here. */
