@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 RUNS = Path("runs")
+_FILES = ("metrics.jsonl", "store.sqlite", "store.sqlite-wal", "summary.json", "config.json")
 FILE_WIDTH = 250
 """Columns of the list where it is written into a file: a line a run."""
 
@@ -35,7 +36,7 @@ def runs(directory: Path = RUNS, /) -> int:
             figures = Shown(0, path).figures()
             table.add_row(name, *(figures[key] for key in ("state", "step", "reward", "held_out")), when)
         except (AgentRLError, OSError, ValueError) as error:
-            table.add_row(name, escape(one_line(error, 60)), "", "", "", when)
+            table.add_row(name, escape(one_line(str(error).replace(f"{path}/", ""), 60)), "", "", "", when)
     console = Console()
     if not console.is_terminal:
         console.width = FILE_WIDTH
@@ -47,7 +48,5 @@ def runs(directory: Path = RUNS, /) -> int:
 
 
 def _changed(path: Path) -> float:
-    files = (
-        path / name for name in ("metrics.jsonl", "store.sqlite", "store.sqlite-wal", "summary.json", "config.json")
-    )
+    files = [path / name for name in _FILES]
     return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
