@@ -24,14 +24,13 @@ function Filters({ run, info, query, change }) {
     event.preventDefault();
     change(Object.fromEntries(new FormData(event.currentTarget)));
   };
-  return html`<form class="filters card" key=${run.run} onSubmit=${read} onChange=${read}>
+  return html`<form class="filters card" onSubmit=${read} onChange=${read}>
     ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
     ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).filter((one) => one !== "failed").map((one) => [one, one.replaceAll("_", " ")])])}
     ${info?.roles?.filter(Boolean).length > 0 && choice("role", "Role", [ANY, ...info.roles.filter(Boolean).map((one) => [one, one])])}
     ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
     ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
-    <button type="button" class="quiet" onClick=${() => go(["episodes", run.run])}>Clear</button>
   </form>`;
 }
 
@@ -99,6 +98,7 @@ export function EpisodesPage({ run, query }) {
       ${run.kind !== "evaluation" && html`<button onClick=${worst}>Worst group of the last step</button>`}
       <${Exports} run=${run} label="Export the ten best" filters=${{ ...query, sort: "best" }} limit=${10} />
       <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
+      ${Object.values(query).some(Boolean) && html`<a href=${link(["episodes", run.run])}>Clear the filters</a>`}
     </div>
     <${Failure} error=${failed ?? first.error} />${!first.data && !first.error && html`<${Awaited} />`}
     ${first.data && !episodes.length && html`<p class="empty card">${cursor ? "None so far." : "No episode is like that."}</p>`}
