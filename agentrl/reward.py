@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from numbers import Complex, Real
+from typing import Any
 
 from agentrl.errors import BadRewardError
-from agentrl.system.failure_text import shown, storable
+from agentrl.system.failure_text import cut_middle, shown, storable
 
 MAX_REWARD = 1e6
 """Bound of |reward|. The square of a larger one loses its last digits in float32, in which the trainer computes."""
@@ -17,24 +19,29 @@ MAX_METRIC = 1e30
 MAX_METRICS = 256
 """Metrics of one episode that are kept; how many more it logged is the metric `metrics_left_out`."""
 MAX_METRIC_NAME_CHARS = 100
+MAX_DETAILS_CHARS = 64_000
+"""Bound of the details of an episode, as JSON. The middle of what goes beyond it is left out, with a note of how much that is."""
 METRICS_LEFT_OUT = "metrics_left_out"
 
 
 @dataclass(frozen=True)
 class Reward:
-    """The reward of an episode, with numbers to chart beside it.
+    """The reward of an episode, with numbers to chart beside it, and details to read: what a verdict said, a judge's reason.
 
     A number is a float, an int, a bool, or what converts to a float: an array or a tensor of one element. Raises
     BadRewardError for all else, for a number that is not finite, for a |value| above `MAX_REWARD` or a |metric| above
-    `MAX_METRIC`, and for a metric whose name is no text of up to `MAX_METRIC_NAME_CHARS` characters.
+    `MAX_METRIC`, for a metric whose name is no text of up to `MAX_METRIC_NAME_CHARS` characters, and for details that JSON does not
+    hold. Nothing is computed from details. They are kept with the episode, up to `MAX_DETAILS_CHARS`.
     """
 
     value: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", checked_number("the reward", self.value, MAX_REWARD))
         object.__setattr__(self, "metrics", add_metrics({}, self.metrics))
+        object.__setattr__(self, "details", _checked_details(self.details))
 
     @classmethod
     def of(cls, returned: object) -> Reward:
@@ -44,7 +51,9 @@ class Reward:
             BadRewardError: It is anything else.
         """
         if isinstance(returned, Reward):
-            return cls(returned.value, returned.metrics)  # its metrics may have been changed since it was made
+            return cls(
+                returned.value, returned.metrics, returned.details
+            )  # its metrics may have been changed since it was made
         if is_number(returned):
             return cls(returned)  # type: ignore[arg-type]
         missing = ""
@@ -90,6 +99,29 @@ def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[st
             kept[name] = number
         else:
             kept[METRICS_LEFT_OUT] = kept.get(METRICS_LEFT_OUT, 0.0) + 1
+    return kept
+
+
+def _checked_details(details: object) -> dict[str, Any]:
+    """Return details as JSON holds them, each as long as there is room.
+
+    Raises:
+        BadRewardError: It does not hold them.
+    """
+    if not isinstance(details, Mapping):
+        raise BadRewardError(f"details is {shown(details)}; it must be a mapping, such as {{'reason': 'too long'}}")
+    kept: dict[str, Any] = {}
+    room = MAX_DETAILS_CHARS
+    for name, value in details.items():
+        try:
+            text = json.dumps({name: value}, ensure_ascii=False, allow_nan=False)
+        except Exception as error:
+            raise BadRewardError(f"details[{shown(name)}] is {shown(value)}, no JSON: {shown(error)}") from error
+        if len(text) > room:  # of the same share of a text as of its JSON
+            said = value if isinstance(value, str) else text
+            text = json.dumps({name: cut_middle(said, max(0, room) * len(said) // len(text))})
+        kept |= json.loads(text)
+        room -= len(text)
     return kept
 
 

@@ -152,15 +152,15 @@ def has_dbstat(db: sqlite3.Connection) -> bool:
 
 
 def ask(run_dir: Path) -> None:
-    """Print how long each answer takes: the first, and the median of three."""
+    """Print how long each answer takes, and what it costs in CPU: the first, and the mean of five."""
     with viewer_of(run_dir) as (url, process):
-        first = sum(timed(f"{url}api/{path}") for path in FIRST)
-        print(f"first answers of the page, all five: {first:.2f} s; {memory(process.pid)}")
-        for path in FIRST:
-            print(f"  {path:30} {timed(f'{url}api/{path}') * 1000:7.0f} ms")
+        costs = [asked(process.pid, f"{url}api/{path}") for path in FIRST]
+        print(f"first answers of the page, all five: {sum(took for took, _ in costs):.2f} s; {memory(process.pid)}")
+        for path, cost in zip(FIRST, costs, strict=True):
+            print(f"  {path:30} {in_ms(*cost)}")
         for name, query in FILTERS.items():
-            took = [timed(f"{url}api/runs/0/episodes?{query}") for _ in range(3)]
-            print(f"  {name:30} {took[0] * 1000:7.0f} ms first, {statistics.median(took) * 1000:7.0f} ms")
+            again = [asked(process.pid, f"{url}api/runs/0/episodes?{query}") for _ in range(5)]
+            print(f"  {name:30} {in_ms(*map(statistics.mean, zip(*again, strict=True)))}", flush=True)
         before, polls = cpu_s(process.pid), 50
         for _ in range(polls):
             poll(url, len(steps_of(run_dir)))
@@ -184,11 +184,16 @@ def viewer_of(run_dir: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.send_signal(signal.SIGINT)
 
 
-def timed(url: str) -> float:
-    started = time.perf_counter()
+def asked(process: int, url: str) -> tuple[float, float]:
+    """The seconds until an answer is there, and the CPU seconds of the server."""
+    started, before = time.perf_counter(), cpu_s(process)
     with urllib.request.urlopen(url, timeout=120) as answer:
         answer.read()
-    return time.perf_counter() - started
+    return time.perf_counter() - started, cpu_s(process) - before
+
+
+def in_ms(took: float, cpu: float) -> str:
+    return f"{took * 1000:7.0f} ms, {cpu * 1000:6.0f} ms of CPU"
 
 
 def poll(url: str, step: int) -> int:

@@ -27,6 +27,7 @@ from agentrl.store.batches import TrainedStep
 from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode, OpenGroup
 from agentrl.store.episodes import resumed_groups
 from agentrl.store.store import Store
+from agentrl.store.token_figures import read_figures
 from agentrl.system.files import sync
 from tests.recorded_run import TrainerOfRun
 from tests.store.test_store import kept_choice, outcome
@@ -37,7 +38,7 @@ GROUPS_PER_BATCH = 2
 
 def config(run_dir: Path, model: Path) -> RunConfig:
     """The run's configuration."""
-    trainer = {"checkpoint": {"keep": 1, "every": 2}, "mismatch_sequences": 0}
+    trainer = {"checkpoint": {"keep": 1, "every": 2}, "mismatch_sequences": 0, "token_figures_share": 1}
     return RunConfig.model_validate(
         {
             "run_dir": str(run_dir),
@@ -61,7 +62,9 @@ class InProcess:
 
     async def step(self, groups: list[int], after: int) -> tuple[Weights, TrainedStep, dict[str, float]]:
         reply = self._process.step_on(groups, after)
-        return self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
+        weights = self._weights(reply)
+        trained = replace(TrainedStep.from_json(reply["trained"]), figures=read_figures(weights.path))
+        return weights, trained, reply["metrics"]
 
     async def save(self, directory: Path, step: int) -> None:
         self._process.save(str(directory), step)

@@ -172,7 +172,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "model_names cors_origins session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port "
         "control_tokens_in_text",
         "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",
-        "trainer": "minibatches tokens_per_pack entropy_coef alarm_mismatch mismatch_sequences ranks device precision "
+        "trainer": "minibatches tokens_per_pack entropy_coef alarm_mismatch mismatch_sequences token_figures_share ranks device precision "
         "offload recompute_activations dropout threads step_timeout_s",
         "trainer.optimizer": "lr warmup_steps betas weight_decay max_grad_norm",
         "trainer.objective": "kind proximal clip_low clip_high dual_clip tau_positive tau_negative threshold",

@@ -2,7 +2,7 @@
 
 It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
 standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.store.batch_file`), and
-weights are published into WEIGHTS_DIR: of the run's directory it needs nothing, which may be on another machine.
+weights are published into WEIGHTS_DIR, with figures of single tokens beside them (`agentrl.store.token_figures`): of the run's directory it needs nothing, which may be on another machine.
 
     {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
     {"op": "step", "groups": [ids], "episodes": PATH, "after": 0}
@@ -45,6 +45,7 @@ from agentrl.errors import AgentRLError, ConfigError, TrainerStateError, one_lin
 from agentrl.store.batches import trained_step
 from agentrl.store.episodes import FinishedEpisode
 from agentrl.store.store import Store
+from agentrl.store.token_figures import write_figures
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
 from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
 from agentrl.trainer.packing import TrainingSequence
@@ -58,6 +59,7 @@ from agentrl.trainer.step_metrics import (
     staleness,
     step_metrics,
 )
+from agentrl.trainer.token_figures import figures_by_episode
 from agentrl.trainer.weight_sender import Bucket, WeightGroup, make_buckets
 
 BUCKET_BYTES = 512 * 2**20
@@ -223,6 +225,8 @@ class TrainerProcess:
                 result.optimizer_steps,
             )
             reply = self._publish()
+            if self._ranks.rank == 0:
+                write_figures(Path(reply["weights"]), figures_by_episode(result.token_figures, batch))
         metrics["train_s"] = time.perf_counter() - started
         saving = self._writing is not None and not self._writing.done()
         return {**reply, "trained": trained.to_json(), "metrics": metrics, "saving": saving}

@@ -46,6 +46,8 @@ class PreparedPack:
     """[M] A, with KL penalty, critic, teacher and whitening."""
     start_logprobs: Tensor | None
     """[M] log probabilities under the policy as the step began; None: no forward pass was needed for them."""
+    start_entropies: Tensor | None
+    """[M] entropies of the same pass."""
     reference_logprobs: Tensor | None
     """[M] log reference, where there is one."""
     estimates: AdvantagesAndReturns | None

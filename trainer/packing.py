@@ -51,6 +51,8 @@ class TrainingSequence:
     """Whether it ends with a reply that was cut off for its length."""
     adapter: str = ""
     """The role whose adapter sampled the trained tokens, and learns from them; "": there is one policy."""
+    episode: int = -1
+    """Id of the episode, where figures of its tokens are kept (`agentrl.trainer.token_figures`); −1: none are."""
 
     def __len__(self) -> int:
         """Return T."""
@@ -97,6 +99,8 @@ class Pack:
     """[M] which of the S trajectories the token is of."""
     truncated_end: Tensor
     """[S] of each trajectory the last token, where the reply there was cut off for its length; else −1."""
+    episodes: Tensor
+    """[S] id of each trajectory's episode, where figures of its tokens are kept; else −1."""
     sequence_count: int
     """S."""
     teacher_logprobs: Tensor | None = None
@@ -273,6 +277,7 @@ def _prefix_tree(sequences: Sequence[TrainingSequence], common: Sequence[int]) -
             torch.arange(len(trained)), torch.tensor([len(rows) for rows in trained])
         ),
         truncated_end=torch.tensor(truncated_end, dtype=torch.long),
+        episodes=torch.tensor([s.episode for s in sequences]),
         sequence_count=len(sequences),
         teacher_logprobs=None if sequences[0].teacher_logprobs is None else trained_tokens("teacher_logprobs"),
     )

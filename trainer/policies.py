@@ -192,6 +192,7 @@ def together(results: Mapping[str, StepResult]) -> StepResult:
         critic={name: _mean([step.critic[name] for step in steps if step.critic]) for name in _names(steps)},
         optimizer_steps=sum(step.optimizer_steps for step in steps),
         minibatches=list(chain.from_iterable(step.minibatches for step in steps)),
+        token_figures=torch.cat([torch.zeros(0, 5), *(step.token_figures for step in steps)]),
     )
 
 

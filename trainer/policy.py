@@ -43,6 +43,7 @@ from agentrl.trainer.model.packed_model import PackedModel, TokenLogprobs, load_
 from agentrl.trainer.model.ranks import Ranks, full_tensor
 from agentrl.trainer.packing import Pack, TrainingSequence, pack_sequences
 from agentrl.trainer.step_result import MinibatchResult, StepResult, step_result
+from agentrl.trainer.token_figures import pack_figures
 
 MAX_SKIPPED_IN_A_ROW = 3
 """Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
@@ -148,9 +149,10 @@ class Policy:
         has_proximal = isinstance(config.objective, RatioObjective) and config.objective.proximal == "recompute"
         # Where the gradient pass gives log p itself, it costs no pass of its own; dropout would change it there.
         of_gradient_pass = first and not config.dropout
-        start_logprobs = None
+        start_logprobs = start_entropies = None
         if config.kl.kind == "reward" or config.teacher or (has_proximal and not of_gradient_pass):
-            start_logprobs = self.logprobs(pack)
+            start = self._token_logprobs(pack)
+            start_logprobs, start_entropies = start.logprobs, start.entropies
         reference_logprobs = self._reference_logprobs(pack)
         changed, estimates = pack, None  # what is computed on stays the same object: it remembers its segments
         if config.kl.kind == "reward":
@@ -164,7 +166,9 @@ class Policy:
         if config.teacher is not None:
             assert start_logprobs is not None
             changed = with_distillation(changed, start_logprobs, config.teacher)
-        return PreparedPack(pack, number, changed.advantages, start_logprobs, reference_logprobs, estimates)
+        return PreparedPack(
+            pack, number, changed.advantages, start_logprobs, start_entropies, reference_logprobs, estimates
+        )
 
     def _reference_logprobs(self, pack: Pack) -> Tensor | None:
         """Return [M] log reference; None where there is no reference."""
@@ -179,24 +183,27 @@ class Policy:
 
     def _train_minibatch(self, number: int, minibatch: Minibatch, prepared: Sequence[PreparedPack]) -> MinibatchResult:
         """Take one optimizer step over this rank's packs of a minibatch, of the critic too."""
-        loss_value, stats, weights = 0.0, [], []
+        loss_value, stats, weights, figures = 0.0, [], [], []
+        at_start = number == 0 and not self.config.dropout
         if not prepared:  # a gradient of 0 is a gradient: the optimizer's averages move
             for parameter in trained_parameters(self.model).values():
                 parameter.grad = torch.zeros_like(parameter)
         for one, m2_mask in zip(prepared, self._m2_masks(prepared, first=number == 0), strict=True):
             seed = (self.version, self.ranks.rank, one.number)
             with gradient_pass(self.model, dropout=self.config.dropout, seed=seed):
-                loss, pack_stats, log_weights = self._loss(one, m2_mask, minibatch)
+                loss, pack_stats, log_weights, *scores = self._loss(one, m2_mask, minibatch)
                 (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
             loss_value += float(loss.detach())
             stats.append(pack_stats)
             weights.append(log_weights)
+            known = scores if at_start else (one.start_logprobs, one.start_entropies)
+            figures.append(pack_figures(one, *known))
         grad_norm = self._optimizer_step()
         value_loss = None
         if self.critic is not None:
             estimates = [one.estimates for one in prepared if one.estimates is not None]
             value_loss = self.critic.update([one.pack for one in prepared], estimates, seed=(self.version, number))
-        return MinibatchResult(loss_value, grad_norm, stats, weights, value_loss)
+        return MinibatchResult(loss_value, grad_norm, stats, weights, value_loss, figures)
 
     @torch.no_grad()
     def _m2_masks(self, prepared: Sequence[PreparedPack], *, first: bool) -> list[Tensor | None]:
@@ -217,8 +224,8 @@ class Policy:
 
     def _loss(
         self, prepared: PreparedPack, m2_mask: Tensor | None, minibatch: Minibatch
-    ) -> tuple[Tensor, LossStats, Tensor]:
-        """Return (the pack's part of its minibatch's loss, statistics, [M] log p/b; of "m2po" log θ/b)."""
+    ) -> tuple[Tensor, LossStats, Tensor, Tensor, Tensor]:
+        """Return (the pack's part of its minibatch's loss, statistics, [M] log p/b; of "m2po" log θ/b, [M] log θ, [M] entropies)."""
         config, pack = self.config, prepared.pack
         output = self._token_logprobs(pack)
         proximal_logprobs = self._proximal_logprobs(prepared, output.logprobs.detach())
@@ -239,7 +246,8 @@ class Policy:
             sequence_count=minibatch.sequence_count,
         )
         numerator = output.logprobs.detach() if config.objective.kind == "m2po" else proximal_logprobs
-        return ((losses + added) * weights).sum(), stats, numerator - pack.behaviour_logprobs
+        loss = ((losses + added) * weights).sum()
+        return loss, stats, numerator - pack.behaviour_logprobs, output.logprobs.detach(), output.entropies.detach()
 
     def _proximal_logprobs(self, prepared: PreparedPack, logprobs: Tensor) -> Tensor:
         """Return [M] log p. `logprobs`: [M] log θ, without a gradient."""

@@ -6,6 +6,7 @@ episodes of whole groups ─► rewards, penalties taken off ─► advantages (
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -16,6 +17,7 @@ from agentrl.config import TrainerConfig
 from agentrl.record.group_advantages import group_advantages
 from agentrl.record.trajectory import Trajectory
 from agentrl.store.episodes import FinishedEpisode
+from agentrl.store.token_figures import has_figures
 from agentrl.trainer.packing import TrainingSequence
 
 
@@ -36,10 +38,11 @@ def training_sequences(episodes: Sequence[FinishedEpisode], config: TrainerConfi
         group = list(members)
         per_turn = group_advantages([e.record for e in group], [e.reward for e in group], config)
         for episode, own in zip(group, per_turn, strict=True):
+            kept_of = episode.id if has_figures(episode.id, config.token_figures_share) else -1
             trajectories = [path for path in episode.record.trajectories() if any(path.loss_mask)]
             sequences.append(
                 [
-                    _training_sequence(path, own, config, adapter, mask)
+                    replace(_training_sequence(path, own, config, adapter, mask), episode=kept_of)
                     for path in trajectories
                     for adapter, mask in _masks(path, [turn.adapter for turn in episode.record.turns]).items()
                 ]

@@ -27,6 +27,8 @@ class MinibatchResult:
     """[pack][M] log p/b; of "m2po" log θ/b."""
     value_loss: float | None
     """The loss of the critic, where there is one, over all ranks."""
+    token_figures: list[Tensor]
+    """[pack][n, 5] `agentrl.trainer.token_figures`."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class StepResult:
     """Optimizer steps that were taken."""
     minibatches: list[list[int]]
     """[minibatch][sequence] numbers of the sequences that each held."""
+    token_figures: Tensor
+    """[n, 5] `agentrl.trainer.token_figures`."""
 
 
 def step_result(
@@ -80,6 +84,7 @@ def step_result(
     grad_norms = [result.grad_norm for result in results if result.grad_norm is not None]
     weights = [one for result in results for one in result.log_importance_weights]
     value_losses = [result.value_loss for result in results if result.value_loss is not None]
+    figures = [one for result in results for one in result.token_figures]
     critic = {}
     if value_losses:
         estimates = [one.estimates for one in packs if one.estimates is not None]
@@ -98,4 +103,5 @@ def step_result(
         critic=critic,
         optimizer_steps=len(grad_norms),
         minibatches=[minibatch.sequence_numbers for minibatch in minibatches],
+        token_figures=ranks.all_gather(torch.cat([torch.zeros(0, 5), *figures])),
     )

@@ -7,7 +7,8 @@ tests that pass, without what a program passes that does nothing. With "attempts
 fails, up to two times, and the last program is graded by "tests", which it never sees.
 
 Without "partial" the tests after the first that fails are not run, and the metric `tests_passed` is the share that passed before;
-`trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). A test that cannot be graded, as one whose checker
+`trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). The details of the reward are the `verdict`, test by
+test, and the `program`. A test that cannot be graded, as one whose checker
 fails, or before the verdict's deadline, is the fault of no program: it fails the episode, and pays no 0.
 """
 
@@ -92,7 +93,8 @@ async def run(episode: Episode[ProgramTask]) -> Reward:
     # Where all tests must pass, one that fails decides.
     partial = {"partial": task.baseline} if task.partial else {"fail_fast": True}
     reward = reward_of(await graded(episode, task, text, task.tests, **partial))
-    return Reward(reward.value, {**reward.metrics, "attempts": float(attempt)})
+    details = {**reward.details, "program": extract_code(text, task.language.names)}
+    return Reward(reward.value, {**reward.metrics, "attempts": float(attempt)}, details)
 
 
 async def graded(
@@ -114,12 +116,13 @@ async def graded(
 
 
 def reward_of(verdict: Verdict | None) -> Reward:
-    """Return the reward of a verdict, with what became of the program as metrics."""
+    """Return the reward of a verdict, with what became of the program as metrics, and what the verdict said as details."""
     if verdict is None:
         return Reward(0.0, {"has_code": 0.0})
     ran = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
     trusts = {f"trust_{trust}": float(trust is verdict.trust) for trust in Trust}
-    return Reward(verdict.reward, {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran), **trusts})
+    metrics = {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran), **trusts}
+    return Reward(verdict.reward, metrics, {"verdict": verdict.to_json()})
 
 
 def feedback(verdict: Verdict | None) -> str:

@@ -227,8 +227,8 @@ async def play(
 
     agents = await in_thread(installed_agents)
     shown = harness is not None and await in_thread(agents.is_dir)
-    reward, _ = await attempt(episode.container, work, {AGENTS_INSIDE: str(agents)} if shown else {})
-    return Reward(reward.value, {**metrics, **reward.metrics})
+    reward, printed = await attempt(episode.container, work, {AGENTS_INSIDE: str(agents)} if shown else {})
+    return Reward(reward.value, {**metrics, **reward.metrics}, {"output": printed})
 
 
 async def _run_harness(

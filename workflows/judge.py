@@ -14,6 +14,7 @@ from typing import Any
 import openai
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl import Reward
 from agentrl.errors import EpisodeError, WorkflowError
 from agentrl.system.this_process import is_loopback
 
@@ -36,8 +37,8 @@ TEMPERATURES = (0.0, 1.0, 1.0)
 """With which a judge is asked whose answer holds no score."""
 
 
-async def judged(reply: str, task: Mapping[str, Any]) -> float:
-    """Return the judge's score of a reply, from 0 to 1.
+async def judged(reply: str, task: Mapping[str, Any]) -> Reward:
+    """Return the judge's score of a reply, from 0 to 1, with what it said as the detail `judge`.
 
     Raises:
         EpisodeError: It gives none.
@@ -63,7 +64,7 @@ async def judged(reply: str, task: Mapping[str, Any]) -> float:
             text = answer.choices[0].message.content or ""
             found = re.findall(r"[Ss]core:?\s*\**\s*(\d+(?:\.\d+)?)", text)
             if found and float(found[-1]) <= 10:
-                return float(found[-1]) / 10
+                return Reward(float(found[-1]) / 10, details={"judge": text})
     raise EpisodeError(
         f"the judge {named['model']} gave no score in {len(TEMPERATURES)} answers, the last: {text[:200]!r}"
     )

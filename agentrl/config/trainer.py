@@ -96,6 +96,8 @@ class TrainerConfig(Section):
     """A line warns when the mean |Δlogprob| between engine and trainer is above this: they do not compute the same."""
     mismatch_sequences: NotNegative = 8
     """Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
+    token_figures_share: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Share of the episodes of whose tokens log p, entropy and advantage are kept in the store: 12 bytes a token. 0: of none."""
     ranks: Positive = 1
     """Processes that share the model (FSDP2) and every minibatch, on this machine; with GPUs, one each."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

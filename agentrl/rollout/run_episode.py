@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -194,7 +195,8 @@ class EpisodeRunner:
             error = describe(failure or EpisodeError("it has no end"))
             return Outcome(reason=reason, metrics=dict(state.metrics), error=error)
         metrics = add_metrics(dict(state.metrics), ended.value.metrics)
-        return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics)
+        details = json.dumps(ended.value.details) if ended.value.details else None
+        return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics, details=details)
 
     def _failure(
         self, ended: CallResult[Reward], closed: CallResult[None], chosen: CallResult[RootChoices]

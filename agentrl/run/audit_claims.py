@@ -67,6 +67,9 @@ CLAIMS: dict[str, str] = {
         "SELECT step, checkpoint FROM batches b"
         " WHERE checkpoint IS NOT (SELECT MIN(c.step) FROM checkpoints c WHERE c.step >= b.step)"
     ),
+    "figures of tokens of episode {} are kept, which was not trained on": (
+        "SELECT f.episode FROM token_figures f JOIN episodes e ON e.id = f.episode JOIN groups g ON g.id = e.group_id WHERE g.step IS NULL"
+    ),
     "the batch of step {} was trained by a start of the run that the store does not know": (
         "SELECT step FROM batches WHERE restart NOT IN (SELECT restart FROM restarts)"
     ),

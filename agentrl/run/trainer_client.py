@@ -13,7 +13,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from agentrl.run.trainer_ranks import Hosts, TrainerRanks, open_ranks
 from agentrl.store.batch_file import BATCH_FILE, write_batch
 from agentrl.store.batches import TrainedStep
 from agentrl.store.manifest import check_files
+from agentrl.store.token_figures import read_figures
 from agentrl.system.files import make_directory, partial_path, sync, sync_tree, write_whole
 from agentrl.system.host import Host, ThisMachine
 from agentrl.system.tasks import in_thread
@@ -112,7 +113,8 @@ class TrainerClient:
             with anyio.CancelScope(shield=True):
                 await in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
         self.saving = reply["saving"]
-        return await self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
+        weights, trained = await self._weights(reply), TrainedStep.from_json(reply["trained"])
+        return weights, replace(trained, figures=await in_thread(read_figures, weights.path)), reply["metrics"]
 
     async def save(self, directory: Path, step: int) -> None:
         """Begin to write a checkpoint.

@@ -7,13 +7,14 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from agentrl.errors import StoreError, one_line
+from agentrl.store.token_figures import Columns
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 GroupSizes = tuple[tuple[int, Count], ...]
@@ -32,6 +33,8 @@ class TrainedStep:
     """Which sequences each was made of. Every sequence of the batch is in one, also one that has nothing to teach."""
     optimizer_steps: Count
     """Steps that the optimizer took; it takes none for a gradient that is not finite."""
+    figures: dict[int, Columns] = field(default_factory=dict, compare=False)
+    """Figures of its tokens, by the id of the episode: those that a commit is to keep."""
 
     @property
     def group_ids(self) -> list[int]:
@@ -39,8 +42,8 @@ class TrainedStep:
         return [group for group, _ in self.groups]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the step as JSON."""
-        return vars(self) | {"groups": list(self.groups), "minibatches": list(self.minibatches)}
+        """Return the step as JSON, without the figures of its tokens."""
+        return vars(self) | {"groups": list(self.groups), "minibatches": list(self.minibatches), "figures": {}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TrainedStep:
@@ -139,6 +142,8 @@ def commit(db: sqlite3.Connection, restart: int, path: str, step: int, trained: 
 def _commit_batch(db: sqlite3.Connection, restart: int, checkpoint: int, trained: TrainedStep) -> None:
     content = trained.to_json()
     computed = (json.dumps(content["groups"]), json.dumps(content["minibatches"]), trained.optimizer_steps)
+    figures = ((episode, *columns) for episode, columns in trained.figures.items())
+    db.executemany("INSERT OR REPLACE INTO token_figures VALUES (?, ?, ?, ?)", figures)
     again = db.execute(
         "UPDATE batches SET restart = ?, groups = ?, minibatches = ?, optimizer_steps = ? WHERE step = ?",
         (restart, *computed, trained.step),

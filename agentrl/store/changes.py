@@ -23,7 +23,7 @@ _FORGET = "DELETE FROM calls WHERE group_id = ? AND episode IS NULL"
 _CLOSE = "UPDATE groups SET state = ?, rejected = ? WHERE id = ?"
 _END = (
     "INSERT INTO episodes (restart, group_id, episode_index, seed, reason, reward, has_turn_rewards, metrics, error, record, prompt_ids,"
-    " tokens, interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " tokens, interrupted_tokens, replayed_tokens, started_at, duration_s, details) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _CALL = (
     f"INTO calls (group_id, episode_index, {', '.join(CallRow._fields)}, episode, turn) VALUES ({', '.join('?' * 14)})"
@@ -89,7 +89,7 @@ class InsertEpisode:
             *(restart, *episode, self.seed, outcome.reason, outcome.reward),
             *(figures.has_turn_rewards, json.dumps(outcome.metrics), outcome.error, record.columns, record.prompt_ids),
             *(figures.sampled_tokens, figures.interrupted_tokens, outcome.replayed_tokens),
-            *(outcome.started_at, outcome.duration_s),
+            *(outcome.started_at, outcome.duration_s, outcome.details),
         )
         number = db.execute(_END, values).lastrowid
         assert number is not None

@@ -17,6 +17,8 @@ class Outcome:
     """How it ended: FINISHED, or the reason for its failure."""
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+    details: str | None = None
+    """Those of its reward, as JSON in ASCII; None: it has none."""
     error: str | None = None
     record: TokenRecord = field(default_factory=TokenRecord)
     started_at: float = 0.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import one_line
@@ -18,6 +19,7 @@ from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.store.database import reading
 from agentrl.store.episodes import ListedEpisode
 from agentrl.store.store import Store
+from agentrl.store.token_figures import TokenFigures, token_figures
 
 COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
 """Advantages that follow from the rewards of a group alone."""
@@ -67,6 +69,21 @@ class RunEpisode(ListedEpisode):
         """Its token record: the tree of its turns."""
         with self._open_store(f"episode {self.id}") as store:
             return store.record(self.id)
+
+    @cached_property
+    def details(self) -> dict[str, Any]:
+        """The details of its reward, such as what a verdict said; {}: it has none."""
+        query = "SELECT details FROM episodes WHERE id = ?"
+        with self._open_store(f"episode {self.id}") as store:
+            (text,) = store.read(lambda db: db.execute(query, (self.id,)).fetchone())
+        return dict(json.loads(text or "{}"))
+
+    @cached_property
+    def token_figures(self) -> TokenFigures | None:
+        """Figures of its tokens that only the trainer knows. None: it was not trained on, or is not of `trainer.token_figures_share`."""
+        record = self.record
+        with self._open_store(f"episode {self.id}") as store:
+            return store.read(lambda db: token_figures(db, self.id, record))
 
     @contextmanager
     def _open_store(self, what: str) -> Iterator[Store]:

@@ -40,7 +40,8 @@ CREATE TABLE episodes (
     interrupted_tokens INTEGER NOT NULL,
     replayed_tokens INTEGER NOT NULL,
     started_at REAL NOT NULL,
-    duration_s REAL NOT NULL
+    duration_s REAL NOT NULL,
+    details TEXT
 );
 CREATE INDEX episodes_by_group ON episodes (group_id, reason, reward);
 CREATE UNIQUE INDEX finished_once ON episodes (group_id, episode_index) WHERE reason = 'finished';
@@ -71,6 +72,7 @@ CREATE TABLE batches (
     minibatches TEXT NOT NULL,
     optimizer_steps INTEGER NOT NULL
 );
+CREATE TABLE token_figures (episode INTEGER PRIMARY KEY REFERENCES episodes (id), proximal BLOB, entropy BLOB, advantage BLOB);
 CREATE TABLE checkpoints (
     step INTEGER PRIMARY KEY,
     restart INTEGER NOT NULL,

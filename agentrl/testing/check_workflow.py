@@ -166,7 +166,7 @@ async def _check_task(runner: EpisodeRunner, watched: _Watched, task: Any, seed:
 def _add_failure(error: str, task: Any, problems: Problems) -> None:
     what, remedy = error_line(error), "whatever the model says, return a reward; what raises fails the episode"
     if "BadRewardError" in error:
-        remedy = "return a finite float, a bool, or a Reward(value, metrics)"
+        remedy = "return a finite float, a bool, or a Reward(value, metrics, details)"
     elif "EpisodeTimeoutError" in error:
         remedy = "bound the number of its turns"
     elif "'coroutine' object" in what:

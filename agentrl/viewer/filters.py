@@ -1,4 +1,4 @@
-"""The episodes that the page asks for, as its address says it: ?task=3&reason=failed&sort=best&limit=50."""
+"""What the page asks for, as its address says it: ?task=3&reason=failed&sort=best&limit=50."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Wanted(BaseModel):
-    """The episodes that are asked for. A filter that is not there lets all pass."""
+    """The episodes that are asked for, or the part of a curve. A filter that is not there lets all pass."""
 
     task: _Whole | None = None
     group: _Whole | None = None
@@ -42,6 +42,10 @@ class Wanted(BaseModel):
     cursor: _Whole | None = None
     """The id of the last episode of the page before."""
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
+    after: int = -1
+    """The step after which metrics are asked for."""
+    points: Annotated[int, Field(ge=1)] = 600
+    """Points of the curve of rewards."""
 
     @property
     def where(self) -> dict[str, Any]:

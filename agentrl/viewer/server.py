@@ -13,7 +13,7 @@ import hmac
 import ipaddress
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -64,9 +64,6 @@ class Viewer:
     shown: Sequence[Shown]
     token: str = ""
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(QUESTIONS_AT_ONCE, "viewer"))
-    _files: Mapping[str, Path] = field(
-        default_factory=lambda: {str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.is_file()}
-    )
 
     def close(self) -> None:
         """Let go of its threads, when what they were asked is answered."""
@@ -83,8 +80,8 @@ class Viewer:
         run = r"/api/runs/{run:\d+}"
         answers: dict[str, Callable[[Shown, web.Request], dict[str, Any]]] = {
             "": lambda shown, http: shown.whole(),
-            "/metrics": lambda shown, http: shown.steps(_whole(http, "after", -1)),
-            "/rewards": lambda shown, http: shown.rewards(_whole(http, "points", 600)),
+            "/metrics": lambda shown, http: shown.steps(wanted(http.query).after),
+            "/rewards": lambda shown, http: shown.rewards(wanted(http.query).points),
             "/audit": lambda shown, http: shown.audit(),
             "/episodes": self._episodes,
             r"/episodes/{id:\d{1,18}}": lambda shown, http: shown.episode(int(http.match_info["id"])),
@@ -93,8 +90,8 @@ class Viewer:
         app.add_routes([web.get(run + path, self._answered(answer)) for path, answer in answers.items()])
         app.add_routes(
             [
-                web.get("/", self._page),
-                web.get("/static/{file:.+}", self._page),
+                web.get("/", self._index),
+                web.static("/static", PAGE),
                 web.get("/api/runs", self._runs),
                 web.get(f"{run}/export", self._export),
             ]
@@ -152,11 +149,8 @@ class Viewer:
             await response.write(piece)
         return response
 
-    async def _page(self, http: web.Request) -> web.StreamResponse:
-        file = self._files.get(http.match_info.get("file", "index.html"))
-        if file is None:
-            raise web.HTTPNotFound
-        return web.FileResponse(file, headers={"Cache-Control": "no-cache"})
+    async def _index(self, http: web.Request) -> web.StreamResponse:
+        return web.FileResponse(PAGE / "index.html")
 
     async def _guarded(self, http: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer who may look, with headers that keep what a model wrote from being more than text. Errors are JSON.
@@ -197,13 +191,6 @@ class Viewer:
         return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
 
 
-def _whole(http: web.Request, name: str, default: int) -> int:
-    value = http.query.get(name) or str(default)
-    if not re.fullmatch(r"-?\d{1,18}", value):
-        raise UsageError(f"{name} = {value!r} is no whole number")
-    return int(value)
-
-
 def _error(status: int, error: object) -> web.Response:
     return web.Response(status=status, body=strict_json({"error": str(error)}), content_type="application/json")
 
@@ -221,10 +208,8 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
         ConfigError: It cannot listen there.
     """
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
-    viewer = await asyncio.to_thread(
-        lambda: Viewer([Shown(number, path.absolute()) for number, path in enumerate(paths)], token)
-    )
-    runner = web.AppRunner(viewer.app(), access_log=None, shutdown_timeout=1.0)
+    viewer = Viewer([Shown(number, path.absolute()) for number, path in enumerate(paths)], token)
+    runner = web.AppRunner(await asyncio.to_thread(viewer.app), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:

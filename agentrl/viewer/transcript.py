@@ -27,7 +27,7 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
         ConfigError: The model's tokenizer is not there any more.
     """
     record, advantages = episode.weighed()
-    how, figures = episode.source.config.trainer.advantage, getattr(episode, "token_figures", None)
+    how, figures = episode.source.config.trainer.advantage, episode.token_figures
     returns = turn_returns(record, episode.reward, how.turn_discount if isinstance(how, GroupAdvantage) else None)
     index_of = {id(turn): index for index, turn in enumerate(record.turns)}
     pieces, decode = episode.source.text.pieces, episode.source.text.decode
@@ -41,9 +41,9 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
             messages, reply = reader.prompt(turn.prompt_ids, before), reader.reply(turn.output_ids, turn.prompt_ids)
         advantage = advantages[index] if advantages else None
         said = reply.to_json() | {"tokens": _tokens(turn, advantage, pieces(turn.output_ids))}
-        for name in ("proximal", "entropy", "advantages"):
-            if (found := getattr(figures, name, None)) and found[index]:
-                said["tokens"][name] = found[index]
+        if figures and any(value is not None for value in figures.proximal[index]):
+            own = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
+            said["tokens"] |= {name: values[index] for name, values in own.items()}
         turns.append(
             {name: getattr(turn, name) for name in _FACTS}
             | {

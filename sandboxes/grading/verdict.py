@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ MAX_TEXT_CHARACTERS = 10_000
 """Of a message, a name, or what a build printed."""
 SHOWN_CHARACTERS = 2000
 """Of what a program printed last."""
+LISTED_TESTS, LISTED_CHARACTERS = 200, 20_000
+"""How many tests a verdict lists as JSON, and how many characters their names, or their messages, have together."""
 DEADLINE_OVER = "the verdict's deadline was over"
 EARLIER_FAILED = "an earlier test failed"
 
@@ -121,6 +123,18 @@ class Verdict:
         if not self.results:
             return Status.NOT_RUN
         return next((result.status for result in self.results if not result.passed), Status.PASSED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what people look at as JSON, for the details of a reward: of up to `LISTED_TESTS` tests, their texts cut to fit."""
+        listed = self.results[:LISTED_TESTS]
+        size = LISTED_CHARACTERS // max(1, len(listed))
+        return {
+            "passed": sum(result.passed for result in self.results),
+            "of": len(self.results),
+            "trust": self.trust,
+            "tests": [{"name": r.name[:size], "passed": r.passed, "message": r.message[:size]} for r in listed],
+            "output": self.build_output[: 2 * SHOWN_CHARACTERS],
+        }
 
     def shares(self, count: int) -> list[float]:
         """Return the share of each of `count` tests that passed: of a file, the share of its functions and their parameters."""

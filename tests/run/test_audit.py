@@ -99,6 +99,10 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
             "UPDATE batches SET restart = 9 WHERE step = 1",
             "was trained by a start of the run that the store does not know",
         ),
+        (
+            "INSERT INTO token_figures VALUES ((SELECT id FROM episodes WHERE group_id = 2 LIMIT 1), x'66', x'66', x'66')",
+            "are kept, which was not trained on",
+        ),
         ("UPDATE checkpoints SET kept = 0", "the newest checkpoint, of step 2, is not kept"),
         ("UPDATE checkpoints SET damaged = 'why'", "the checkpoint of step 2 is damaged (why)"),
     ],

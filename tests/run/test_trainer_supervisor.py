@@ -6,6 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -372,6 +373,32 @@ async def test_without_a_whole_checkpoint_everything_is_trained_again_or_nothing
     with pytest.raises(StoreError, match="the batch of step 2 is missing"):
         async with running(run_dir, said.append):
             pass
+
+
+async def test_figures_of_tokens_come_with_the_checkpoint_of_their_step_and_are_the_same_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    """What was trained and not committed left no figures; trained again, it has those of a run that nothing disturbed."""
+
+    def figures(run_dir: Path) -> list[Any]:
+        with closing(sqlite3.connect(run_dir / "store.sqlite")) as db:
+            return db.execute("SELECT * FROM token_figures ORDER BY episode").fetchall()
+
+    kept = {}
+    for name, kills in (("straight", 0), ("killed", 1)):
+        run_dir = tmp_path / name
+        await in_thread(partial(record_run, run_dir, token_figures_share=0.5))
+        for _ in range(kills):
+            async with running(run_dir, pytest.fail) as trainer:
+                await trainer.step(batch(1))
+                await trainer.checkpoint()  # and it ends before the commit
+            assert await in_thread(figures, run_dir) == []
+        async with running(run_dir, pytest.fail) as trainer:
+            await trainer.step(batch(1))
+            await trainer.step(batch(2))
+            await trainer.save_remaining()
+        kept[name] = await in_thread(figures, run_dir)
+    assert kept["killed"] == kept["straight"] != []
 
 
 async def test_what_is_left_out_is_not_trained_on_and_trained_again_the_same(

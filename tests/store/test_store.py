@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import subprocess
 import sys
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,13 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.batches import batches
+from agentrl.store.batches import TrainedStep, batches
 from agentrl.store.changes import CloseGroup, InsertCall, InsertEpisode, OpenGroup
 from agentrl.store.episodes import ResumedGroup, count_totals, resumed_groups
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
+from agentrl.store.token_figures import TokenFigures, token_figures
 from tests.checkpoints import commit, trained
 
 
@@ -258,6 +261,31 @@ def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Pat
         commit(store, 2, tmp_path / "step-2", [(2, [2])])
         assert store.kept_checkpoints()[-1] == (2, tmp_path / "step-2")
         assert [batch.step for batch in store.read(batches)] == [1, 2]
+
+
+def test_figures_of_tokens_are_there_with_the_batch_or_not_at_all_and_are_those_of_the_last_training(
+    tmp_path: Path,
+) -> None:
+    def step(number: int, group: int, value: float) -> TrainedStep:
+        episode = 2 * group + 1  # `fill` makes two in each group
+        column = b"f" + array("f", [value, math.nan]).tobytes()
+        return replace(trained(number, [group]), figures={episode: (column, column, column)})
+
+    with Store(tmp_path / "store.sqlite") as store:
+        fill(store)
+
+        def found(episode: int) -> TokenFigures | None:
+            return store.read(lambda db: token_figures(db, episode, outcome(0.0).record))
+
+        with pytest.raises(StoreError, match="group 0 of step 2 was not waiting"):
+            store.commit_checkpoint(tmp_path / "step-2", 2, [step(1, 0, 0.5), step(2, 0, 0.5)])
+        assert (store.read(batches), found(1)) == ([], None)
+        store.commit_checkpoint(tmp_path / "step-1", 1, [step(1, 0, 0.5)])
+        assert found(1) == TokenFigures(*[[[0.5, None]]] * 3)
+        store.mark_damaged(1, "a byte has changed")
+        store.commit_checkpoint(tmp_path / "step-1", 1, [step(1, 0, 0.25)])
+        assert found(1) == TokenFigures(*[[[0.25, None]]] * 3)
+        assert found(2) is None
 
 
 @pytest.mark.parametrize("gone", ["store.sqlite", "store.sqlite-wal"])

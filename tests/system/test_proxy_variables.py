@@ -73,4 +73,4 @@ async def test_an_endpoint_its_episodes_and_a_judge_on_the_loopback_are_reached(
             outcome = await runner.run({}, 0)
         assert (outcome.error, outcome.reward) == (None, 0.5)
     async with ScriptedModel("Score: 5").serve() as url:
-        assert await judged("!", {"prompt": "?", "judge": {"base_url": url, "model": "m"}}) == 0.5
+        assert (await judged("!", {"prompt": "?", "judge": {"base_url": url, "model": "m"}})).value == 0.5

@@ -35,14 +35,18 @@ def said(chat_format: ChatFormat, text: str, version: int = 0) -> Generation:
     return Generation(output_ids=ids, logprobs=[-0.25] * len(ids), versions=spans, finish="stop")
 
 
-def conversation(chat_format: ChatFormat, asked: list[dict[str, Any]], result: dict[str, Any]) -> TokenRecord:
-    """A call of a tool, its result, and an answer."""
+def conversation(
+    chat_format: ChatFormat, asked: list[dict[str, Any]], result: dict[str, Any], written: str = ""
+) -> TokenRecord:
+    """A call of a tool, its result, and an answer. `written` is in all that the answer's client names, and follows it."""
     record, prompt = TokenRecord(), chat_format.render(asked, None).ids
     call = said(chat_format, CALLING)
     first = record.add("one", None, prompt, call, 1.0)
     extended = chat_format.extend(prompt, call.output_ids, [result], None)
     assert extended is not None
-    record.add("two", first, extended.ids, said(chat_format, ANSWER), 1.0)
+    second = record.add("two", first, extended.ids, said(chat_format, written + ANSWER), 1.0)
+    if written:
+        second.role, second.model, second.alterations = written, written, {written: written}
     return record
 
 
@@ -52,6 +56,7 @@ def make_shown_run(
     asked: list[dict[str, Any]] = ASKED,
     result: dict[str, Any] = RESULT,
     error: str = "it broke",
+    written: str = "",
 ) -> Path:
     """Twelve episodes of random tokens; a conversation, and a failure, in a group of their own."""
     record_run(run_dir, steps=2)
@@ -60,9 +65,12 @@ def make_shown_run(
     )
     with Store(run_dir / "store.sqlite") as store:
         ended = Outcome(
-            reason=EndReason.FINISHED, reward=3.0, metrics={"x": 1.5}, record=conversation(chat_format, asked, result)
+            reason=EndReason.FINISHED,
+            reward=3.0,
+            metrics={"x": 1.5},
+            record=conversation(chat_format, asked, result, written),
         )
         failed = Outcome(reason=EndReason.ERROR, error=error)
         store.write([OpenGroup(4, 0, 4, version=1), InsertEpisode(4, 0, 0, ended), InsertEpisode(4, 1, 0, failed)])
-        store.write([CloseGroup(4, rejected="too few episodes")])
+        store.write([CloseGroup(4, rejected=written or "too few episodes")])
     return run_dir

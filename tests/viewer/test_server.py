@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from array import array
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from agentrl import open_run
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
 from agentrl.store.changes import InsertEpisode, OpenGroup
@@ -106,6 +110,20 @@ def test_an_episode_is_told_in_messages_and_down_to_the_token(http: httpx.Client
     assert answer["episode"]["metrics"] == {"x": 1.5}
 
 
+def test_an_episode_has_what_the_trainer_and_the_grader_alone_know(run_dir: Path, http: httpx.Client) -> None:
+    count = len(open_run(run_dir).episode(CONVERSATION).record.turns[0].output_ids)
+    total = sum(len(turn.output_ids) for turn in open_run(run_dir).episode(CONVERSATION).record.turns)
+    column = b"f" + array("f", [-0.5] * count + [float("nan")] * (total - count)).tobytes()
+    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
+        db.execute("INSERT INTO token_figures VALUES (?, ?, ?, ?)", (CONVERSATION, *(column,) * 3))
+        db.execute("UPDATE episodes SET details = ? WHERE id = ?", ('{"verdict": {"passed": 2}}', CONVERSATION))
+    answer = asked(http, f"/0/episodes/{CONVERSATION}")
+    first, second = (turn["reply"]["tokens"] for turn in answer["turns"])
+    assert (first["proximal"], first["entropy"], first["advantages"]) == ([-0.5] * count,) * 3
+    assert second["proximal"] is None  # the step did not train on it
+    assert answer["details"] == {"verdict": {"passed": 2}}
+
+
 def test_a_group_is_told_with_its_advantages(http: httpx.Client) -> None:
     group = asked(http, "/0/groups/0")
     assert [episode["advantage"] for episode in group["episodes"]] == pytest.approx([-1, 0, 1], abs=1e-5)
@@ -124,7 +142,7 @@ def test_a_group_is_told_with_its_advantages(http: httpx.Client) -> None:
         ("/7", 404, "there is no run 7"),
         ("/0/nothing", 404, "404"),
         ("/0/episodes/99999999999999999999999", 404, "404"),
-        ("/0/metrics?after=x", 400, "after = 'x' is no whole number"),
+        ("/0/metrics?after=x", 400, "after = 'x': Input should be a valid integer"),
     ],
 )
 def test_what_cannot_be_answered_is_said(path: str, status: int, says: str, http: httpx.Client) -> None:
@@ -164,7 +182,7 @@ def test_elsewhere_than_on_loopback_one_needs_the_token(run_dir: Path) -> None:
 def test_hostile_text_in_every_field_is_json_and_nothing_but_text(tmp_path: Path, nano_format: ChatFormat) -> None:
     written = [{"role": "system", "content": HOSTILE}, {"role": "user", "content": HOSTILE}]
     run_dir = make_shown_run(
-        tmp_path / HOSTILE[:9].replace("/", "_"), nano_format, written, RESULT | {"content": HOSTILE}, HOSTILE
+        tmp_path / HOSTILE[:9].replace("/", "_"), nano_format, written, RESULT | {"content": HOSTILE}, HOSTILE, HOSTILE
     )
     metrics = {HOSTILE: 1.0, "\ud800": float("inf")}
     with Store(run_dir / "store.sqlite") as store:
@@ -174,6 +192,11 @@ def test_hostile_text_in_every_field_is_json_and_nothing_but_text(tmp_path: Path
         turns = json.loads(http.get(f"episodes/{CONVERSATION}").content)["turns"]
         texts = [message["text"] for turn in turns for message in turn["messages"]]
         assert [text.replace("\x00", "") for text in texts] == [HOSTILE.replace("\x00", "")] * 3
+        reply = turns[1]["reply"]
+        assert HOSTILE[:30] in reply["text"]
+        assert "".join(reply["tokens"]["text"]).startswith(HOSTILE[:30])
+        assert [turns[1]["role"], turns[1]["model"], turns[1]["alterations"]] == [HOSTILE, HOSTILE, {HOSTILE: HOSTILE}]
+        assert http.get("groups/4").json()["rejected"] == HOSTILE
         (listed,) = http.get("episodes?group=5").json()["episodes"]
         assert listed["metrics"] == {HOSTILE: 1.0, "?": None}
         assert listed["error"].startswith("xxx")

@@ -69,6 +69,21 @@ async def test_a_reply_is_graded(bubblewrap: BackendName, reply: str, reward: fl
     assert (outcome.reason, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
 
 
+async def test_what_the_verdict_said_and_the_program_are_kept_with_the_episode(bubblewrap: BackendName) -> None:
+    outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", TASK)
+    details = json.loads(outcome.details or "")
+    first, second = details["verdict"].pop("tests")
+    assert details == {
+        "verdict": {"passed": 1, "of": 2, "trust": "outside", "output": ""},
+        "program": "print(3)",
+    }
+    assert first == {"name": "test 1", "passed": True, "message": ""}
+    assert (second["name"], second["passed"]) == ("test 2", False)
+    assert second["message"]
+    outcome = await outcome_of(code.run, lambda _: "I would rather not.", TASK)
+    assert json.loads(outcome.details or "") == {"program": None}
+
+
 async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: BackendName) -> None:
     task = {"text": "Add two numbers.", "test_list": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
     asked: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import socket
 import subprocess
@@ -87,6 +88,7 @@ async def test_a_row_of_your_own_mends_a_repository() -> None:
     row = {**SHELL, "answer": "answer.txt"}
     done = await outcome_of(f"{MEND}; echo Mended. > $HOME/answer.txt; exit 3", task(harness=row))
     assert (done.error, done.reward) == (None, 1.0)
+    assert "2 passed" in json.loads(done.details or "")["output"]
     assert done.metrics == {
         "tests_passed": 1.0,
         "answered": 1.0,

@@ -225,6 +225,7 @@ async def test_a_judge_scores_a_reply_and_is_asked_again_where_it_gives_no_score
 ) -> None:
     outcome, asked = await judged(*says)
     assert (outcome.error, outcome.reward, len(asked)) == (None, score, len(says))
+    assert json.loads(outcome.details or "") == {"judge": says[-1]}
     assert "Why?" in asked[0]
     assert "Because." in asked[0]
     assert "Reference answer:\nSo." in asked[0]
