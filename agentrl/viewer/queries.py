@@ -57,7 +57,7 @@ class Shown:
 
     @cached_property
     def reader(self) -> MessageReader | None:
-        """What reads its conversations; None where the model's chat format cannot be loaded any more."""
+        """The reader of its conversations; None where the model's chat format cannot be loaded any more."""
         with suppress(AgentRLError):
             return MessageReader(chat_format_of(self._run.config))
         return None
