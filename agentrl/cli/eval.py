@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,7 @@ def evaluate(
     chosen = configuration(keys, config, workflow, "workflow", "tasks", "model.path")
     key = api_key or os.environ.get("OPENAI_API_KEY", "-")
     out = new_directory() if show and out is None else out
-    with shown_beside(out if show else None), evaluation_view() as view:
+    with shown_beside(out if show else None, sys.stderr), evaluation_view() as view:
         result = run_until_signal(lambda: run_evaluation(chosen, base_url=base_url, api_key=key, out=out, view=view))
     if as_json:
         print(json.dumps(result.to_json(), indent=2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 def view(run_dirs: list[Path], /, *, host: str = "127.0.0.1", port: int = 0) -> int:
@@ -36,13 +37,18 @@ def view(run_dirs: list[Path], /, *, host: str = "127.0.0.1", port: int = 0) -> 
 
 
 @contextmanager
-def shown_beside(directory: Path | str | None) -> Iterator[None]:
-    """Show the run of this process on a page for the length of the context, in a thread of its own; None: show nothing."""
+def shown_beside(directory: Path | str | None, stream: TextIO | None = None) -> Iterator[None]:
+    """Show the run of this process on a page for the length of the context, in a thread of its own.
+
+    Args:
+        directory: The run's; None: show nothing.
+        stream: It gets the address of the page. Default: standard output.
+    """
     if directory is None:
         yield
         return
     from agentrl.viewer.server import serving_in_thread
 
     with serving_in_thread([Path(directory)]) as address:
-        print(f"the page is at {address} while this goes on", flush=True)
+        print(f"the page is at {address} while this goes on", file=stream, flush=True)
         yield

@@ -1,1 +1,1 @@
-"""What shows a run to people: a page over HTTP, and the files that it exports."""
+"""The viewer: runs on a page over HTTP, and in files that it exports."""

@@ -1,4 +1,4 @@
-"""What is taken out of a run: JSON lines, one HTML page that needs nothing else, and conversations to learn from.
+"""Exports of a run: JSON lines, one HTML page that needs nothing else, and conversations to learn from.
 
 jsonl   an episode a line, with its turns, as the API gives them, without the ids of prompts
 html    a page without a script, which shows what a model wrote as text and loads nothing

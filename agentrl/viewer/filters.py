@@ -1,4 +1,4 @@
-"""What the page asks for, as its address says it: ?task=3&reason=failed&sort=best&limit=50."""
+"""The fields of an address of the page: ?task=3&reason=failed&sort=best&limit=50."""
 
 from __future__ import annotations
 

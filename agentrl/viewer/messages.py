@@ -124,7 +124,7 @@ class MessageReader:
 
     @cached_property
     def _boundaries(self) -> dict[str, str]:
-        """What begins a message, and its role."""
+        """The texts that begin a message, each with its role."""
         found: dict[str, str] = {}
         for messages, tools in (*((said, None) for said in _SAID), *((said, TOOLS) for said in _RESULTS)):
             for boundary, role in self._learned(messages, tools):

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run, of an evaluation and of an episode: the page of an export, in a frame."""
+"""The page of an export in a frame: runs, evaluations and episodes as a notebook shows them."""
 
 from __future__ import annotations
 

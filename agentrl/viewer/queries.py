@@ -8,7 +8,6 @@ Shown ─► run, metrics, rewards, audit          what a run is, and its curves
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ class Shown:
 
     @cached_property
     def reader(self) -> MessageReader | None:
-        """What reads its conversations; None where the model's chat format cannot be loaded any more."""
+        """The reader of its conversations; None where the model's chat format cannot be loaded any more."""
         with suppress(AgentRLError):
             return MessageReader(chat_format_of(self._run.config))
         return None
@@ -115,15 +114,11 @@ class Shown:
         """Return all that is known of it but its curves and its episodes."""
         run, before = self._run, self.path / "eval_before.json"
         head = self.head()
-        restarts: list[Any] = []
-        if (self.path / "store.sqlite").is_file():
-            with run.open_store() as store:
-                restarts = store.read(
-                    lambda db: db.execute(
-                        "SELECT restart, started_at, (SELECT COALESCE(MAX(step), 0) FROM checkpoints c WHERE c.restart < r.restart)"
-                        " FROM restarts r ORDER BY restart"
-                    ).fetchall()
-                )
+        restarts = self._stored(
+            "SELECT restart, started_at, (SELECT COALESCE(MAX(step), 0) FROM checkpoints c WHERE c.restart < r.restart)"
+            " FROM restarts r ORDER BY restart"
+        )
+        newest = self._stored("SELECT record FROM episodes ORDER BY id DESC LIMIT 100")
         return {
             **head,
             "config": masked(run.config.model_dump(mode="json")),
@@ -132,17 +127,15 @@ class Shown:
             "restarts": [dict(zip(("restart", "started_at", "step"), row, strict=True)) for row in restarts],
             "eval_before": json.loads(before.read_bytes()) if before.is_file() else None,
             "reasons": [*EndReason, FAILED],
-            "roles": sorted(self._roles()),
+            "roles": sorted({role for (record,) in newest for role in json.loads(record).get("role", []) if role}),
         }
 
-    def _roles(self) -> set[str]:
-        """Return the roles that the newest episodes have."""
-        newest = "SELECT record FROM episodes ORDER BY id DESC LIMIT 100"
+    def _stored(self, query: str, *values: int) -> list[Any]:
+        """Return the rows of a query; none where there is no store, as of a supervised run."""
         if not (self.path / "store.sqlite").is_file():
-            return set()
+            return []
         with self._run.open_store() as store:
-            records = store.read(lambda db: db.execute(newest).fetchall())
-        return {role for (record,) in records for role in json.loads(record).get("role", []) if role}
+            return store.read(lambda db: db.execute(query, values).fetchall())
 
     def steps(self, after: int) -> dict[str, Any]:
         """Return the metrics of the steps after one."""
@@ -153,29 +146,18 @@ class Shown:
 
         As in a run's own mean, the groups before the first that still runs count.
         """
-        with self._run.open_store() as store:
-            restart, known = self._means if self._means[0] == store.restart else (store.restart, [])
-            last = known[-1][0] if known else -1
-            rows = known + store.read(
-                lambda db: db.execute(
-                    "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > :last"
-                    " AND group_id < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open' AND id > :last), 9223372036854775807) GROUP BY group_id",
-                    {"last": last},
-                ).fetchall()
-            )
+        ((restart,),) = self._stored("SELECT MAX(restart) FROM restarts") or [(0,)]
+        known = self._means[1] if self._means[0] == restart else []
+        rows = known + self._stored(
+            "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > ?1 AND group_id"
+            " < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open' AND id > ?1), 9223372036854775807) GROUP BY group_id",
+            known[-1][0] if known else -1,
+        )
         self._means = restart, rows
         size = max(1, -(-len(rows) // points))
-        bins = [rows[start : start + size] for start in range(0, len(rows), size)]
-        answer: dict[str, list[Any]] = {
-            name: [] for name in ("first_group", "last_group", "mean", "low", "high", "groups")
-        }
-        for found in bins:
-            values = [reward for _, reward in found]
-            tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else values * 9
-            columns = (found[0][0], found[-1][0], fmean(values), tenths[0], tenths[-1], len(values))
-            for column, value in zip(answer.values(), columns, strict=True):
-                column.append(value)
-        return answer
+        bins = [_bin(rows[start : start + size]) for start in range(0, len(rows), size)]
+        names = ("first_group", "last_group", "mean", "low", "high", "groups")
+        return {name: [found[index] for found in bins] for index, name in enumerate(names)}
 
     def audit(self) -> dict[str, Any]:
         """Return the verdict of an audit, which reads all of the store."""
@@ -237,18 +219,13 @@ class Shown:
         Raises:
             StoreError: There is none of this id.
         """
-        columns = ("group", "task", "epoch", "state", "rejected", "step", "version")
-        with self._run.open_store() as store:
-            row = store.read(
-                lambda db: db.execute(
-                    "SELECT id, task, epoch, state, rejected, step, version FROM groups WHERE id = ?", (group,)
-                ).fetchone()
-            )
-        if row is None:
+        rows = self._stored("SELECT id, task, epoch, state, rejected, step, version FROM groups WHERE id = ?", group)
+        if not rows:
             raise StoreError(f"{self.path} holds no group {group}")
+        columns = ("group", "task", "epoch", "state", "rejected", "step", "version")
         episodes = self._run.episodes(group=group)
         weighed = [episode.weighed()[1] for episode in episodes]
-        return dict(zip(columns, row, strict=True)) | {
+        return dict(zip(columns, rows[0], strict=True)) | {
             "episodes": [
                 _row(episode) | {"advantage": fmean(own) if own else None}
                 for episode, own in zip(episodes, weighed, strict=True)
@@ -258,8 +235,9 @@ class Shown:
     def episode(self, number: int) -> dict[str, Any]:
         """Return an episode with every token."""
         episode = self._run.episode(number)
-        with self._run.open_store() as store:
-            previous, following = store.read(lambda db: _neighbours(db, number))
+        ((previous, following),) = self._stored(
+            "SELECT (SELECT MAX(id) FROM episodes WHERE id < ?1), (SELECT MIN(id) FROM episodes WHERE id > ?1)", number
+        )
         return {
             **self.read(episode),
             "group_size": self._run.config.rollout.group_size,
@@ -276,14 +254,12 @@ class Shown:
         }
 
 
+def _bin(groups: list[tuple[int, float]]) -> tuple[float, ...]:
+    values = [reward for _, reward in groups]
+    tenths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else values
+    return groups[0][0], groups[-1][0], fmean(values), tenths[0], tenths[-1], len(values)
+
+
 def _row(episode: RunEpisode) -> dict[str, Any]:
     staleness = None if episode.step is None else episode.step - 1 - episode.version
     return {name: getattr(episode, name) for name in _LISTED} | {"staleness": staleness}
-
-
-def _neighbours(db: sqlite3.Connection, number: int) -> tuple[int | None, int | None]:
-    row = db.execute(
-        "SELECT (SELECT MAX(id) FROM episodes WHERE id < :id), (SELECT MIN(id) FROM episodes WHERE id > :id)",
-        {"id": number},
-    ).fetchone()
-    return row[0], row[1]

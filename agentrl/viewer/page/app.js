@@ -35,7 +35,9 @@ function Head({ run, runs, page }) {
   return html`<header class="head">
     <a class="brand" href=${link(["run", run.run])}>agentrl</a>
     ${runs.length > 1
-      ? html`<select aria-label="run" value=${run.run} onChange=${(event) => go([WITHIN[page] ?? page, event.target.value])}>${runs.map((one) => html`<option value=${one.run} selected=${one === run}>${one.name}</option>`)}</select>`
+      ? html`<select aria-label="run" value=${run.run} onChange=${(event) => go([WITHIN[page] ?? page, event.target.value])}>
+          ${runs.map((one) => html`<option value=${one.run} selected=${one === run}>${one.name}</option>`)}
+        </select>`
       : html`<span class="name" title=${run.path}>${run.name}</span>`}
     <span class="status ${run.status}" role="status">${run.status}</span>
     <nav aria-label="pages">${tabs.map(([name, title]) => html`<a href=${link([name, run.run])} aria-current=${(WITHIN[page] ?? page) === name ? "page" : null}>${title}</a>`)}</nav>

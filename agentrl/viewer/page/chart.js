@@ -195,7 +195,9 @@ export function Chart(props) {
         const of = lines.map((line, i) => [line, i]).filter(([line]) => line.label === label && !line.hidden);
         const [first] = of[0];
         const several = of.length > 1;
-        return html`<span class="item"><i class="key ${dashed(first)}" style=${{ "--key": several ? "var(--dim)" : `var(--${first.color})` }}></i>${label} ${of.map(([line, i]) => html`<b style=${several ? { color: `var(--${line.color})` } : {}}>${figure(value(data[i + 1]))} </b>`)}</span>`;
+        const key = { "--key": several ? "var(--dim)" : `var(--${first.color})` };
+        const figures = of.map(([line, i]) => html`<b style=${several ? { color: `var(--${line.color})` } : {}}>${figure(value(data[i + 1]))} </b>`);
+        return html`<span class="item"><i class="key ${dashed(first)}" style=${key}></i>${label} ${figures}</span>`;
       })}
       ${bound != null && html`<span class="item"><i class="key dashed" style=${{ "--key": "var(--bad)" }}></i>${boundText ?? "bound"} <b>${figure(bound)}</b></span>`}
       ${keys.map(([name, key]) => html`<span class="item"><i class="swatch" style=${{ "--key": `var(--${key})` }}></i>${name}</span>`)}

@@ -4,8 +4,8 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
 import { duration, figure, moment, useApi } from "./api.js";
-import { Ending, Failure, Fields, Text, go, link, pretty } from "./parts.js";
-import { Inspector, QUANTITIES, Scale, Tokens, known } from "./tokens.js";
+import { Awaited, Ending, Fields, Text, go, link, pretty } from "./parts.js";
+import { Inspector, QUANTITIES, Scale, Tokens, known, scaleOf } from "./tokens.js";
 
 const ROLES = { "?": "prompt", tool: "tool result" };
 
@@ -46,14 +46,18 @@ function notes(turn) {
 
 function Turn({ turn, before, by, scale, onLook }) {
   const branches = turn.parent == null ? turn.index > 0 : turn.parent !== before;
-  const numbers = [["reward", turn.reward], ["return", turn.return], ["advantage", turn.advantage], ["temperature", turn.temperature === 1 ? null : turn.temperature]].filter(([, value]) => value != null);
+  const temperature = turn.temperature === 1 ? null : turn.temperature;
+  const numbers = Object.entries({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature }).filter(([, value]) => value != null);
+  const pictures = turn.images?.filter((one) => one.startsWith("data:image/")) ?? [];
   return html`<article class="turn ${turn.kind}" id=${`turn-${turn.index}`}>
     <header><h2>Turn ${turn.index}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent}`}</span>`}
       ${notes(turn).map((note) => html`<span class="note">${note}</span>`)}
       ${numbers.map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
       ${turn.model && html`<span class="dim">${turn.model}</span>`}</header>
     ${turn.messages.map((message) => html`<${Message} message=${message} />`)}
-    ${turn.images?.length > 0 && html`<div class="message pictures"><span class="role">pictures</span><div>${turn.images.filter((one) => one.startsWith("data:image/")).map((one, i) => html`<img src=${one} alt=${`picture ${i} of the prompt`} />`)}</div></div>`}
+    ${pictures.length > 0 && html`<div class="message pictures"><span class="role">pictures</span><div>
+      ${pictures.map((one, i) => html`<img src=${one} alt=${`picture ${i} of the prompt`} />`)}
+    </div></div>`}
     <div class="message assistant"><span class="role">reply</span>
       <${Thought} text=${turn.reply.thought} /><${Text} text=${turn.reply.text} /><${Calls} calls=${turn.reply.tool_calls} />
       ${turn.reply.tokens.ids.length > 0 && by !== "none" && html`<${Tokens} tokens=${turn.reply.tokens} by=${by} scale=${scale} onLook=${onLook} />`}
@@ -64,7 +68,10 @@ function Turn({ turn, before, by, scale, onLook }) {
 
 function Prompt({ prompt }) {
   const [open, setOpen] = useState(false);
-  return html`<details class="raw" onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>Prompt as the model read it, ${figure(prompt.ids.length, 9)} tokens</summary>${open && html`<${Text} text=${prompt.text.join("")} kind="text mono" />`}</details>`;
+  return html`<details class="raw" onToggle=${(event) => setOpen(event.currentTarget.open)}>
+    <summary>Prompt as the model read it, ${figure(prompt.ids.length, 9)} tokens</summary>
+    ${open && html`<${Text} text=${prompt.text.join("")} kind="text mono" />`}
+  </details>`;
 }
 
 /** Return where each turn stands in the picture: a column for its depth, a row for its branch. */
@@ -96,7 +103,10 @@ function Tree({ turns }) {
     ${turns.map((turn) => {
       const [x, y] = at(turn.index);
       const name = `turn ${turn.index}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
-      return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} onClick=${() => show(turn.index)} onKeyDown=${(event) => event.key === "Enter" && show(turn.index)}><title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index}</text></g>`;
+      const heard = { onClick: () => show(turn.index), onKeyDown: (event) => event.key === "Enter" && show(turn.index) };
+      return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} ...${heard}>
+        <title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index}</text>
+      </g>`;
     })}
   </svg></div>`;
 }
@@ -123,25 +133,49 @@ export function EpisodePage({ run, item, query }) {
     return () => document.removeEventListener("keydown", press);
   }, [data]);
   const there = useMemo(() => new Set(data?.turns.flatMap((turn) => known(turn.reply.tokens)) ?? []), [data]);
-  const scale = useMemo(() => {
-    const values = (data?.turns ?? []).flatMap((turn) => turn.reply.tokens.ids.map((_, i) => QUANTITIES[by]?.of(turn.reply.tokens, i))).filter((value) => value != null);
-    return values.reduce((ends, value) => ({ low: Math.min(ends.low, value), high: Math.max(ends.high, value), most: Math.max(ends.most, Math.abs(value)) }), { low: Infinity, high: -Infinity, most: 0 });
-  }, [data, by]);
-  if (!data) return html`<${Failure} error=${error} />`;
+  const scale = useMemo(() => by !== "none" && scaleOf((data?.turns ?? []).map((turn) => turn.reply.tokens), by), [data, by]);
+  if (!data) return html`<${Awaited} error=${error} />`;
   const { episode, neighbours, turns, details } = data;
-  const facts = [["reward", figure(episode.reward)], ["task", episode.task], ["group", episode.group], ["step", episode.step], ["staleness", episode.staleness], ["weights", episode.version == null ? null : `v${episode.version}`], ["tokens", figure(episode.tokens, 6)], ["took", duration(episode.duration_s)], ["began", moment(episode.started_at)]];
+  const facts = {
+    reward: figure(episode.reward),
+    task: episode.task,
+    group: html`<a href=${link(["group", run.run, episode.group])}>${episode.group}</a>`,
+    step: episode.step,
+    staleness: episode.staleness,
+    weights: episode.version == null ? null : `v${episode.version}`,
+    tokens: figure(episode.tokens, 6),
+    took: duration(episode.duration_s),
+    began: moment(episode.started_at),
+  };
+  const neighbour = (which, key) => {
+    const name = html`${which} <kbd>${key}</kbd>`;
+    if (neighbours[which] == null) return html`<span class="button off">${name}</span>`;
+    return html`<a class="button" href=${link(["episode", run.run, neighbours[which]], query)}>${name}</a>`;
+  };
+  const choices = Object.entries(QUANTITIES).map(
+    ([key, { name }]) => html`<option value=${key} disabled=${!there.has(key)}>${name}${there.has(key) ? "" : " (not kept)"}</option>`,
+  );
   return html`
     <div class="heading">
       <h1>Episode ${episode.id} <${Ending} reason=${episode.reason} /></h1>
-      <nav aria-label="neighbours">${[["previous", "k"], ["next", "j"]].map(([which, key]) => (neighbours[which] == null ? html`<span class="button off">${which} <kbd>${key}</kbd></span>` : html`<a class="button" href=${link(["episode", run.run, neighbours[which]], query)}>${which} <kbd>${key}</kbd></a>`))}</nav>
+      <nav aria-label="neighbours">${neighbour("previous", "k")}${neighbour("next", "j")}</nav>
     </div>
-    <dl class="tiles small">${facts.filter(([, value]) => value != null && value !== "").map(([name, value]) => html`<div><dt>${name}</dt><dd>${name === "group" ? html`<a href=${link(["group", run.run, value])}>${value}</a>` : value}</dd></div>`)}</dl>
-    ${Object.keys(episode.metrics ?? {}).length > 0 && html`<p class="facts">${Object.entries(episode.metrics).map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}</p>`}
+    <dl class="tiles small">
+      ${Object.entries(facts).filter(([, value]) => value != null).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+    </dl>
+    ${Object.keys(episode.metrics ?? {}).length > 0 && html`<p class="facts">
+      ${Object.entries(episode.metrics).map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
+    </p>`}
     ${episode.error && html`<section class="card failure"><h2>Why it failed</h2><${Text} text=${episode.error} kind="text mono" /></section>`}
-    ${details && Object.keys(details).length > 0 && html`<section class="card"><h2>Verdict</h2><${Fields} value=${details} /></section>`}
+    ${details && Object.keys(details).length > 0 && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
     <${Tree} turns=${turns} />
     ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
-    ${turns.length > 0 && html`<div class="bar-of-tokens"><label>Tokens coloured by <select value=${by} onChange=${(event) => setBy(event.target.value)}>${Object.entries(QUANTITIES).map(([key, quantity]) => html`<option value=${key} disabled=${!there.has(key)}>${quantity.name}${there.has(key) ? "" : " (not kept)"}</option>`)}<option value="none">no tokens</option></select></label>${by !== "none" && html`<${Scale} by=${by} />`}</div>`}
+    ${turns.length > 0 && html`<div class="bar-of-tokens">
+      <label>Tokens coloured by${" "}
+        <select value=${by} onChange=${(event) => setBy(event.target.value)}>${choices}<option value="none">no tokens</option></select>
+      </label>
+      ${by !== "none" && html`<${Scale} by=${by} />`}
+    </div>`}
     ${turns.map((turn, i) => html`<${Turn} key=${`${episode.id}.${turn.index}`} turn=${turn} before=${turns[i - 1]?.index} by=${by} scale=${scale} onLook=${setLook} />`)}
     <${Command} key=${item} text=${data.replay} />
     <${Inspector} look=${look} close=${() => setLook(null)} />

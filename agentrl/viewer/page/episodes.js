@@ -2,31 +2,35 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { address, duration, figure, get, moment, useApi } from "./api.js";
-import { Ending, Failure, Reward, Text, go, link } from "./parts.js";
+import { Awaited, Ending, Failure, Reward, Text, go, link } from "./parts.js";
 
 const ANY = ["", "any"];
 const FORMATS = [["jsonl", "JSON lines"], ["html", "HTML"], ["sft", "sft"]];
 
 function Exports({ run, label, filters, limit }) {
-  return html`<span class="exports">${label} ${FORMATS.map(([format, name]) => html`<a class="button" download href=${address(`runs/${run.run}/export`, { ...filters, format, limit })}>${name}</a>`)}</span>`;
+  const file = (format) => address(`runs/${run.run}/export`, { ...filters, format, limit });
+  return html`<span class="exports">${label}${" "}
+    ${FORMATS.map(([format, name]) => html`<a class="button" download href=${file(format)}>${name}</a>`)}
+  </span>`;
 }
 
 function Filters({ run, info, query, change }) {
   const field = (name, label, rest) => html`<label>${label}<input name=${name} value=${query[name] ?? ""} ...${rest} /></label>`;
-  const choice = (name, label, options) => html`<label>${label}<select name=${name} value=${query[name] ?? ""}>${options.map(([value, text]) => html`<option value=${value} selected=${(query[name] ?? "") === value}>${text}</option>`)}</select></label>`;
+  const choice = (name, label, options) => html`<label>${label}<select name=${name} value=${query[name] ?? ""}>
+    ${options.map(([value, text]) => html`<option value=${value} selected=${(query[name] ?? "") === value}>${text}</option>`)}
+  </select></label>`;
   const number = { type: "number", step: "any", inputmode: "decimal" };
   const read = (event) => {
     event.preventDefault();
     change(Object.fromEntries(new FormData(event.currentTarget)));
   };
-  return html`<form class="filters card" key=${run.run} onSubmit=${read} onChange=${read}>
+  return html`<form class="filters card" onSubmit=${read} onChange=${read}>
     ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
     ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).filter((one) => one !== "failed").map((one) => [one, one.replaceAll("_", " ")])])}
     ${info?.roles?.filter(Boolean).length > 0 && choice("role", "Role", [ANY, ...info.roles.filter(Boolean).map((one) => [one, one])])}
     ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
     ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
-    <button type="button" class="quiet" onClick=${() => go(["episodes", run.run])}>Clear</button>
   </form>`;
 }
 
@@ -35,7 +39,10 @@ function Rows({ run, episodes, query }) {
   const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
   const open = (event, one) => event.target.closest("a") || go(["episode", run.run, one.id], query);
   return html`<div class="scroll card" tabindex="0"><table class="list">
-    <thead><tr><th>Episode</th><th>Task</th><th>Reward</th><th>Ended</th><th>Group</th><th>Step</th><th class="minor">Staleness</th><th class="minor">Tokens</th><th class="minor">Took</th><th class="minor">Began</th></tr></thead>
+    <thead><tr>
+      ${["Episode", "Task", "Reward", "Ended", "Group", "Step"].map((name) => html`<th>${name}</th>`)}
+      ${["Staleness", "Tokens", "Took", "Began"].map((name) => html`<th class="minor">${name}</th>`)}
+    </tr></thead>
     <tbody>${episodes.map(
       (one) => html`<tr key=${one.id} onClick=${(event) => open(event, one)}>
         <td><a class="figure" href=${link(["episode", run.run, one.id], query)}>${one.id}</a></td>
@@ -91,23 +98,36 @@ export function EpisodesPage({ run, query }) {
       ${run.kind !== "evaluation" && html`<button onClick=${worst}>Worst group of the last step</button>`}
       <${Exports} run=${run} label="Export the ten best" filters=${{ ...query, sort: "best" }} limit=${10} />
       <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
+      ${Object.values(query).some(Boolean) && html`<a href=${link(["episodes", run.run])}>Clear the filters</a>`}
     </div>
-    <${Failure} error=${failed ?? first.error} />
+    <${Failure} error=${failed ?? first.error} />${!first.data && !first.error && html`<${Awaited} />`}
     ${first.data && !episodes.length && html`<p class="empty card">${cursor ? "None so far." : "No episode is like that."}</p>`}
     ${episodes.length > 0 && html`<${Rows} run=${run} episodes=${episodes} query=${query} />`}
-    ${cursor && html`<p class="more"><button onClick=${further}>${searching ? "Search further" : "Show more"}</button>${searching && searched != null && html` <span class="note">Searched down to episode ${searched}.</span>`}</p>`}
+    ${cursor && html`<p class="more">
+      <button onClick=${further}>${searching ? "Search further" : "Show more"}</button>${" "}
+      ${searching && searched != null && html`<span class="note">Searched down to episode ${searched}.</span>`}
+    </p>`}
   `;
 }
 
+const inWords = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 const start = (text) => (text.length > 700 ? `${text.slice(0, 700)}…` : text);
 
 function Member({ run, one, of }) {
   const full = useApi(`runs/${run.run}/episodes/${one.id}`).data;
   return html`<article class="card member">
-    <h3><a href=${link(["episode", run.run, one.id], { group: of })}>Episode ${one.id}</a> <${Ending} reason=${one.reason} /></h3>
-    <dl><div><dt>reward</dt><dd class="figure">${figure(one.reward)}</dd></div><div><dt>advantage</dt><dd class="figure ${one.advantage > 0 ? "good" : one.advantage < 0 ? "bad" : ""}">${one.advantage > 0 ? "+" : ""}${figure(one.advantage)}</dd></div><div><dt>tokens</dt><dd class="figure">${figure(one.tokens, 5)}</dd></div></dl>
+    <h2><a href=${link(["episode", run.run, one.id], { group: of })}>Episode ${one.id}</a> <${Ending} reason=${one.reason} /></h2>
+    <dl>
+      <div><dt>reward</dt><dd class="figure">${figure(one.reward)}</dd></div>
+      <div><dt>advantage</dt><dd class="figure ${one.advantage > 0 ? "good" : "bad"}">${one.advantage > 0 ? "+" : ""}${figure(one.advantage)}</dd></div>
+      <div><dt>tokens</dt><dd class="figure">${figure(one.tokens, 5)}</dd></div>
+    </dl>
     ${one.error && html`<${Text} text=${one.error.slice(0, 400)} kind="text mono bad" />`}
-    ${full?.turns.map((turn) => html`<div class="reply"><${Text} text=${start(turn.reply.text)} />${turn.reply.tool_calls.map((call) => html`<p class="mono call">${call.name} ${typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments)}</p>`)}</div>`)}
+    ${!full && html`<${Awaited} />`}
+    ${full?.turns.map(({ reply }) => html`<div class="reply">
+      <${Text} text=${start(reply.text)} />
+      ${reply.tool_calls.map((call) => html`<p class="mono call">${call.name} ${start(inWords(call.arguments))}</p>`)}
+    </div>`)}
   </article>`;
 }
 
@@ -115,12 +135,19 @@ function Member({ run, one, of }) {
 export function GroupPage({ run, item }) {
   const { data, error } = useApi(`runs/${run.run}/groups/${item}`);
   const opening = useApi(data?.episodes.length ? `runs/${run.run}/episodes/${data.episodes[0].id}` : null).data;
-  if (!data) return html`<${Failure} error=${error} />`;
+  if (!data) return html`<${Awaited} error=${error} />`;
   const asked = opening?.turns[0]?.messages.filter((one) => one.role !== "system").map((one) => one.text);
   const episodes = [...data.episodes].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
-  const facts = [["task", data.task], ["epoch", data.epoch], ["state", data.state], ["dropped", data.rejected], ["trained in step", data.step], ["began under weights", data.version == null ? null : `v${data.version}`]];
+  const facts = Object.entries({
+    task: data.task,
+    epoch: data.epoch,
+    state: data.state,
+    dropped: data.rejected,
+    "trained in step": data.step,
+    "began under weights": data.version == null ? null : `v${data.version}`,
+  }).filter(([, value]) => value != null && value !== "");
   return html`
-    <div class="heading"><h1>Group ${data.group}</h1><p>${facts.filter(([, value]) => value != null && value !== "" && value !== false).map(([name, value]) => html`<span>${name} <b>${String(value)}</b></span>`)}</p></div>
+    <div class="heading"><h1>Group ${data.group}</h1><p>${facts.map(([name, value]) => html`<span>${name} <b>${String(value)}</b></span>`)}</p></div>
     <${Failure} error=${error} />
     ${asked?.length > 0 && html`<section class="card"><h2>Asked</h2><${Text} text=${asked.join("\n\n")} /></section>`}
     <section class="members" tabindex="0" aria-label="episodes of the group">${episodes.map((one) => html`<${Member} key=${one.id} run=${run} one=${one} of=${data.group} />`)}</section>

@@ -4,6 +4,7 @@ import { html, useState } from "./vendor/htm-preact.js";
 import { figure } from "./api.js";
 
 const FOLD = 20000;
+const ROWS = 12;
 
 /** Return where the reader is: `#/page/run/item?name=value`. */
 export function place() {
@@ -50,18 +51,25 @@ export function Fields({ value }) {
   if (typeof value !== "object") return html`<${Text} text=${value} kind="text mono" />`;
   const entries = Object.entries(value);
   if (!entries.length) return html`<span class="dim">none</span>`;
+  if (Array.isArray(value) && value.every((one) => typeof one === "number")) return html`<span>${value.map((one) => figure(one, 6)).join(", ")}</span>`;
   if (Array.isArray(value) && value.every((one) => one && typeof one === "object" && !Array.isArray(one))) {
     const columns = [...new Set(value.flatMap(Object.keys))];
-    return html`<div class="scroll" tabindex="0"><table>
+    const table = html`<div class="scroll" tabindex="0"><table>
       <thead><tr>${columns.map((name) => html`<th>${name}</th>`)}</tr></thead>
       <tbody>${value.map((one) => html`<tr>${columns.map((name) => html`<td>${name in one && html`<${Fields} value=${one[name]} />`}</td>`)}</tr>`)}</tbody>
     </table></div>`;
+    return value.length > ROWS ? html`<details><summary>${value.length} rows</summary>${table}</details>` : table;
   }
-  return html`<div class="scroll" tabindex="0"><table class="fields"><tbody>${entries.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}</tbody></table></div>`;
+  return html`<div class="scroll" tabindex="0"><table class="fields"><tbody>
+    ${entries.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}
+  </tbody></table></div>`;
 }
 
 /** Show why something is not here. */
 export const Failure = ({ error }) => error && html`<p class="bad notice" role="alert">${error.message}</p>`;
+
+/** Show that something is on its way, or why it is not. */
+export const Awaited = ({ error }) => (error ? html`<${Failure} error=${error} />` : html`<p class="awaited" role="status">Reading…</p>`);
 
 /** Show how an episode ended. */
 export const Ending = ({ reason }) => html`<span class="ending ${reason === "finished" ? "good" : "bad"}">${String(reason ?? "?").replaceAll("_", " ")}</span>`;

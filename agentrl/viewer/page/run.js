@@ -72,7 +72,7 @@ function RewardByGroup({ shown, rows, zoom, onZoom }) {
 function HeldOut({ shown, infos, zoom, onZoom, sync }) {
   const lines = shown.flatMap((run, i) => {
     const info = infos[i];
-    const points = [[0, info?.eval_before?.mean_reward], ...(info?.checkpoints ?? []).map((one) => [one.step, one.reward]), [run.step, info?.summary?.eval_after?.mean_reward ?? info?.summary?.eval_after]];
+    const points = [[0, info?.eval_before?.mean_reward], [run.step, info?.summary?.eval_after]];
     const known = points.filter(([, reward]) => typeof reward === "number");
     return known.length ? [{ xs: known.map(([x]) => x), ys: known.map(([, y]) => y), label: "mean", color: COLORS[i % 6], dots: true }] : [];
   });
@@ -168,20 +168,35 @@ export function RunPage({ run, runs, query }) {
   const swatch = (one) => shown.includes(one) && shown.length > 1 && html`<i class="swatch" style=${{ "--key": `var(--${COLORS[shown.indexOf(one) % 6]})` }}></i>`;
   return html`
     <${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />
-    ${runs.length > 1 && html`<fieldset class="overlay"><legend>Compare</legend><span>${swatch(run)}${run.name}</span>${runs.filter((one) => one !== run).map((one) => html`<label><input type="checkbox" checked=${others.includes(one.run)} onChange=${() => toggle(one.run)} />${swatch(one)}${one.name}</label>`)}</fieldset>`}
+    ${runs.length > 1 && html`<fieldset class="overlay"><legend>Compare</legend><span>${swatch(run)}${run.name}</span>
+      ${runs.filter((one) => one !== run).map((one) => html`<label>
+        <input type="checkbox" checked=${others.includes(one.run)} onChange=${() => toggle(one.run)} />${swatch(one)}${one.name}
+      </label>`)}
+    </fieldset>`}
     ${zoom && html`<p class="zoomed">Steps ${Math.ceil(zoom[0])} to ${Math.floor(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="charts">
-      <${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />
+      ${run.kind !== "evaluation" && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
       ${run.kind !== "evaluation" && curves.map((curve, i) => {
         const bound = curve.bound?.reduce((inner, key) => inner?.[key], shownInfos[0]?.config);
-        return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")} lines=${drawn[i]} marks=${marks} bound=${bound} boundText=${curve.bound?.join(".")} ...${shared} />`;
+        return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}
+          lines=${drawn[i]} marks=${marks} bound=${bound} boundText=${curve.bound?.join(".")} ...${shared} />`;
       })}
       <${HeldOut} shown=${shown} infos=${shownInfos} ...${shared} />
     </section>
-    ${names.length > 0 && html`<p class="more"><label>Another metric <select value="" onChange=${(event) => event.target.value && setMore([...more, event.target.value])}><option value="">choose…</option>${names.filter((name) => !more.includes(name)).map((name) => html`<option>${name}</option>`)}</select></label> <span class="note">Drag over a chart to zoom into all of them; a double click shows all again.</span></p>`}
-    ${marks.length > 0 && html`<details class="card"><summary>Alarms, restarts, checkpoints (${marks.length})</summary><ul>${marks.map((mark) => html`<li class=${mark.kind === "alarm" ? "bad" : ""}>step ${mark.x}: ${mark.text}</li>`)}</ul></details>`}
+    ${names.length > 0 && html`<p class="more">
+      <label>Another metric${" "}
+        <select value="" onChange=${(event) => event.target.value && setMore([...more, event.target.value])}>
+          <option value="">choose…</option>${names.filter((name) => !more.includes(name)).map((name) => html`<option>${name}</option>`)}
+        </select>
+      </label>${" "}
+      <span class="note">Drag over a chart to zoom into all of them; a double click shows all again.</span>
+    </p>`}
+    ${marks.length > 0 && html`<details class="card">
+      <summary>Alarms, restarts, checkpoints (${marks.length})</summary>
+      <ul>${marks.map((mark) => html`<li class=${mark.kind === "alarm" ? "bad" : ""}>step ${mark.x}: ${mark.text}</li>`)}</ul>
+    </details>`}
     <${Configurations} shown=${shown} infos=${shownInfos} />
-    ${shownInfos[0]?.summary && html`<details class="card"><summary>Summary</summary><${Fields} value=${shownInfos[0].summary} /></details>`}
-    <${Audit} key=${run.run} run=${run} />
+    ${shownInfos[0]?.summary && html`<details class="card" open=${run.kind === "evaluation"}><summary>Summary</summary><${Fields} value=${shownInfos[0].summary} /></details>`}
+    ${run.kind !== "evaluation" && html`<${Audit} key=${run.run} run=${run} />`}
   `;
 }

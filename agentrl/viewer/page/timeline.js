@@ -6,6 +6,7 @@
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
 import { duration, figure, get, percent, useApi, useRows } from "./api.js";
 import { Chart, color } from "./chart.js";
+import { Awaited } from "./parts.js";
 import { marksOf } from "./run.js";
 
 const PAGES = 4;
@@ -107,13 +108,14 @@ export function TimelinePage({ run }) {
   const [zoom, setZoom] = useState(null);
   const [parts, setParts] = useState(1);
   const info = useApi(`runs/${run.run}`, {}, run.status === "running" ? 5 : 0).data;
-  const rows = useRows([run])[run.run] ?? [];
+  const found = useRows([run])[run.run];
+  const rows = found ?? [];
   const episodes = useEpisodes(run, parts);
   const xs = rows.map((row) => row.wall_s);
   const ends = useMemo(() => (rows.length ? [rows[0].wall_s - rows[0].step_s, rows.at(-1).wall_s] : []), [rows]);
   const lanes = useMemo(() => [trainerBars(rows), serverBars(rows)], [rows]);
   const draw = useMemo(() => (u) => drawLanes(u, lanes), [lanes]);
-  const shape = useMemo(() => [{ xs: [ends[0], ...xs].filter((x) => x != null), ys: rows.length ? [0, ...rows.map((row) => row.step)] : [], label: "step", color: "c0", hidden: true }], [rows]);
+  const shape = useMemo(() => [{ xs: [...ends.slice(0, 1), ...xs], ys: [], label: "", color: "c0", hidden: true }], [rows]);
   const ran = useMemo(() => [{ ...running(episodes.list, clockOf(info?.restarts, rows, episodes.list)), label: "episodes", color: "c2", steps: true, fill: true }], [episodes, info, rows]);
   const stale = useMemo(
     () => [
@@ -137,6 +139,7 @@ export function TimelinePage({ run }) {
   const view = zoom ?? (ends.length ? ends : null);
   const shared = { zoom: view, onZoom: setZoom, sync: "time", xName: "second" };
   const bound = info?.config?.rollout?.max_staleness;
+  if (!found) return html`<${Awaited} />`;
   if (!rows.length) return html`<p class="empty card">No step has ended yet.</p>`;
   return html`
     <section class="card">
@@ -150,10 +153,14 @@ export function TimelinePage({ run }) {
     </section>
     ${zoom && html`<p class="zoomed">Seconds ${figure(zoom[0])} to ${figure(zoom[1])} of the run <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="lanes">
-      <${Chart} title="Trainer and servers" unit="s of the run" metric="wall_s, step_s, wait_s, train_s, pause_s" lines=${shape} lanes=${LANE_NAMES} keys=${KEYS} draw=${draw} marks=${marks} ...${shared} />
+      <${Chart} title="Trainer and servers" unit="s of the run" metric="wall_s, step_s, wait_s, train_s, pause_s"
+        lines=${shape} lanes=${LANE_NAMES} keys=${KEYS} draw=${draw} marks=${marks} ...${shared} />
       <${Chart} title="Episodes that ran" unit="episodes" metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
-      ${episodes.more && html`<p class="more"><button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span></p>`}
-      <${Chart} title="Staleness S of what was trained on" unit="versions" metric="staleness_max, staleness_mean" lines=${stale} bound=${bound} boundText="S max, rollout.max_staleness" ...${shared} />
+      ${episodes.more && html`<p class="more">
+        <button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span>
+      </p>`}
+      <${Chart} title="Staleness S of what was trained on" unit="versions" metric="staleness_max, staleness_mean"
+        lines=${stale} bound=${bound} boundText="S max, rollout.max_staleness" ...${shared} />
     </section>
   `;
 }

@@ -5,10 +5,12 @@ import { figure } from "./api.js";
 
 const AT_ONCE = 5000;
 
+const ratio = (t, i) => (t.proximal?.[i] == null ? null : t.proximal[i] - t.logprobs[i]);
+
 /** The quantities: their name, what the deepest colours mean, and the value at a token. `signed` has two colours. */
 export const QUANTITIES = {
   logprob: { name: "logprob", of: (t, i) => t.logprobs?.[i], share: (x) => -x / 4, unit: "nats", legend: ["0", "−4 nats or less"] },
-  ratio: { name: "log p/b", of: (t, i) => t.proximal && t.proximal[i] != null ? t.proximal[i] - t.logprobs[i] : null, share: (x) => x / 0.5, unit: "nats", signed: true, legend: ["−0.5", "+0.5 nats"] },
+  ratio: { name: "log p/b", of: ratio, share: (x) => x / 0.5, unit: "nats", signed: true, legend: ["−0.5", "+0.5 nats"] },
   advantage: { name: "advantage", of: (t, i) => t.advantages?.[i], share: (x, top) => x / top, unit: "", signed: true, legend: ["worse", "better"] },
   entropy: { name: "entropy", of: (t, i) => t.entropy?.[i], share: (x) => x / 3, unit: "nats", legend: ["0", "3 nats or more"] },
   mask: { name: "loss mask", of: (t, i) => (t.loss_mask?.[i] == null ? null : Number(t.loss_mask[i])), share: (x) => x, unit: "", legend: ["left out", "trained on"] },
@@ -18,18 +20,21 @@ export const QUANTITIES = {
 /** Return which quantities a reply has. */
 export const known = (tokens) => Object.keys(QUANTITIES).filter((key) => tokens.ids.some((_, i) => QUANTITIES[key].of(tokens, i) != null));
 
-function extremes(tokens, quantity) {
+/** Return the lowest, the highest and the largest value of a quantity in all replies, which its colours span. */
+export function scaleOf(replies, by) {
   let [low, high, most] = [Infinity, -Infinity, 0];
-  tokens.ids.forEach((_, i) => {
-    const value = quantity.of(tokens, i);
-    if (value == null) return;
-    [low, high, most] = [Math.min(low, value), Math.max(high, value), Math.max(most, Math.abs(value))];
-  });
+  for (const tokens of replies) {
+    tokens.ids.forEach((_, i) => {
+      const value = QUANTITIES[by].of(tokens, i);
+      if (value != null) [low, high, most] = [Math.min(low, value), Math.max(high, value), Math.max(most, Math.abs(value))];
+    });
+  }
   return { low, high, most };
 }
 
 /** Show what a token's text hides: line ends, tabs, other control characters. */
-const visible = (text) => text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥").replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, (one) => String.fromCharCode(0x2400 + (one.charCodeAt(0) & 0x1f)));
+const visible = (text) =>
+  text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥").replace(/[\u0000-\u0008\u000b-\u001f]/g, (one) => String.fromCharCode(0x2400 + one.charCodeAt(0)));
 
 /** Show the scale of a quantity. */
 export function Scale({ by }) {
@@ -44,14 +49,17 @@ export function Tokens({ tokens, by, scale, onLook }) {
   const count = all ? tokens.ids.length : Math.min(AT_ONCE, tokens.ids.length);
   const quantity = QUANTITIES[by];
   const spans = useMemo(() => {
-    const ends = scale ?? extremes(tokens, quantity);
     const made = [];
     for (let i = 0; i < count; i += 1) {
       const versions = tokens.versions ?? [];
-      if (i && versions[i] !== versions[i - 1]) made.push(html`<span class="cut" title="a weight update came while this reply was generated">weights v${versions[i - 1]}→v${versions[i]}</span>`);
+      if (i && versions[i] !== versions[i - 1]) {
+        made.push(html`<span class="cut" title="a weight update came while this reply was generated">weights v${versions[i - 1]}→v${versions[i]}</span>`);
+      }
       const value = quantity.of(tokens, i);
-      const share = value == null ? 0 : quantity.share(value, quantity.signed ? ends.most || 1 : ends.high, ends.low);
-      made.push(html`<span class="token ${value == null ? "none" : share < 0 ? "minus" : quantity.signed ? "plus" : "heat"}" style=${{ "--share": Math.min(1, Math.abs(share)).toFixed(2) }} data-i=${i}>${visible(tokens.text[i] ?? "")}</span>`);
+      const share = value == null ? 0 : quantity.share(value, quantity.signed ? scale.most || 1 : scale.high, scale.low);
+      const kind = value == null ? "none" : share < 0 ? "minus" : "plus";
+      const depth = { "--share": Math.min(1, Math.abs(share)).toFixed(2) };
+      made.push(html`<span class="token ${kind}" style=${depth} data-i=${i}>${visible(tokens.text[i] ?? "")}</span>`);
     }
     return made;
   }, [tokens, by, count, scale]);
@@ -71,7 +79,10 @@ export function Tokens({ tokens, by, scale, onLook }) {
     event.preventDefault();
     look(Math.max(0, Math.min(count - 1, (at ?? -1) + move)), event.currentTarget);
   };
-  return html`<div class="tokens" tabindex="0" role="group" aria-label="tokens of the reply, by ${quantity.name}; arrow keys go through them" onMouseOver=${point} onClick=${point} onKeyDown=${key} onFocus=${(event) => at == null && look(0, event.currentTarget)}>${spans}</div>
+  const begin = (event) => at == null && look(0, event.currentTarget);
+  const name = `tokens of the reply, by ${quantity.name}; arrow keys go through them`;
+  const heard = { onMouseOver: point, onClick: point, onKeyDown: key, onFocus: begin };
+  return html`<div class="tokens" tabindex="0" role="group" aria-label=${name} ...${heard}>${spans}</div>
     ${count < tokens.ids.length && html`<button class="more" onClick=${() => setAll(true)}>Draw all ${figure(tokens.ids.length, 9)} tokens</button>`}`;
 }
 
