@@ -44,5 +44,7 @@ def _unknown_option(error: UnknownOptionError, command: str) -> str:
     if below := next((name for name in here if name.startswith(f"--{option.lstrip('-')}.")), None):
         return f"{option} is a section; give one of its keys, as in {below} VALUE"
     _, _, near = str(error).partition(" Did you mean ")
+    word = key.rpartition(".")[2]
+    near = next((f"{name}?" for name in here if name[2:].replace("-", "_").rpartition(".")[2] == word), near)
     hint = f"did you mean {near}" if near else f"see {command} --help"
     return f"unknown option {one_line(option, 100)}; {hint}"

@@ -197,5 +197,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     """
     directory = Path(path).absolute()
     if not any((directory / name).is_file() for name in ("config.json", "store.sqlite")):
-        raise StoreError(f"{directory} holds no run; name the directory that `run_dir` said, or agentrl train printed")
+        raise StoreError(
+            f"{directory} holds no run; name the directory that `run_dir` said, or agentrl train printed; agentrl runs {directory} lists those below it"
+        )
     return Run(directory)

@@ -144,7 +144,7 @@ def _episode(read: dict[str, Any]) -> Iterator[str]:
     for turn in read["turns"]:
         for message in turn["messages"]:
             yield _message_html(message, message["role"])
-        facts_of = [f"turn {turn['index'] + 1}", turn["role"], "" if turn["kind"] == "main" else turn["kind"]]
+        facts_of = [f"turn {turn['index']}", turn["role"], "" if turn["kind"] == "main" else turn["kind"]]
         facts_of += [] if turn["advantage"] is None else [f"advantage {turn['advantage']:.3g}"]
         facts_of += ["cut off for its length"] if turn["truncated"] else []
         yield _message_html(turn["reply"], ", ".join(filter(None, facts_of)))

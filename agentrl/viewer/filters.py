@@ -37,6 +37,8 @@ class Wanted(BaseModel):
     min_staleness: int | None = None
     role: str = ""
     text: str = ""
+    cut: bool = False
+    """Only those with a reply within which the weights changed."""
     ids: Annotated[list[_Whole], BeforeValidator(lambda text: text.split(","))] = Field(default_factory=list)
     sort: Order = "newest"
     cursor: _Whole | None = None

@@ -186,7 +186,7 @@ class Shown:
         """Return the episodes that fit; and the last one looked at, where time was up before all were."""
         if asked.ids:
             return [self._run.episode(one) for one in asked.ids], None
-        if not (asked.role or asked.text):
+        if not (asked.role or asked.text or asked.cut):
             return self._listed(asked, asked.cursor, asked.limit), None
         until, after, fitting = time.monotonic() + SCAN_S, asked.cursor, list[RunEpisode]()
         while batch := self._listed(asked, after, SCANNED_AT_ONCE):
@@ -209,6 +209,10 @@ class Shown:
         turns = episode.record.turns
         if asked.role and not any(turn.role == asked.role for turn in turns):
             return False
+        if asked.cut and not any(len(turn.versions) > 1 for turn in turns):
+            return False
+        if not asked.text:
+            return True
         decode, text = self._run.text.decode, asked.text.casefold()
         said = (decode(ids) for turn in turns for ids in (turn.prompt_ids, turn.output_ids))
         return text in (episode.error or "").casefold() or any(text in part.casefold() for part in said)

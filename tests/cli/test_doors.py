@@ -112,6 +112,7 @@ ROWS: list[Row] = [
     ("an unknown key", lambda d: d.train("--rollout.batchsize=8"), "did you mean --rollout.batch-size?"),
     ("a key with nothing", lambda d: d.train("--steps"), "--steps needs a value"),
     ("no name of a key", lambda d: d.train("--=3"), "unknown option --"),
+    ("a key of another section", lambda d: d.train("--train.steps=3"), "unknown option --train.steps; did you mean --steps?"),
     ("an option misspelt", lambda d: ["audit", d.folder, "--jsn"], "unknown option --jsn; did you mean --json?"),
     ("a switch with a word behind it", lambda d: d.train("--rollout.log-calls", "maybe"), 'rollout.log_calls = "maybe": '),
     ("a number that is none", lambda d: d.train("--steps", "many"), 'steps = "many": it should be a valid integer'),

@@ -10,6 +10,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from agentrl.proxy import ChatFormat
+from agentrl.store.batches import trained_step
+from agentrl.store.store import Store
 from agentrl.viewer.server import serving_in_thread
 from tests.viewer.chromium import looking, open_chromium
 from tests.viewer.shown_run import CONVERSATION, RESULT, make_shown_run
@@ -31,13 +33,20 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, nano_format: ChatFormat) -> Iterator[str]:
-    """Where a recorded run is shown, whose every text is hostile."""
+    """Where a recorded run is shown, whose every text is hostile, and a supervised one."""
     run_dir: Path = tmp_path_factory.mktemp("shown") / "run"
     make_shown_run(run_dir, nano_format, ASKED, RESULT | {"content": HOSTILE}, error=f"ValueError: {HOSTILE}")
+    with Store(run_dir / "store.sqlite") as store:
+        trained = trained_step(1, ((0, 3), (1, 3)), [[(group, number) for group in (0, 1) for number in range(3)]], 1)
+        store.commit_checkpoint(run_dir / "checkpoints/step-1", 1, [trained])
     rows = [STEP | {"step": step, "wall_s": 4.0 * step, "tokens": 800 * step} for step in (1, 2)]
     rows[1]["alarm_stalled"] = 1
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with serving_in_thread([run_dir]) as address:
+    supervised = run_dir.parent / "supervised"
+    supervised.mkdir()
+    (supervised / "config.json").write_bytes((run_dir / "config.json").read_bytes())
+    (supervised / "metrics.jsonl").write_text('{"step": 1, "nll": 4.5, "lr": 1e-3, "step_s": 0.5}\n')
+    with serving_in_thread([run_dir, supervised]) as address:
         yield address
 
 
@@ -51,7 +60,7 @@ def test_every_page_of_a_recorded_run_opens_without_a_complaint_and_shows_its_fi
         expect(rate.locator(".legend")).to_contain_text("200")
         expect(rate.locator("canvas")).to_be_visible()
         expect(page.locator("figure", has_text="Staleness").locator(".legend")).to_contain_text("rollout.max_staleness")
-        expect(page.get_by_text("Alarms, restarts, checkpoints (1)")).to_be_visible()
+        expect(page.get_by_text("Alarms, restarts, checkpoints (2)")).to_be_visible()
         page.get_by_role("button", name="Audit this run").click()
         expect(page.locator(".audit").get_by_role("status")).to_be_visible()
 
@@ -66,6 +75,21 @@ def test_every_page_of_a_recorded_run_opens_without_a_complaint_and_shows_its_fi
 
         look.at("group/0/4")
         expect(page.locator(".member")).to_have_count(2)
+        assert look.complaints == []
+
+
+def test_the_worst_group_is_that_of_the_last_step_that_the_store_knows(browser: Browser, address: str) -> None:
+    with looking(browser, address) as look:  # step 2 was taken, and no checkpoint contains it
+        page = look.at("episodes/0")
+        page.get_by_role("button", name="Worst group of the last step with a checkpoint, 1").click()
+        expect(page.locator(".heading")).to_contain_text("trained in step 1")
+
+
+def test_a_supervised_run_shows_its_loss_and_no_curve_that_it_cannot_have(browser: Browser, address: str) -> None:
+    with looking(browser, address) as look:
+        page = look.at("run/1")
+        expect(page.locator("figure", has_text="Loss of a supervised run").locator(".legend")).to_contain_text("4.5")
+        expect(page.locator("figure", has_text="Reward")).to_have_count(0)
         assert look.complaints == []
 
 

@@ -78,6 +78,8 @@ def test_episodes_are_filtered_sorted_and_paged(http: httpx.Client) -> None:
     assert ids(http, "text=what%20IS%202") == [13]
     assert ids(http, "text=it%20broke") == [14]
     assert ids(http, "role=critic") == []
+    assert ids(http, "cut=true") == [13]  # its last token is of newer weights
+    assert ids(http, "cut=true&text=it%20broke") == []
     assert ids(http, "step=7") == []
     for sort in ("newest", "oldest", "best", "worst"):
         whole, paged, cursor = ids(http, f"sort={sort}"), list[int](), ""

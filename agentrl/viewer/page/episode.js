@@ -37,6 +37,7 @@ function notes(turn) {
     turn.role && `role ${turn.role}`,
     turn.truncated && "cut off for its length",
     turn.failed && "tool call that could not be carried out",
+    new Set(turn.reply.tokens.versions).size > 1 && `new weights within the reply: ${[...new Set(turn.reply.tokens.versions)].map((version) => `v${version}`).join("→")}`,
     turn.left_out && "left out of training",
     !turn.trained && !turn.left_out && "not trained on",
     Object.keys(turn.alterations ?? {}).length > 0 && `sampling altered: ${JSON.stringify(turn.alterations)}`,

@@ -29,7 +29,8 @@ function Filters({ run, info, query, change }) {
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
     ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).filter((one) => one !== "failed").map((one) => [one, one.replaceAll("_", " ")])])}
     ${info?.roles?.filter(Boolean).length > 0 && choice("role", "Role", [ANY, ...info.roles.filter(Boolean).map((one) => [one, one])])}
-    ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
+    ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}
+    ${choice("cut", "New weights", [ANY, ["true", "within a reply"]])}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
     ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
   </form>`;
 }
@@ -40,7 +41,7 @@ function Rows({ run, episodes, query }) {
   const open = (event, one) => event.target.closest("a") || go(["episode", run.run, one.id], query);
   return html`<div class="scroll card" tabindex="0"><table class="list">
     <thead><tr>
-      ${["Episode", "Task", "Reward", "Ended", "Group", "Step"].map((name) => html`<th>${name}</th>`)}
+      ${["Episode", "Task", "Reward", "Ended", "Group", "Step"].map((name) => html`<th title=${name === "Step" ? "that trained on it, known from the next checkpoint on" : ""}>${name}</th>`)}
       ${["Staleness", "Tokens", "Took", "Began"].map((name) => html`<th class="minor">${name}</th>`)}
     </tr></thead>
     <tbody>${episodes.map(
@@ -60,7 +61,7 @@ function Rows({ run, episodes, query }) {
 
 /** Return the group of a step whose mean reward is lowest. */
 async function worstGroup(run, step) {
-  const { episodes } = await get(`runs/${run.run}/episodes`, { step, sort: "worst", limit: 500 });
+  const { episodes } = await get(`runs/${run.run}/episodes`, { step, reason: "finished", limit: 10000 });
   const groups = new Map();
   for (const one of episodes) groups.set(one.group, [...(groups.get(one.group) ?? []), one.reward ?? 0]);
   const mean = (list) => list.reduce((sum, reward) => sum + reward, 0) / list.length;
@@ -71,8 +72,9 @@ async function worstGroup(run, step) {
 export function EpisodesPage({ run, query }) {
   const [extra, setExtra] = useState({ list: [], cursor: undefined });
   const [failed, setFailed] = useState(null);
-  const info = useApi(`runs/${run.run}`).data;
-  const live = run.status === "running" && !query.text && !query.role && !extra.list.length;
+  const info = useApi(`runs/${run.run}`, {}, run.status === "running" ? 5 : 0).data;
+  const searching = query.text || query.role || query.cut;
+  const live = run.status === "running" && !searching && !extra.list.length;
   const first = useApi(`runs/${run.run}/episodes`, { ...query, limit: 50 }, live ? 5 : 0);
   const asked = JSON.stringify([run.run, query]);
   useEffect(() => setExtra({ list: [], cursor: undefined }), [asked]);
@@ -84,18 +86,18 @@ export function EpisodesPage({ run, query }) {
       const page = await get(`runs/${run.run}/episodes`, { ...query, limit: 50, cursor });
       setExtra({ list: [...extra.list, ...page.episodes], cursor: page.cursor, searched: page.searched_to });
     });
+  const stored = Math.max(0, ...(info?.checkpoints ?? []).map((one) => one.step)); // a checkpoint says which groups each step trained on
   const worst = () =>
     attempt(async () => {
-      const group = await worstGroup(run, run.step);
-      if (group == null) throw new Error(`no group of step ${run.step} is stored`);
+      const group = await worstGroup(run, stored);
+      if (group == null) throw new Error("Which groups a step trained on is known from the next checkpoint on.");
       go(["group", run.run, group]);
     });
   const episodes = [...(first.data?.episodes ?? []), ...extra.list];
-  const searching = query.text || query.role;
   return html`
     <${Filters} run=${run} info=${info} query=${query} change=${(values) => go(["episodes", run.run], values)} />
     <div class="actions">
-      ${run.kind !== "evaluation" && html`<button onClick=${worst}>Worst group of the last step</button>`}
+      ${run.kind !== "evaluation" && html`<button onClick=${worst} disabled=${!info}>Worst group of the last step${stored > 0 && stored < run.step && ` with a checkpoint, ${stored}`}</button>`}
       <${Exports} run=${run} label="Export the ten best" filters=${{ ...query, sort: "best" }} limit=${10} />
       <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
       ${Object.values(query).some(Boolean) && html`<a href=${link(["episodes", run.run])}>Clear the filters</a>`}

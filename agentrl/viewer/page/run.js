@@ -10,6 +10,7 @@ const DASHES = [undefined, [6, 3], [2, 3]];
 
 /** The curves over steps: title, unit, the lines [metric, label], and the configuration's key of a bound. */
 const CURVES = [
+  { title: "Loss of a supervised run", unit: "nats a token", lines: [["nll", "negative log-likelihood"]] },
   { title: "Reward of a step", unit: "reward", lines: [["reward_mean", "groups counted"], ["batch_reward_mean", "trained on"]] },
   { title: "Staleness of trained tokens", unit: "versions", lines: [["staleness_max", "oldest"], ["staleness_mean", "mean"]], bound: ["rollout", "max_staleness"] },
   { title: "Engine–trainer mismatch", unit: "nats a token", lines: [["logprob_mismatch_mean_abs", "mean difference"]] },
@@ -151,7 +152,9 @@ export function RunPage({ run, runs, query }) {
   const marks = useMemo(() => marksOf(shownInfos[0], own), [shownInfos[0], own]);
   const names = useMemo(() => [...new Set(own.flatMap(Object.keys))].filter((name) => name !== "step").sort(), [own]);
   const toggle = (number) => go(["run", run.run], { with: (others.includes(number) ? others.filter((one) => one !== number) : [...others, number]).join() });
-  const curves = [...CURVES, ...more.map((name) => ({ title: name, unit: "", lines: [[name, "value"]] }))];
+  const measured = useMemo(() => new Set(shown.flatMap((one) => (rows[one.run] ?? []).flatMap((row) => Object.keys(row).filter((name) => row[name] != null)))), [rows]);
+  const known = ({ lines }) => (measured.size ? lines.some(([name]) => measured.has(name)) : lines[0][0] !== "nll");
+  const curves = [...CURVES.filter(known), ...more.map((name) => ({ title: name, unit: "", lines: [[name, "value"]] }))];
   const drawn = useMemo(
     () =>
       curves.map((curve) =>
@@ -175,7 +178,7 @@ export function RunPage({ run, runs, query }) {
     </fieldset>`}
     ${zoom && html`<p class="zoomed">Steps ${Math.ceil(zoom[0])} to ${Math.floor(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="charts">
-      ${run.kind !== "evaluation" && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
+      ${run.kind !== "evaluation" && !measured.has("nll") && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
       ${run.kind !== "evaluation" && curves.map((curve, i) => {
         const bound = curve.bound?.reduce((inner, key) => inner?.[key], shownInfos[0]?.config);
         return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}

@@ -155,7 +155,7 @@ export function TimelinePage({ run }) {
     <section class="lanes">
       <${Chart} title="Trainer and servers" unit="s of the run" metric="wall_s, step_s, wait_s, train_s, pause_s"
         lines=${shape} lanes=${LANE_NAMES} keys=${KEYS} draw=${draw} marks=${marks} ...${shared} />
-      <${Chart} title="Episodes that ran" unit="episodes" metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
+      <${Chart} title="Episodes that ran" unit=${run.status === "running" ? "episodes that have ended: the newest that run are not drawn yet" : "episodes"} metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
       ${episodes.more && html`<p class="more">
         <button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span>
       </p>`}
