@@ -97,7 +97,7 @@ def show_evaluation(result: Evaluation, console: Console | None = None, *, per_t
             f"the first failure:\n{users_part(result.first_error)}", highlight=False, markup=False, soft_wrap=True
         )
     if result.directory:
-        kept = f"the episodes are kept: agentrl.open_run({str(result.directory)!r}).episodes()"
+        kept = f"the episodes are kept: agentrl view {result.directory}, or agentrl.open_run({str(result.directory)!r}).episodes()"
         console.print(kept, highlight=False, markup=False, soft_wrap=True)
     figures = Table.grid(padding=(0, 2))
     for name, value in result.to_table().items():

@@ -56,7 +56,7 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
     assert len(open_run(out).episodes()) == 32
     figures = again.stdout.splitlines()
     assert figures[-1].startswith("episodes"), "figures are the last thing on the screen"
-    assert f"the episodes are kept: agentrl.open_run({str(out)!r}).episodes()" in figures
+    assert f"the episodes are kept: agentrl view {out}, or agentrl.open_run({str(out)!r}).episodes()" in figures
     assert "pass@2" in again.stdout
     assert "tasks, the hardest first" in again.stdout
     other = agentrl(*words, "--seed", "3")

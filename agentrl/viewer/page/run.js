@@ -118,6 +118,7 @@ function Audit({ run }) {
 
 function Tiles({ run, rows, summary }) {
   const last = rows.at(-1) ?? {};
+  const attempts = rows.length ? Object.keys(last).filter((name) => name.startsWith("reason_")).reduce((sum, name) => sum + last[name], 0) : null;
   const ofEvaluation = [
     ["mean reward", figure(summary?.mean_reward), "mean_reward"],
     ["tasks", figure(summary?.tasks), "tasks"],
@@ -129,7 +130,8 @@ function Tiles({ run, rows, summary }) {
     ["step", run.steps ? `${run.step} of ${run.steps}` : figure(run.step), "step"],
     ["reward", figure(last.reward_mean), "reward_mean"],
     ["episodes", figure(last.episodes_finished), "episodes_finished"],
-    ["failed", figure(last.episodes_failed), "episodes_failed"],
+    ["failed attempts", figure(attempts), "the sum of reason_…"],
+    ["failed for good", figure(last.episodes_failed), "episodes_failed: in every attempt"],
     ["groups dropped", figure(last.groups_rejected), "groups_rejected"],
     ["tokens/s", figure(last.tokens_per_s), "tokens / wall_s"],
     ["trainer waited", percent(rows.reduce((sum, row) => sum + (row.wait_s ?? 0), 0) / rows.reduce((sum, row) => sum + (row.step_s ?? 0), 0)), "wait_s / step_s"],
