@@ -98,6 +98,8 @@ class Measured:
 
     times_s: list[float]
     calls_per_s: float
+    cpu_ms: float
+    """CPU time of this process for one of them."""
 
     @property
     def median_ms(self) -> float:
@@ -131,7 +133,7 @@ Episode = Callable[[Timer], Awaitable[None]]
 async def measure(episode: Episode, concurrent: int, seconds: float, pause_s: float) -> Measured:
     """Run episodes, so many at a time, for so long."""
     timer = Timer(pause_s)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
 
     async def loop() -> None:
         while time.perf_counter() < started + seconds:
@@ -140,7 +142,8 @@ async def measure(episode: Episode, concurrent: int, seconds: float, pause_s: fl
     async with anyio.create_task_group() as group:
         for _ in range(concurrent):
             group.start_soon(loop)
-    return Measured(timer.times_s, len(timer.times_s) / (time.perf_counter() - started))
+    calls, cpu_s = len(timer.times_s), time.process_time() - cpu_started
+    return Measured(timer.times_s, calls / (time.perf_counter() - started), 1000 * cpu_s / calls)
 
 
 class InstantTransport(httpx2.AsyncBaseTransport):
@@ -250,7 +253,7 @@ async def main(seconds: float) -> None:
         ):
             for kind, turns, tools in (("one plain message", 1, False), ("three turns with a tool", 3, True)):
                 print(
-                    f"{kind}\n{'at once':>8} {'way':>7} {'median ms':>10} {'p99 ms':>7} {'added ms':>9} {'calls/s':>8}"
+                    f"{kind}\n{'at once':>8} {'way':>7} {'median ms':>10} {'p99 ms':>7} {'added ms':>9} {'calls/s':>8} {'cpu ms':>7}"
                 )
                 for concurrent in (1, 32, 256):
                     base = 0.0
@@ -263,7 +266,7 @@ async def main(seconds: float) -> None:
                         added = "" if name == "client" else f"{paced.median_ms - base:.3f}"
                         print(
                             f"{concurrent:>8} {name:>7} {paced.median_ms:>10.3f} {paced.p99_ms:>7.2f} {added:>9} "
-                            f"{flat_out.calls_per_s:>8.0f}"
+                            f"{flat_out.calls_per_s:>8.0f} {flat_out.cpu_ms:>7.3f}"
                         )
         print(f"memory of a call in flight: {await memory_per_call(proxy, 256) / 1000:.1f} kB")
     assert process.stdin is not None

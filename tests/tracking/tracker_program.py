@@ -43,7 +43,10 @@ async def run(config: RunConfig) -> None:
 
 
 def of_wandb(run_dir: Path) -> dict[str, Any]:
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # ends its writer, as the end of a process does
 
     def records(data: bytes) -> Iterator[Record]:
         """The blocks of LevelDB's log, in which W&B keeps its records: it has no reader of them for Python any more."""
