@@ -115,8 +115,8 @@ class Shown:
         run, before = self._run, self.path / "eval_before.json"
         head = self.head()
         restarts = self._stored(
-            "SELECT restart, started_at, (SELECT COALESCE(MAX(step), 0) FROM checkpoints c WHERE c.restart < r.restart)"
-            " FROM restarts r ORDER BY restart"
+            "SELECT restart, started_at, (SELECT COALESCE(MAX(step), 0) FROM checkpoints c WHERE c.restart < r.restart),"
+            " (SELECT json_group_object(step, made_at) FROM checkpoints c WHERE c.restart = r.restart) FROM restarts r ORDER BY restart"
         )
         newest = self._stored("SELECT record FROM episodes ORDER BY id DESC LIMIT 100")
         return {
@@ -124,7 +124,10 @@ class Shown:
             "config": masked(run.config.model_dump(mode="json")),
             "summary": run.summary,
             "checkpoints": [{**vars(kept), "path": str(kept.path)} for kept in run.checkpoints],
-            "restarts": [dict(zip(("restart", "started_at", "step"), row, strict=True)) for row in restarts],
+            "restarts": [
+                {"restart": restart, "started_at": started_at, "step": step, "made_at": json.loads(made_at)}
+                for restart, started_at, step, made_at in restarts
+            ],
             "eval_before": json.loads(before.read_bytes()) if before.is_file() else None,
             "reasons": [*EndReason, FAILED],
             "roles": sorted({role for (record,) in newest for role in json.loads(record).get("role", []) if role}),

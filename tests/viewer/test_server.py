@@ -17,6 +17,7 @@ from anyio.from_thread import start_blocking_portal
 from agentrl import open_run
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
+from agentrl.store.batches import trained_step
 from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
@@ -53,12 +54,21 @@ def test_a_run_is_told_with_its_curves_and_its_verdict(http: httpx.Client, run_d
     assert (head["name"], head["kind"], head["status"], head["step"]) == ("run", "run", "stopped", 2)
     whole = asked(http, "/0")
     assert whole["config"]["rollout"]["group_size"] == 3
-    assert [restart["step"] for restart in whole["restarts"]] == [0]
+    assert [(restart["step"], restart["made_at"]) for restart in whole["restarts"]] == [(0, {})]
     assert asked(http, "/0/metrics?after=1")["steps"] == [{"step": 2, "reward_mean": 0.5, "loss": None}]
     rewards = asked(http, "/0/rewards?points=2")
     assert (rewards["first_group"], rewards["last_group"], rewards["groups"]) == ([0, 3], [2, 4], [3, 2])
     assert rewards["mean"] == [1.0, 2.0]  # the groups' rewards are 0, 1 and 2, but for the last, which has 3 alone
     assert asked(http, "/0/audit")["violations"] == ["group 4 was closed with 2 of 3 episodes accounted for"]
+
+
+def test_a_start_says_when_its_checkpoints_were_made(http: httpx.Client, run_dir: Path) -> None:
+    with Store(run_dir / "store.sqlite") as store:
+        trained = trained_step(1, ((0, 3),), [[(0, number) for number in range(3)]], 1)
+        store.commit_checkpoint(run_dir / "checkpoints/step-1", 1, [trained])
+    (start,) = asked(http, "/0")["restarts"]
+    assert list(start["made_at"]) == ["1"]
+    assert start["made_at"]["1"] >= start["started_at"]
 
 
 def test_a_run_that_has_not_begun_is_shown_as_one_that_runs(tmp_path: Path) -> None:

@@ -73,10 +73,16 @@ function running(episodes, clock) {
   return { xs, ys };
 }
 
+/** Return the s of the run at which a start began: its checkpoints know the moment and the step, and are made after that, some at once. */
+function beginOf(start, rows) {
+  const known = rows.filter((row) => row.step in (start.made_at ?? {})).map((row) => row.wall_s - (start.made_at[row.step] - start.started_at));
+  return known.length ? Math.max(0, ...known) : rows.findLast((row) => row.step <= start.step)?.wall_s ?? 0;
+}
+
 /** Return the clock of a run: the wall clock's moment ─► s of the run, over restarts. */
 function clockOf(restarts, rows, episodes) {
   const first = Math.min(...episodes.map((one) => one.started_at ?? Infinity));
-  const begins = (restarts ?? []).filter((one) => one.started_at != null).map((one) => [one.started_at, rows.findLast((row) => row.step <= one.step)?.wall_s ?? 0]);
+  const begins = (restarts ?? []).filter((one) => one.started_at != null).map((one) => [one.started_at, beginOf(one, rows)]);
   return (at) => {
     const [began, offset] = begins.findLast(([begin]) => begin <= at) ?? [first, 0];
     return at - began + offset;
