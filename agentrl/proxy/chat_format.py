@@ -148,7 +148,7 @@ class ChatFormat:
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
 
     def _ids_without_tools(self, messages: Sequence[Message]) -> list[int] | None:
-        with suppress(ValueError):  # the template may insist on them
+        with suppress(Exception):  # the template may insist on them, and raises what it likes
             return list(self.renderer.render_ids(messages, tools=None, add_generation_prompt=True))
         return None
 

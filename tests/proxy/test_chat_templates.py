@@ -61,6 +61,13 @@ def test_tools_that_a_template_drops_are_refused_also_where_the_conversation_nam
         own.render([{"role": "user", "content": "please add 1 and 1"}], [TOOL])
 
 
+def test_a_template_that_can_do_nothing_without_tools_shows_them(tmp_path: Path) -> None:
+    """Hermes 3's for tools goes through them, also where there are none."""
+    shows = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + NO_SYSTEM
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", shows), "default", tool_parser="qwen3")
+    assert chat_format.decode(chat_format.render([ASKED], [TOOL]).ids).startswith("add<|im_start|>")
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("request_", "says", "content", "reasoning"),
