@@ -272,6 +272,8 @@ class ChatFormat:
         # Some renderers leave the blank lines after a thought.
         thinks = parsed.reasoning_content or self.opens_thought(prompt_ids or [])
         content = parsed.content.lstrip("\n") if thinks else parsed.content
+        if growing and not parsed.tool_calls and not content.strip():
+            content = ""  # a thought may follow, before which blanks are no content
         unfinished, in_call = False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []

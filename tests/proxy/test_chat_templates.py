@@ -100,6 +100,13 @@ async def test_a_thought_that_the_prompt_opens_is_reasoning(
     assert getattr(message, "reasoning_content", None) == reasoning
 
 
+def test_a_line_break_before_a_thought_is_not_shown_as_it_grows(own: ChatFormat) -> None:
+    """GLM-4.6 says one."""
+    ids = own.tokenizer.encode("\n<think>I add them.</think>\n2")
+    assert own.parse(ids, None).content == "2"
+    assert {own.parse(ids[:end], None, growing=True).content for end in range(len(ids))} == {""}
+
+
 def test_a_thought_that_the_prompt_opens_is_reasoning_also_without_chatml(tmp_path: Path) -> None:
     """DeepSeek-R1's prompts end with <｜Assistant｜><think>."""
     own = "{% for message in messages %}{{ message.content }}{% endfor %}<bot><think>\n"
