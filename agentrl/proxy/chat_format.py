@@ -31,7 +31,7 @@ from renderers.base import (
 from agentrl.errors import one_line
 from agentrl.proxy.control_tokens import marked, marked_tools
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
-from agentrl.proxy.tool_parsers import typed_call
+from agentrl.proxy.tool_parsers import UNTIL_THE_END, typed_call
 from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
@@ -288,7 +288,8 @@ class ChatFormat:
             else:
                 name, text = call.name, arguments_text(call.arguments)
                 well_formed = isinstance(name, str) and is_unicode(name) and text is not None
-                if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
+                begins = growing and self.tool_parser in UNTIL_THE_END
+                if call.status != ToolCallParseStatus.OK or not well_formed or not tools or begins:
                     if growing:
                         continue
                     start, end = call.token_span or (0, 0)
