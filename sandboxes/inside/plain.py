@@ -90,10 +90,10 @@ def encode_arguments(values: list[Any]) -> list[Any]:
     Raises:
         NotPlainError: One cannot pass.
     """
-    parts: list[Any] = encode(values)
+    parts = encode([[value.start, value.stop, value.step] if type(value) is range else value for value in values])
     for index, value in enumerate(values):
         if type(value) is range:
-            parts[index] = {"range": [value.start, value.stop, value.step]}
+            parts[index] = {"range": parts[index]}
         elif hasattr(type(value), "__next__"):
             parts[index] = {"iter": parts[index]}
     return parts
