@@ -90,7 +90,8 @@ def encode_arguments(values: list[Any]) -> list[Any]:
     Raises:
         NotPlainError: One cannot pass.
     """
-    parts = encode([[value.start, value.stop, value.step] if type(value) is range else value for value in values])
+    listed = [[value.start, value.stop, value.step] if type(value) is range else value for value in values]
+    parts: list[Any] = encode(listed)
     for index, value in enumerate(values):
         if type(value) is range:
             parts[index] = {"range": parts[index]}
