@@ -48,7 +48,7 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
             if not ids or prompt.ids[: len(ids)] != ids:
                 laid_out.append(([], []))
             ids, mask = laid_out[-1]
-            reply, end = _reply(messages[: index + 1], tools, chat_format), index + 1
+            reply, end = _reply(messages[: index + 1], tools[:1], chat_format), index + 1
             mask += [False] * (len(prompt.ids) - len(ids)) + [weights[index] > 0] * len(reply)
             ids[:] = prompt.ids + reply
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -73,7 +73,7 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
 
 
 def _reply(messages: Sequence[Message], tools: list[Tool], chat_format: ChatFormat) -> list[int]:
-    """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered.
+    """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered, beside a tool where there are any.
 
     Raises:
         ValueError: The template leaves out what was thought or called.
