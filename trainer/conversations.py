@@ -7,6 +7,7 @@ messages, tools ─► prompt ─► reply, learned ─► next prompt ─► re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from renderers import build_training_sample
@@ -14,7 +15,7 @@ from renderers import build_training_sample
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError
 from agentrl.proxy import ChatFormat
-from agentrl.proxy.chat_format import Message
+from agentrl.proxy.chat_format import Message, Tool
 from agentrl.tasks.conversation_rows import read_conversation
 from agentrl.trainer.packing import TrainingSequence
 
@@ -47,7 +48,7 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
             if not ids or prompt.ids[: len(ids)] != ids:
                 laid_out.append(([], []))
             ids, mask = laid_out[-1]
-            reply, end = _reply(messages[: index + 1], chat_format), index + 1
+            reply, end = _reply(messages[: index + 1], tools[:1], chat_format), index + 1
             mask += [False] * (len(prompt.ids) - len(ids)) + [weights[index] > 0] * len(reply)
             ids[:] = prompt.ids + reply
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -71,33 +72,36 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
     ]
 
 
-def _reply(messages: Sequence[Message], chat_format: ChatFormat) -> list[int]:
-    """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered.
+def _reply(messages: Sequence[Message], tools: list[Tool], chat_format: ChatFormat) -> list[int]:
+    """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered, beside a tool where there are any.
 
     Raises:
         ValueError: The template leaves out what was thought or called.
     """
     question = next((message for message in reversed(messages) if message["role"] == "user"), None)
     before, last = [question] if question else list(messages[:-1]), messages[-1]
-    ended, prompt = (chat_format.renderer.render_ids(before, add_generation_prompt=more) for more in (False, True))
+    render = partial(chat_format.renderer.render_ids, before, tools=tools or None)
+    ended, prompt = (render(add_generation_prompt=more) for more in (False, True))
     opening, opens = prompt[len(ended) :], chat_format.opens_thought(prompt)
     content, thought = last.get("content") or "", last.get("reasoning_content") or ""
     if not thought and "</think>" in content:
         thought, _, content = content.lstrip().removeprefix("<think>").partition("</think>")
         if opens:
             last = {**last, "reasoning_content": thought.strip("\n"), "content": content.lstrip("\n")}
-    thought, ids = thought.strip(), _said(before, last, chat_format)
+    thought, ids = thought.strip(), _said(before, last, tools, chat_format)
     # Of a template that is not known token by token, what opens the reply counts as said; a prompt ends with it, or with its thought.
     thinking = chat_format.special("<think>")
     start = opening.index(thinking) if thinking in opening else len(opening)
     begun = opening[start:]
     ids = ids[max(n for n in range(start + 1) if ids[:n] == opening[:n]) :]  # a prompt may say more than is repeated
-    if ids[: len(begun)] == begun:
+    shuts = not opens or chat_format.special("</think>") in ids
+    if shuts and ids[: len(begun)] == begun:
         ids = ids[len(begun) :]
     elif opens:  # the template leaves thoughts out, or one begins within a token
         text, opened = chat_format.decode(ids), chat_format.decode(begun)
         shut = text.removeprefix(opened).removeprefix("<think>")
-        said = shut if text.startswith((opened, "<think>", "</think>")) else f"{thought}\n</think>\n\n{text}"
+        shows = text.startswith((opened, "<think>", "</think>")) and "</think>" in text
+        said = shut if shows else f"{thought}\n</think>\n\n{shut}"
         ids = chat_format.tokenizer.encode(said, add_special_tokens=False)
     # As their tokens spell them: some tokenizers compose accents.
     spelt = (chat_format.tokenizer.encode(words, add_special_tokens=False) for words in (thought, content))
@@ -121,8 +125,12 @@ def _reply(messages: Sequence[Message], chat_format: ChatFormat) -> list[int]:
     return ids[: ends[-1]]
 
 
-def _said(before: Sequence[Message], last: Message, chat_format: ChatFormat) -> list[int]:
+def _said(before: Sequence[Message], last: Message, tools: list[Tool], chat_format: ChatFormat) -> list[int]:
     sample = build_training_sample(
-        chat_format.renderer, [*before, last], role_to_mask=lambda message: message is last, ensure_final_stop=True
+        chat_format.renderer,
+        [*before, last],
+        role_to_mask=lambda message: message is last,
+        tools=tools or None,
+        ensure_final_stop=True,
     )
     return [token for token, said in zip(sample.token_ids, sample.loss_mask, strict=True) if said]

@@ -31,7 +31,7 @@ from renderers.base import (
 from agentrl.errors import one_line
 from agentrl.proxy.control_tokens import marked, marked_tools
 from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
-from agentrl.proxy.tool_parsers import typed_call
+from agentrl.proxy.tool_parsers import UNTIL_THE_END, typed_call
 from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
@@ -148,7 +148,7 @@ class ChatFormat:
         return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
 
     def _ids_without_tools(self, messages: Sequence[Message]) -> list[int] | None:
-        with suppress(ValueError):  # the template may insist on them
+        with suppress(Exception):  # the template may insist on them, and raises what it likes
             return list(self.renderer.render_ids(messages, tools=None, add_generation_prompt=True))
         return None
 
@@ -272,6 +272,8 @@ class ChatFormat:
         # Some renderers leave the blank lines after a thought.
         thinks = parsed.reasoning_content or self.opens_thought(prompt_ids or [])
         content = parsed.content.lstrip("\n") if thinks else parsed.content
+        if growing and not parsed.tool_calls and not content.strip():
+            content = ""  # a thought may follow, before which blanks are no content
         unfinished, in_call = False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
@@ -286,7 +288,8 @@ class ChatFormat:
             else:
                 name, text = call.name, arguments_text(call.arguments)
                 well_formed = isinstance(name, str) and is_unicode(name) and text is not None
-                if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
+                begins = growing and self.tool_parser in UNTIL_THE_END
+                if call.status != ToolCallParseStatus.OK or not well_formed or not tools or begins:
                     if growing:
                         continue
                     start, end = call.token_span or (0, 0)

@@ -84,6 +84,8 @@ def _read(texts: list[str], span: tuple[int, int]) -> list[ParsedToolCall]:
 
 
 TOOL_PARSERS.update({"llama-3": LlamaToolParser, "mistral": MistralToolParser})
+UNTIL_THE_END = ("llama-3", "mistral")
+"""Parsers of calls that end with the reply: what may follow yet makes them none."""
 
 
 def tool_parser_of(template: Renderer, tokenizer: Any, ends: Collection[int]) -> str | None:

@@ -90,10 +90,11 @@ def encode_arguments(values: list[Any]) -> list[Any]:
     Raises:
         NotPlainError: One cannot pass.
     """
-    parts: list[Any] = encode(values)
+    listed = [[value.start, value.stop, value.step] if type(value) is range else value for value in values]
+    parts: list[Any] = encode(listed)
     for index, value in enumerate(values):
         if type(value) is range:
-            parts[index] = {"range": [value.start, value.stop, value.step]}
+            parts[index] = {"range": parts[index]}
         elif hasattr(type(value), "__next__"):
             parts[index] = {"iter": parts[index]}
     return parts

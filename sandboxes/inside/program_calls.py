@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.sandboxes.inside.plain import NotPlainError, decode, encode, write_line
+from agentrl.sandboxes.inside.plain import NotPlainError, decode, encode, encode_arguments, write_line
 from agentrl.sandboxes.inside.standard_streams import private_streams
 
 SHOWN_CHARACTERS = 2000
@@ -59,7 +59,10 @@ def answer_call(module: types.ModuleType, request: dict[str, Any]) -> dict[str, 
     """Call a function of the program, and return what the tests get."""
     args, kwargs = decode(request["args"]), decode(request["kwargs"])
     value = find(module, request["name"])(*args, **kwargs)
-    return {"ok": encode(value)} | ({} if request.get("value_only") else {"args": encode([*args, *kwargs.values()])})
+    answer = {"ok": encode(value)}
+    if not request.get("value_only"):
+        answer["args"] = encode_arguments([*args, *kwargs.values()])
+    return answer
 
 
 def functions(module: types.ModuleType) -> set[str]:

@@ -61,6 +61,13 @@ def test_tools_that_a_template_drops_are_refused_also_where_the_conversation_nam
         own.render([{"role": "user", "content": "please add 1 and 1"}], [TOOL])
 
 
+def test_a_template_that_can_do_nothing_without_tools_shows_them(tmp_path: Path) -> None:
+    """Hermes 3's for tools goes through them, also where there are none."""
+    shows = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + NO_SYSTEM
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", shows), "default", tool_parser="qwen3")
+    assert chat_format.decode(chat_format.render([ASKED], [TOOL]).ids).startswith("add<|im_start|>")
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("request_", "says", "content", "reasoning"),
@@ -91,6 +98,13 @@ async def test_a_thought_that_the_prompt_opens_is_reasoning(
     message = reply.choices[0].message
     assert (message.tool_calls[0].function.name if message.tool_calls else message.content) == content
     assert getattr(message, "reasoning_content", None) == reasoning
+
+
+def test_a_line_break_before_a_thought_is_not_shown_as_it_grows(own: ChatFormat) -> None:
+    """GLM-4.6 says one."""
+    ids = own.tokenizer.encode("\n<think>I add them.</think>\n2")
+    assert own.parse(ids, None).content == "2"
+    assert {own.parse(ids[:end], None, growing=True).content for end in range(len(ids))} == {""}
 
 
 def test_a_thought_that_the_prompt_opens_is_reasoning_also_without_chatml(tmp_path: Path) -> None:

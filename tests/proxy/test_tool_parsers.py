@@ -166,8 +166,10 @@ def test_a_control_token_that_a_tool_spells_is_text(tmp_path: Path) -> None:
         (_JSON.replace("KEY", "parameters"), f'{{"name": "save", "parameters": {ARGUMENTS}}}'),
         (TEKKEN, f"I save it.[TOOL_CALLS]save[ARGS]{ARGUMENTS}"),
         (_JSON.replace("KEY", "parameters"), '{"named": "no call", "b": 1}'),
+        (_JSON.replace("KEY", "parameters"), f'{{"name": "save", "parameters": {ARGUMENTS}}} is no call'),
+        (TEKKEN, f"[TOOL_CALLS]save[ARGS]{ARGUMENTS} is no call"),
     ],
-    ids=["Llama 3", "Tekken", "no call"],
+    ids=["Llama 3", "Tekken", "no call", "Llama 3 and a text", "Tekken and a text"],
 )
 def test_nothing_of_a_call_is_shown_as_it_grows(call: str, says: str, tmp_path: Path) -> None:
     own = own_format(tmp_path, call)
@@ -177,3 +179,4 @@ def test_nothing_of_a_call_is_shown_as_it_grows(call: str, says: str, tmp_path: 
     for end in range(len(ids)):
         growing = own.parse(ids[:end], [TOOL], growing=True)
         assert whole.content.startswith(growing.content)
+        assert len(growing.tool_calls) <= len(whole.tool_calls)

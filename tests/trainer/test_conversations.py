@@ -164,6 +164,26 @@ def test_a_reply_without_a_thought_shuts_the_one_that_its_prompt_opens_once(show
     assert learned(sequence, chat_format) == "</think>b<|im_end|>"
 
 
+@pytest.mark.parametrize("thought", ["x", ""])
+def test_a_reply_that_the_template_leaves_in_an_open_thought_shuts_it(thought: str, tmp_path: Path) -> None:
+    """Nemotron Nano 2's shows the last reply as what follows <think>, without what was thought."""
+    leaves = THINKS_NOT.replace("{{ m.content }}", "{{ '<think>\n' if m.role == 'assistant' }}{{ m.content }}")
+    opens = leaves.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", opens), "default")
+    (sequence,) = training_sequences({"messages": [user("a"), reply("b", thought)]}, chat_format, "here")
+    assert learned(sequence, chat_format) == f"{thought}\n</think>\n\nb<|im_end|>"
+
+
+def test_a_call_is_learned_where_the_template_shows_it_beside_tools_alone(tmp_path: Path) -> None:
+    """Hermes 3 has one template for conversations with tools, and another for those without, which shows no calls."""
+    calls = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + PLAIN_TEMPLATE
+    own = calls.replace("<|im_end|>", "{{ m.tool_calls[0].function.name if m.tool_calls }}<|im_end|>")
+    chat_format = load_chat_format(model_with_template(tmp_path / "model", own), "default")
+    row = {"messages": [user("a"), reply("", "", tool_calls=[CALL])], "tools": TOOLS}
+    (sequence,) = training_sequences(row, chat_format, "here")
+    assert learned(sequence, chat_format) == "add<|im_end|>"
+
+
 def test_a_header_that_a_prompt_goes_on_from_is_there_once(tmp_path: Path) -> None:
     """Apriel's prompts end with the first words of a thought, which its history does not repeat."""
     leads = PLAIN_TEMPLATE.replace("assistant\n{% endif %}", "assistant\nI think:\n{% endif %}")
