@@ -97,12 +97,17 @@ def test_a_run_that_takes_the_place_of_another_has_curves_of_its_own(
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        record_run(tmp_path / name, steps=1)
-    (tmp_path / "old" / "config.json").write_text('{"no": "such key"}')
-    with serving_in_thread([tmp_path / "old", tmp_path / "new"]) as address:
-        assert [run["name"] for run in httpx.get(f"{address}api/runs").json()["runs"]] == ["old", "new"]
+    paths = [tmp_path / name for name in ("old", "unopened", "new")]
+    for path in paths:
+        record_run(path, steps=1)
+    (paths[0] / "config.json").write_text('{"no": "such key"}')
+    (
+        paths[1] / "store.sqlite-wal"
+    ).mkdir()  # as on a full disk, where SQLite cannot make the file that it reads a log with
+    with serving_in_thread(paths) as address:
+        assert [run["name"] for run in httpx.get(f"{address}api/runs").json()["runs"]] == ["old", "unopened", "new"]
         assert "none of this version" in httpx.get(f"{address}api/runs/0").json()["error"]
+        assert "make room" in httpx.get(f"{address}api/runs/1").json()["error"]
 
 
 def test_episodes_are_filtered_sorted_and_paged(http: httpx.Client) -> None:
