@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig, config_text
-from agentrl.errors import ConfigError, DiskError, StoreError
+from agentrl.errors import AgentRLError, ConfigError, DiskError, StoreError
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, evaluated_episode
 from agentrl.models.text import TokenText, token_text
 from agentrl.store.changes import InsertEpisode, OpenGroup
@@ -147,7 +147,7 @@ def check_no_evaluation(path: Path) -> None:
 def is_evaluation(path: Path) -> bool:
     """Return whether a directory is known to be that of an evaluation."""
     tasks = None
-    with suppress(StoreError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
+    with suppress(AgentRLError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
         tasks = _tasks_of(db)
     return tasks is not None and tasks.startswith(_EVALUATION)
 

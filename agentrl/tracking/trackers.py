@@ -8,6 +8,7 @@ A resumed run takes the steps that a crash undid again. TensorBoard then cuts wh
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,6 +100,7 @@ class MLflow:
     """Logs to the server that MLFLOW_TRACKING_URI names."""
 
     def __init__(self, run: TrackedRun) -> None:
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # where commands print results
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 

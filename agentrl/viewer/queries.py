@@ -43,8 +43,8 @@ class Shown:
     number: int
     path: Path
     _metrics: tuple[Any, list[dict[str, Any]]] = (None, [])
-    _means: tuple[int, list[tuple[int, float]]] = (0, [])
-    """The start of the run, and the mean rewards of its groups that have ended, which do not change until the next start."""
+    _means: tuple[float, list[tuple[int, float]]] = (0, [])
+    """When the run started, and the mean rewards of its groups that have ended, which do not change until the next start."""
 
     @cached_property
     def _run(self) -> Run:
@@ -57,9 +57,10 @@ class Shown:
 
     @cached_property
     def reader(self) -> MessageReader | None:
-        """The reader of its conversations; None where the model's chat format cannot be loaded any more."""
+        """The reader of its conversations; None where the model's chat format cannot be loaded any more. Raises StoreError before the run begins."""
+        config = self._run.config  # raises where the run has not begun, so that it is asked again
         with suppress(AgentRLError):
-            return MessageReader(chat_format_of(self._run.config))
+            return MessageReader(chat_format_of(config))
         return None
 
     @property
@@ -69,12 +70,15 @@ class Shown:
             file = (self.path / "metrics.jsonl").stat()
             if (file.st_mtime_ns, file.st_size) != self._metrics[0]:
                 self._metrics = (file.st_mtime_ns, file.st_size), self._run.metrics
-        return self._metrics[1]
+            return self._metrics[1]
+        return []
 
     def head(self) -> dict[str, Any]:
         """Return what it is and how far it is."""
         begun = (self.path / "config.json").is_file()
-        config = self._run.config if begun else None
+        config = None
+        with suppress(StoreError):  # the page of the run says why; the others are shown
+            config = self._run.config if begun else None
         return {
             "run": self.number,
             "name": self.path.name,
@@ -92,7 +96,7 @@ class Shown:
         Raises:
             StoreError: It cannot be read.
         """
-        head, summary = self.head(), self._run.summary or {}
+        head, summary, steps = self.head(), self._run.summary or {}, self._run.config.steps
         if head["kind"] == "evaluation":
             low, high = summary.get("mean_reward_95", (None, None))
             mean_reward = "" if low is None else f"{summary['mean_reward']:.3f} [{low:.3f}, {high:.3f}]"
@@ -105,7 +109,7 @@ class Shown:
         ]
         return {
             "state": head["status"],
-            "step": f"{head['step']} of {head['steps']}",
+            "step": f"{head['step']} of {steps}",
             "reward": f"{rewards[-1]:.3f}" if rewards else "",
             "held_out": " → ".join(f"{value:.3f}" for value in held_out if value is not None),
         }
@@ -149,14 +153,14 @@ class Shown:
 
         As in a run's own mean, the groups before the first that still runs count.
         """
-        ((restart,),) = self._stored("SELECT MAX(restart) FROM restarts") or [(0,)]
-        known = self._means[1] if self._means[0] == restart else []
+        ((started,),) = self._stored("SELECT MAX(started_at) FROM restarts") or [(0,)]
+        known = self._means[1] if self._means[0] == started else []
         rows = known + self._stored(
             "SELECT group_id, AVG(reward) FROM episodes INDEXED BY episodes_by_group WHERE reason = 'finished' AND group_id > ?1 AND group_id"
             " < COALESCE((SELECT MIN(id) FROM groups WHERE state = 'open' AND id > ?1), 9223372036854775807) GROUP BY group_id",
             known[-1][0] if known else -1,
         )
-        self._means = restart, rows
+        self._means = started, rows
         size = max(1, -(-len(rows) // points))
         bins = [_bin(rows[start : start + size]) for start in range(0, len(rows), size)]
         names = ("first_group", "last_group", "mean", "low", "high", "groups")

@@ -214,7 +214,7 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
     try:
         try:
             await web.TCPSite(runner, host, port).start()
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"--host {host} --port {port}: cannot listen there: {one_line(error)}; name another, or leave both out"
             ) from error

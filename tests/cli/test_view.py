@@ -38,6 +38,12 @@ def test_view_says_where_there_is_no_run(tmp_path: Path, capsys: pytest.CaptureF
     assert f"{tmp_path} holds no run" in capsys.readouterr().err
 
 
+def test_view_says_where_it_cannot_listen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record_run(tmp_path / "run", steps=1)
+    assert main(["view", str(tmp_path / "run"), "--port", "99999"]) == 2
+    assert "--port 99999: cannot listen there" in capsys.readouterr().err
+
+
 def test_a_command_shows_its_run_before_that_has_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with shown_beside(tmp_path / "run"):
         address = re.search(r"http://\S+", capsys.readouterr().out)

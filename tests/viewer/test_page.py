@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from agentrl.proxy import ChatFormat
 from agentrl.store.batches import trained_step
 from agentrl.store.store import Store
 from agentrl.viewer.server import serving_in_thread
+from tests.recorded_run import record_run
 from tests.viewer.chromium import looking, open_chromium
 from tests.viewer.shown_run import CONVERSATION, RESULT, make_shown_run
 
@@ -115,3 +118,19 @@ def test_the_tokens_of_an_episode_are_coloured_and_hostile_text_stays_text(brows
         expect(page.locator(".failure")).to_contain_text("ValueError: <img src=x")
         assert page.evaluate("window.owned") is None
         assert look.complaints == []
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a run is shown whose store is of another version."""
+    run_dir = tmp_path_factory.mktemp("older") / "run"
+    record_run(run_dir, steps=1)
+    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db:
+        db.execute("PRAGMA user_version = 3")
+    with serving_in_thread([run_dir]) as address:
+        yield address
+
+
+def test_the_page_of_a_run_says_why_it_cannot_be_read(browser: Browser, older: str) -> None:
+    with looking(browser, older) as look:
+        expect(look.at("run/0").get_by_role("alert")).to_contain_text("has schema 3")

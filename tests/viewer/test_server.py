@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from array import array
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 from agentrl.viewer.server import serving, serving_in_thread
+from tests.recorded_run import record_run
 from tests.viewer.shown_run import ANSWER, CONVERSATION, RESULT, make_shown_run
 
 HOSTILE = '</script><img src=x onerror=alert(1)>\x1b]0;owned\x07\x1b[2J\u202eright to left\x00 & "quotes" \' \\u0041 <!-- \u2028'
@@ -76,6 +78,46 @@ def test_a_run_that_has_not_begun_is_shown_as_one_that_runs(tmp_path: Path) -> N
         (head,) = httpx.get(f"{address}api/runs").json()["runs"]
         assert (head["status"], head["steps"]) == ("running", 0)
         assert httpx.get(f"{address}api/runs/0").status_code == 404
+
+
+def test_a_run_whose_episodes_were_asked_for_before_it_began_is_read_in_messages(
+    tmp_path: Path, nano_format: ChatFormat
+) -> None:
+    with (
+        serving_in_thread([tmp_path / "run"]) as address,
+        httpx.Client(base_url=f"{address}api/runs/0/", timeout=60) as client,
+    ):
+        assert client.get("episodes").status_code == 404
+        make_shown_run(tmp_path / "run", nano_format)
+        turn = client.get(f"episodes/{CONVERSATION}").json()["turns"][0]
+        assert [message["role"] for message in turn["messages"]] == ["system", "user"]
+
+
+def test_a_run_that_takes_the_place_of_another_has_curves_of_its_own(
+    http: httpx.Client, run_dir: Path, nano_format: ChatFormat
+) -> None:
+    assert (asked(http, "/0/rewards")["last_group"][-1], asked(http, "")["runs"][0]["step"]) == (4, 2)
+    shutil.rmtree(run_dir)
+    make_shown_run(run_dir, nano_format)
+    (run_dir / "metrics.jsonl").unlink()
+    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
+        db.execute("UPDATE episodes SET reward = 7")
+    assert set(asked(http, "/0/rewards")["mean"]) == {7.0}
+    assert asked(http, "")["runs"][0]["step"] == 0
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("old", "unopened", "new")]
+    for path in paths:
+        record_run(path, steps=1)
+    (paths[0] / "config.json").write_text('{"no": "such key"}')
+    (
+        paths[1] / "store.sqlite-wal"
+    ).mkdir()  # as on a full disk, where SQLite cannot make the file that it reads a log with
+    with serving_in_thread(paths) as address:
+        assert [run["name"] for run in httpx.get(f"{address}api/runs").json()["runs"]] == ["old", "unopened", "new"]
+        assert "none of this version" in httpx.get(f"{address}api/runs/0").json()["error"]
+        assert "make room" in httpx.get(f"{address}api/runs/1").json()["error"]
 
 
 def test_episodes_are_filtered_sorted_and_paged(http: httpx.Client) -> None:

@@ -3,7 +3,7 @@
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
 import { duration, figure, get, percent, useApi, useRows } from "./api.js";
 import { Chart } from "./chart.js";
-import { Fields, go } from "./parts.js";
+import { Failure, Fields, go } from "./parts.js";
 
 const COLORS = ["c0", "c1", "c2", "c3", "c4", "c5"];
 const DASHES = [undefined, [6, 3], [2, 3]];
@@ -146,7 +146,8 @@ export function RunPage({ run, runs, query }) {
   const [more, setMore] = useState([]);
   const others = (query.with ?? "").split(",").filter(Boolean).map(Number);
   const shown = [run, ...runs.filter((one) => others.includes(one.run) && one.run !== run.run)];
-  const infos = runs.map((one) => useApi(shown.includes(one) ? `runs/${one.run}` : null, {}, one.status === "running" ? 5 : 0).data);
+  const answers = runs.map((one) => useApi(shown.includes(one) ? `runs/${one.run}` : null, {}, one.status === "running" ? 5 : 0));
+  const infos = answers.map((one) => one.data);
   const shownInfos = shown.map((one) => infos[runs.indexOf(one)]);
   const raw = useRows(shown);
   const rows = useMemo(() => Object.fromEntries(Object.entries(raw).map(([number, of]) => [number, derived(of)])), [raw]);
@@ -171,7 +172,9 @@ export function RunPage({ run, runs, query }) {
   );
   const shared = { zoom, onZoom: setZoom, sync: "steps" };
   const swatch = (one) => shown.includes(one) && shown.length > 1 && html`<i class="swatch" style=${{ "--key": `var(--${COLORS[shown.indexOf(one) % 6]})` }}></i>`;
+  const begun = run.status !== "running" || own.length > 0;
   return html`
+    ${begun && answers.map((one) => html`<${Failure} error=${one.error} />`)}
     <${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />
     ${runs.length > 1 && html`<fieldset class="overlay"><legend>Compare</legend><span>${swatch(run)}${run.name}</span>
       ${runs.filter((one) => one !== run).map((one) => html`<label>
