@@ -8,6 +8,7 @@ Shown ─► run, metrics, rewards, audit          what a run is, and its curves
 from __future__ import annotations
 
 import json
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -173,6 +174,7 @@ class Shown:
 
     def episodes(self, asked: Wanted) -> dict[str, Any]:
         """Return a page of episodes, and where the next one begins."""
+        threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
         found, searched_to = self.found(asked)
         full = len(found) == asked.limit
         cursor = searched_to or (found[-1].id if full else None)
