@@ -55,7 +55,7 @@ def _shown(value: object) -> object:
 
 _PAGES = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, finalize=_shown, trim_blocks=True)
 _PAGES.filters |= {"sha256": _sha256, "json": _json}
-_PAGES.globals["coloured_tokens"] = COLOURED_TOKENS
+_PAGES.globals |= {"coloured_tokens": COLOURED_TOKENS, "zip": zip}
 
 
 def exported(form: str, shown: Shown, episodes: Sequence[RunEpisode]) -> Iterator[bytes]:
