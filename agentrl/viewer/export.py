@@ -1,6 +1,6 @@
 """Exports of a run: JSON lines, one HTML page that needs nothing else, and conversations to learn from.
 
-jsonl   an episode a line, with its turns, as the API gives them, without the ids of prompts
+jsonl   an episode a line, with its turns, as the API gives them
 html    a page without a script, which shows what a model wrote as text and loads nothing
 sft     a conversation a line, as `agentrl sft` reads it: every conversation of the agent's own, up to each of its ends
 """
@@ -74,9 +74,7 @@ def exported(form: str, shown: Shown, episodes: Sequence[RunEpisode]) -> Iterato
             for conversation in conversations(turns_of(episode, shown.reader)):
                 yield strict_json(conversation) + b"\n"
         else:
-            read = shown.read(episode)
-            turns = [{name: value for name, value in turn.items() if name != "prompt"} for turn in read["turns"]]
-            yield strict_json({**read, "turns": turns}) + b"\n"
+            yield strict_json(shown.read(episode)) + b"\n"
 
 
 def conversations(turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

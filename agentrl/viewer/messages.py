@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from renderers.base import ToolCallParseStatus
@@ -50,10 +51,6 @@ class ReadMessage:
     thought: str | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     """{"name", "arguments"} of each; one that is malformed is left in the text."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -104,14 +101,10 @@ class MessageReader:
 
     def _marked(self, ids: Sequence[int]) -> str:
         """Return the text of ids, with a mark before each control token."""
-        pieces: list[str] = []
-        start = 0
-        for index, token in enumerate([*ids, -1]):
-            if token in self._control or token < 0:
-                pieces.append(self.chat_format.decode(list(ids[start:index])) if index > start else "")
-                pieces.append(MARK + self._control[token] if token >= 0 else "")
-                start = index + 1
-        return "".join(pieces)
+        return "".join(
+            "".join(MARK + self._control[token] for token in some) if control else self.chat_format.decode(list(some))
+            for control, some in groupby(ids, self._control.__contains__)
+        )
 
     @cached_property
     def _control(self) -> dict[int, str]:

@@ -62,15 +62,15 @@ function Turn({ turn, before, by, scale, onLook }) {
       <${Thought} text=${turn.reply.thought} /><${Text} text=${turn.reply.text} /><${Calls} calls=${turn.reply.tool_calls} />
       ${turn.reply.tokens.ids.length > 0 && by !== "none" && html`<${Tokens} tokens=${turn.reply.tokens} by=${by} scale=${scale} onLook=${onLook} />`}
     </div>
-    ${turn.prompt?.ids?.length > 0 && html`<${Prompt} prompt=${turn.prompt} />`}
+    ${turn.prompt_tokens > 0 && html`<${Prompt} turn=${turn} />`}
   </article>`;
 }
 
-function Prompt({ prompt }) {
+function Prompt({ turn }) {
   const [open, setOpen] = useState(false);
   return html`<details class="raw" onToggle=${(event) => setOpen(event.currentTarget.open)}>
-    <summary>Prompt as the model read it, ${figure(prompt.ids.length, 9)} tokens</summary>
-    ${open && html`<${Text} text=${prompt.text.join("")} kind="text mono" />`}
+    <summary>Prompt as the model read it, ${figure(turn.prompt_tokens, 9)} tokens</summary>
+    ${open && html`<${Text} text=${turn.prompt_text} kind="text mono" />`}
   </details>`;
 }
 
