@@ -134,7 +134,7 @@ class Run:
             "e.reward >= ?": min_reward,
             "e.reward <= ?": max_reward,
         }
-        return self._listed(where, limit=limit, offset=offset, order="newest" if newest_first else "oldest")
+        return self.listed(where, limit=limit, offset=offset, order="newest" if newest_first else "oldest")
 
     def episode(self, episode_id: int) -> RunEpisode:
         """Return one episode, by its id.
@@ -142,13 +142,18 @@ class Run:
         Raises:
             StoreError: There is none of this id, or the run has no store.
         """
-        if found := self._listed({"e.id = ?": episode_id}):
+        if found := self.listed({"e.id = ?": episode_id}):
             return found[0]
         with self.open_store() as store:
             (last,) = store.read(lambda db: db.execute("SELECT MAX(id) FROM episodes").fetchone())
         raise StoreError(f"{self.path} holds no episode {episode_id}; its episodes are 1 to {last}")
 
-    def _listed(self, where: Mapping[str, Any], **order: Any) -> list[RunEpisode]:
+    def listed(self, where: Mapping[str, Any], **order: Any) -> list[RunEpisode]:
+        """Return the episodes that fit conditions of the store, and in that order, as `list_episodes` takes both.
+
+        Raises:
+            StoreError: The run has no episodes that can be read.
+        """
         with self.open_store() as store, reading("the list of episodes", self.path):
             rows = store.read(lambda db: list_episodes(db, where, **order))
         return [RunEpisode(**vars(row), source=self) for row in rows]

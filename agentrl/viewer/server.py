@@ -109,7 +109,7 @@ def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
             web.get("/", index),
             web.static("/static", PAGE),
             web.get(r"/api/runs/{run:\d+}/export", export),
-            get("", lambda http: {"runs": [shown.head() for shown in runs]}),
+            get("", lambda http: {"runs": [{"run": number, **shown.head()} for number, shown in enumerate(runs)]}),
             get_of_run("", lambda shown, http: shown.whole()),
             get_of_run("/metrics", lambda shown, http: shown.steps(wanted(http.query).after)),
             get_of_run("/rewards", lambda shown, http: shown.rewards(wanted(http.query).points)),
@@ -173,7 +173,7 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
         ConfigError: It cannot listen there.
     """
     token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
-    runs = [Shown(number, path.absolute()) for number, path in enumerate(paths)]
+    runs = [Shown(path.absolute()) for path in paths]
     runner = web.AppRunner(await in_thread(make_app, runs, token), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -21,7 +21,7 @@ from tests.viewer.shown_run import ASKED, CONVERSATION, RESULT, make_shown_run
 
 @pytest.fixture
 def shown(tmp_path: Path, nano_format: ChatFormat) -> Shown:
-    return Shown(0, make_shown_run(tmp_path / "run", nano_format))
+    return Shown(make_shown_run(tmp_path / "run", nano_format))
 
 
 def export(shown: Shown, form: str, *numbers: int) -> str:

@@ -27,8 +27,8 @@ function Filters({ run, info, query, change }) {
   return html`<form class="filters card" onSubmit=${read} onChange=${read}>
     ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
-    ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).filter((one) => one !== "failed").map((one) => [one, one.replaceAll("_", " ")])])}
-    ${info?.roles?.filter(Boolean).length > 0 && choice("role", "Role", [ANY, ...info.roles.filter(Boolean).map((one) => [one, one])])}
+    ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).map((one) => [one, one.replaceAll("_", " ")])])}
+    ${info?.roles.length > 0 && choice("role", "Role", [ANY, ...info.roles.map((one) => [one, one])])}
     ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
     ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
   </form>`;

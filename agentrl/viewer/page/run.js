@@ -3,7 +3,7 @@
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
 import { duration, figure, get, percent, useApi, useRows } from "./api.js";
 import { Chart } from "./chart.js";
-import { Fields, go } from "./parts.js";
+import { Failure, Fields, go } from "./parts.js";
 
 const COLORS = ["c0", "c1", "c2", "c3", "c4", "c5"];
 const DASHES = [undefined, [6, 3], [2, 3]];
@@ -103,15 +103,15 @@ function Audit({ run }) {
     setState("asking");
     setState(await get(`runs/${run.run}/audit`).catch((error) => ({ error })));
   };
-  const verdict = state?.violations;
+  const { violations: verdict, error, ...counted } = state ?? {};
   return html`<section class="card audit">
     <h2>Audit</h2>
     <p>Everything that the run wrote, checked against what it promises: each token trained once, each group accounted for.</p>
     <button onClick=${start} disabled=${state === "asking"}>${state === "asking" ? "Auditing…" : "Audit this run"}</button>
-    ${state?.error && html`<p class="bad">${state.error.message}</p>`}
+    <${Failure} error=${error} />
     ${verdict && html`<p class=${verdict.length ? "bad" : "good"} role="status">${verdict.length ? `${verdict.length} violation${verdict.length > 1 ? "s" : ""}` : `Nothing is amiss.`}</p>`}
-    ${verdict?.length > 0 && html`<ul>${verdict.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul>`}
-    ${state?.claims && html`<details open><summary>What it counted</summary><ul>${state.claims.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></details>`}
+    ${verdict?.length > 0 && html`<ul>${verdict.map((one) => html`<li>${one}</li>`)}</ul>`}
+    ${verdict && html`<details open><summary>What it counted</summary><${Fields} value=${counted} /></details>`}
   </section>`;
 }
 
