@@ -78,15 +78,13 @@ class Shown:
     def head(self) -> dict[str, Any]:
         """Return what it is and how far it is."""
         begun = (self.path / "config.json").is_file()
-        config = self._run.config if begun else None
         return {
             "name": self.path.name,
             "path": str(self.path),
             "kind": "evaluation" if begun and self.is_evaluation else "run",
             "status": self._run.status if begun else "running",
             "step": self.metrics[-1]["step"] if self.metrics else 0,
-            "steps": config.steps if config else 0,
-            "model": config.model.path if config else "",
+            "steps": self._run.config.steps if begun else 0,
         }
 
     def figures(self) -> dict[str, str]:
@@ -164,13 +162,8 @@ class Shown:
         """Return a page of episodes, and where the next one begins."""
         threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
         found, searched_to = self.found(asked)
-        full = len(found) == asked.limit
-        cursor = searched_to or (found[-1].id if full else None)
-        return {
-            "episodes": [_row(episode) for episode in found],
-            "cursor": None if cursor is None else str(cursor),
-            "searched_to": searched_to,
-        }
+        cursor = searched_to or (found[-1].id if len(found) == asked.limit else None)
+        return {"episodes": [_row(episode) for episode in found], "cursor": cursor, "searched_to": searched_to}
 
     def found(self, asked: Wanted) -> tuple[list[RunEpisode], int | None]:
         """Return the episodes that fit; and the last one looked at, where time was up before all were."""
@@ -208,14 +201,11 @@ class Shown:
         if not rows:
             raise StoreError(f"{self.path} holds no group {group}")
         columns = ("group", "task", "epoch", "state", "rejected", "step", "version")
-        episodes = self._run.episodes(group=group)
-        weighed = [episode.weighed()[1] for episode in episodes]
-        return dict(zip(columns, rows[0], strict=True)) | {
-            "episodes": [
-                _row(episode) | {"advantage": fmean(own) if own else None}
-                for episode, own in zip(episodes, weighed, strict=True)
-            ]
-        }
+        episodes = [
+            _row(episode) | {"advantage": fmean(own) if (own := episode.weighed()[1]) else None}
+            for episode in self._run.episodes(group=group)
+        ]
+        return dict(zip(columns, rows[0], strict=True)) | {"episodes": episodes}
 
     def episode(self, number: int) -> dict[str, Any]:
         """Return an episode with every token."""
