@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentrl.config import GroupAdvantage
 from agentrl.proxy.json_text import json_pieces, to_json
-from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import Turn
 from agentrl.store.read_episode import RunEpisode
 from agentrl.viewer.messages import MessageReader, ReadMessage
@@ -27,8 +25,7 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
         ConfigError: The model's tokenizer is not there any more.
     """
     record, advantages = episode.weighed()
-    how, figures = episode.source.config.trainer.advantage, episode.token_figures
-    returns = turn_returns(record, episode.reward, how.turn_discount if isinstance(how, GroupAdvantage) else None)
+    returns, figures = episode.returns(record), episode.token_figures
     index_of = {id(turn): index for index, turn in enumerate(record.turns)}
     pieces, decode = episode.source.text.pieces, episode.source.text.decode
     turns: list[dict[str, Any]] = []
