@@ -77,8 +77,7 @@ def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
         form, shown = http.query.get("format", "jsonl"), shown_of(http)
         if form not in FORMATS:
             raise UsageError(f"format = {form!r}: use one of {', '.join(FORMATS)}")
-        asked_for = wanted(http.query)
-        found, _ = await asked(lambda: shown.found(asked_for))
+        found, _ = await asked(lambda: shown.found(wanted(http.query)))
         pieces = exported(form, shown, found)
         piece = await asked(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
         suffix, kind = FORMATS[form]
@@ -98,9 +97,9 @@ def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
         response.headers.update(_HEADERS)
 
     @web.middleware
-    async def guarded(http: web.Request, handler: Handler) -> web.StreamResponse:
-        _check_allowed(http, token)
-        return await handler(http)
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        _check_allowed(request, token)
+        return await handler(request)
 
     app = web.Application(middlewares=[_errors_as_json, guarded])
     app.on_response_prepare.append(secure)
@@ -123,9 +122,9 @@ def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
 
 
 @web.middleware
-async def _errors_as_json(http: web.Request, handler: Handler) -> web.StreamResponse:
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
-        return await handler(http)
+        return await handler(request)
     except web.HTTPRedirection:
         raise
     except web.HTTPException as error:
