@@ -28,6 +28,15 @@ from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
 FAILED = "failed"
 """The reason by which a user asks for all but FINISHED."""
+_CONDITIONS = {
+    "task": "g.task = ?",
+    "group": "e.group_id = ?",
+    "step": "g.step = ?",
+    "reason": "e.reason = ?",
+    "min_reward": "e.reward >= ?",
+    "max_reward": "e.reward <= ?",
+    "min_staleness": "g.step - 1 - g.version >= ?",
+}
 
 
 @dataclass(frozen=True)
@@ -126,14 +135,7 @@ class Run:
         """
         if reason not in (None, FAILED, *EndReason):
             raise UsageError(f"reason = {reason!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}")
-        where = {
-            "g.task = ?": task,
-            "e.group_id = ?": group,
-            "e.reason = ?": None if reason == FAILED else reason,
-            "e.reason != ?": EndReason.FINISHED if reason == FAILED else None,
-            "e.reward >= ?": min_reward,
-            "e.reward <= ?": max_reward,
-        }
+        where = conditions(task=task, group=group, reason=reason, min_reward=min_reward, max_reward=max_reward)
         return self.listed(where, limit=limit, offset=offset, order="newest" if newest_first else "oldest")
 
     def episode(self, episode_id: int) -> RunEpisode:
@@ -189,6 +191,14 @@ class Run:
         from agentrl.viewer.notebook import run_html  # the page stands above, and is loaded by who looks at it
 
         return run_html(self)
+
+
+def conditions(**filters: Any) -> dict[str, Any]:
+    """Return filters of episodes, of which one that is None lets all pass, as `list_episodes` takes them."""
+    where = {condition: filters.get(name) for name, condition in _CONDITIONS.items()}
+    if filters.get("reason") == FAILED:
+        where |= {_CONDITIONS["reason"]: None, "e.reason != ?": EndReason.FINISHED}
+    return where
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

@@ -26,17 +26,17 @@ from agentrl.proxy.tool_parsers import CALLED, TOOLS
 _TAIL = 16
 """Ids of the reply before a prompt that are looked at with it: a boundary may begin in them."""
 _WORD = re.compile("Q([a-z]+)[0-9]Q")
-_SAID: list[list[Message]] = [
-    [{"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split())]
-    for roles in ("system user assistant user assistant user", "user assistant user")
-]
-_RESULTS: list[list[Message]] = [
-    [
-        *_SAID[0][:2],
-        CALLED | {"content": "Qassistant2Q"},
-        {"role": "tool", "tool_call_id": "call00001", "content": "Qtool3Q"},
-        *({"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split(), 4)),
-    ]
+
+
+def _conversation(roles: str, first: int = 0) -> list[Message]:
+    return [{"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split(), first)]
+
+
+_SAID = [_conversation("system user assistant user assistant user"), _conversation("user assistant user")]
+_CALL: Message = CALLED | {"content": "Qassistant2Q"}
+_RESULT: Message = {"role": "tool", "tool_call_id": "call00001", "content": "Qtool3Q"}
+_RESULTS = [
+    [*_conversation("system user"), _CALL, _RESULT, *_conversation(roles, 4)]
     for roles in ("assistant user", "user", "tool assistant")
 ]
 
