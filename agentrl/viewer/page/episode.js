@@ -14,7 +14,7 @@ function Calls({ calls }) {
 }
 
 function Message({ message }) {
-  const { role, text, thought, tool_calls = [] } = message;
+  const { role, text, thought, tool_calls } = message;
   const long = role === "system" && text.length > 300;
   const body = html`<${Text} text=${role === "tool" ? pretty(text) : text} kind=${role === "tool" ? "text mono" : "text"} />`;
   return html`<div class="message ${role === "?" ? "prompt" : role}">
@@ -33,13 +33,13 @@ function Thought({ text }) {
 /** Say what is not as usual about a turn. */
 function notes(turn) {
   const said = [
-    turn.kind !== "main" && turn.kind?.replaceAll("_", " "),
+    turn.kind !== "main" && turn.kind.replaceAll("_", " "),
     turn.role && `role ${turn.role}`,
     turn.truncated && "cut off for its length",
     turn.failed && "tool call that could not be carried out",
     turn.left_out && "left out of training",
     !turn.trained && !turn.left_out && "not trained on",
-    Object.keys(turn.alterations ?? {}).length > 0 && `sampling altered: ${JSON.stringify(turn.alterations)}`,
+    Object.keys(turn.alterations).length > 0 && `sampling altered: ${JSON.stringify(turn.alterations)}`,
   ];
   return said.filter(Boolean);
 }
@@ -48,7 +48,7 @@ function Turn({ turn, before, by, scale, onLook }) {
   const branches = turn.parent == null ? turn.index > 0 : turn.parent !== before;
   const temperature = turn.temperature === 1 ? null : turn.temperature;
   const numbers = Object.entries({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature }).filter(([, value]) => value != null);
-  const pictures = turn.images?.filter((one) => one.startsWith("data:image/")) ?? [];
+  const pictures = turn.images.filter((one) => one.startsWith("data:image/"));
   return html`<article class="turn ${turn.kind}" id=${`turn-${turn.index}`}>
     <header><h2>Turn ${turn.index}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent}`}</span>`}
       ${notes(turn).map((note) => html`<span class="note">${note}</span>`)}
@@ -142,7 +142,7 @@ export function EpisodePage({ run, item, query }) {
     group: html`<a href=${link(["group", run.run, episode.group])}>${episode.group}</a>`,
     step: episode.step,
     staleness: episode.staleness,
-    weights: episode.version == null ? null : `v${episode.version}`,
+    weights: `v${episode.version}`,
     tokens: figure(episode.tokens, 6),
     took: duration(episode.duration_s),
     began: moment(episode.started_at),
@@ -163,11 +163,11 @@ export function EpisodePage({ run, item, query }) {
     <dl class="tiles small">
       ${Object.entries(facts).filter(([, value]) => value != null).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
     </dl>
-    ${Object.keys(episode.metrics ?? {}).length > 0 && html`<p class="facts">
+    ${Object.keys(episode.metrics).length > 0 && html`<p class="facts">
       ${Object.entries(episode.metrics).map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
     </p>`}
     ${episode.error && html`<section class="card failure"><h2>Why it failed</h2><${Text} text=${episode.error} kind="text mono" /></section>`}
-    ${details && Object.keys(details).length > 0 && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
+    ${details && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
     <${Tree} turns=${turns} />
     ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
     ${turns.length > 0 && html`<div class="bar-of-tokens">

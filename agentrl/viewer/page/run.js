@@ -38,7 +38,7 @@ export function marksOf(run, rows) {
       .map((name) => ({ x: row.step, kind: "alarm", text: `alarm: ${name.slice(6).replaceAll("_", " ")}` })),
   );
   const checkpoints = (run?.checkpoints ?? []).map(({ step, best }) => ({ x: step, kind: "checkpoint", text: best ? "best checkpoint" : "checkpoint" }));
-  const restarts = (run?.restarts ?? []).slice(1).map(({ step }) => ({ x: step ?? 0, kind: "restart", text: "restart" }));
+  const restarts = (run?.restarts ?? []).slice(1).map(({ step }) => ({ x: step, kind: "restart", text: "restart" }));
   return [...checkpoints, ...restarts, ...alarms];
 }
 
