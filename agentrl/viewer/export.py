@@ -30,8 +30,6 @@ FORMATS = {
     "sft": (".sft.jsonl", "application/jsonl; charset=utf-8"),
 }
 """The end of a file's name, and its type."""
-COLOURED_TOKENS = 5000
-"""Tokens of one reply that a page shows each by itself."""
 BUFFERED = 1000
 """Parts of the template that make a piece of a page."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
@@ -55,7 +53,7 @@ def _shown(value: object) -> object:
 
 _PAGES = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, finalize=_shown, trim_blocks=True)
 _PAGES.filters |= {"sha256": _sha256, "json": _json}
-_PAGES.globals |= {"coloured_tokens": COLOURED_TOKENS, "zip": zip}
+_PAGES.globals["zip"] = zip
 
 
 def exported(form: str, shown: Shown, episodes: Sequence[RunEpisode]) -> Iterator[bytes]:

@@ -118,7 +118,7 @@ class Shown:
         return {
             "config": masked(run.config.model_dump(mode="json")),
             "summary": run.summary,
-            "checkpoints": [{**vars(kept), "path": str(kept.path)} for kept in run.checkpoints],
+            "checkpoints": [{"step": kept.step, "best": kept.best} for kept in run.checkpoints],
             "restarts": [dict(zip(("restart", "started_at", "step"), row, strict=True)) for row in restarts],
             "eval_before": self._eval_before,
             "reasons": [*EndReason],
