@@ -50,7 +50,7 @@ function Turn({ turn, before, by, scale, onLook }) {
   const numbers = Object.entries({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature }).filter(([, value]) => value != null);
   const pictures = turn.images.filter((one) => one.startsWith("data:image/"));
   return html`<article class="turn ${turn.kind}" id=${`turn-${turn.index}`}>
-    <header><h2>Turn ${turn.index}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent}`}</span>`}
+    <header><h2>Turn ${turn.index + 1}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent + 1}`}</span>`}
       ${notes(turn).map((note) => html`<span class="note">${note}</span>`)}
       ${numbers.map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
       ${turn.model && html`<span class="dim">${turn.model}</span>`}</header>
@@ -102,10 +102,10 @@ function Tree({ turns }) {
     })}
     ${turns.map((turn) => {
       const [x, y] = at(turn.index);
-      const name = `turn ${turn.index}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
+      const name = `turn ${turn.index + 1}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
       const heard = { onClick: () => show(turn.index), onKeyDown: (event) => event.key === "Enter" && show(turn.index) };
       return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} ...${heard}>
-        <title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index}</text>
+        <title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index + 1}</text>
       </g>`;
     })}
   </svg></div>`;
