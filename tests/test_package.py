@@ -60,6 +60,7 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
         "models/nano_player/model.safetensors",
         "cli/template/environment_test.py",
         "cli/template/run.toml",
+        "viewer/export.html",
         "viewer/page/index.html",
         "viewer/page/vendor/uplot.js",
         "workflows/frozen_lake.jsonl",

@@ -33,7 +33,7 @@ def runs(directory: Path = RUNS, /) -> int:
     for path in sorted(found, key=_changed, reverse=True):
         name, when = escape(str(path)), time.strftime("%Y-%m-%d %H:%M", time.localtime(_changed(path)))
         try:
-            figures = Shown(0, path).figures()
+            figures = Shown(path).figures()
             table.add_row(name, *(figures[key] for key in ("state", "step", "reward", "held_out")), when)
         except (AgentRLError, OSError, ValueError) as error:
             table.add_row(name, escape(one_line(str(error).replace(f"{path}/", ""), 60)), "", "", "", when)

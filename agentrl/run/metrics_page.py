@@ -19,10 +19,10 @@ from agentrl.proxy.headers import bearer_key
 from agentrl.proxy.http_door import Handle
 from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.sessions import key_bytes
+from agentrl.system.this_process import LOOPBACK
 
 PATH = "/metrics"
 KIND = "text/plain; version=0.0.4; charset=utf-8"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def with_metrics(

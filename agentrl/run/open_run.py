@@ -28,6 +28,15 @@ from agentrl.system.locks import DirectoryInUseError, check_unlocked
 
 FAILED = "failed"
 """The reason by which a user asks for all but FINISHED."""
+_CONDITIONS = {
+    "task": "g.task = ?",
+    "group": "e.group_id = ?",
+    "step": "g.step = ?",
+    "reason": "e.reason = ?",
+    "min_reward": "e.reward >= ?",
+    "max_reward": "e.reward <= ?",
+    "min_staleness": "g.step - 1 - g.version >= ?",
+}
 
 
 @dataclass(frozen=True)
@@ -126,15 +135,8 @@ class Run:
         """
         if reason not in (None, FAILED, *EndReason):
             raise UsageError(f"reason = {reason!r}: no episode has it; use {FAILED} or one of {', '.join(EndReason)}")
-        where = {
-            "g.task = ?": task,
-            "e.group_id = ?": group,
-            "e.reason = ?": None if reason == FAILED else reason,
-            "e.reason != ?": EndReason.FINISHED if reason == FAILED else None,
-            "e.reward >= ?": min_reward,
-            "e.reward <= ?": max_reward,
-        }
-        return self._listed(where, limit=limit, offset=offset, order="newest" if newest_first else "oldest")
+        where = conditions(task=task, group=group, reason=reason, min_reward=min_reward, max_reward=max_reward)
+        return self.listed(where, limit=limit, offset=offset, order="newest" if newest_first else "oldest")
 
     def episode(self, episode_id: int) -> RunEpisode:
         """Return one episode, by its id.
@@ -142,13 +144,18 @@ class Run:
         Raises:
             StoreError: There is none of this id, or the run has no store.
         """
-        if found := self._listed({"e.id = ?": episode_id}):
+        if found := self.listed({"e.id = ?": episode_id}):
             return found[0]
         with self.open_store() as store:
             (last,) = store.read(lambda db: db.execute("SELECT MAX(id) FROM episodes").fetchone())
         raise StoreError(f"{self.path} holds no episode {episode_id}; its episodes are 1 to {last}")
 
-    def _listed(self, where: Mapping[str, Any], **order: Any) -> list[RunEpisode]:
+    def listed(self, where: Mapping[str, Any], **order: Any) -> list[RunEpisode]:
+        """Return the episodes that fit conditions of the store, and in that order, as `list_episodes` takes both.
+
+        Raises:
+            StoreError: The run has no episodes that can be read.
+        """
         with self.open_store() as store, reading("the list of episodes", self.path):
             rows = store.read(lambda db: list_episodes(db, where, **order))
         return [RunEpisode(**vars(row), source=self) for row in rows]
@@ -184,6 +191,14 @@ class Run:
         from agentrl.viewer.notebook import run_html  # the page stands above, and is loaded by who looks at it
 
         return run_html(self)
+
+
+def conditions(**filters: Any) -> dict[str, Any]:
+    """Return filters of episodes, of which one that is None lets all pass, as `list_episodes` takes them."""
+    where = {condition: filters.get(name) for name, condition in _CONDITIONS.items()}
+    if filters.get("reason") == FAILED:
+        where |= {_CONDITIONS["reason"]: None, "e.reason != ?": EndReason.FINISHED}
+    return where
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

@@ -130,9 +130,7 @@ class RunEpisode(ListedEpisode):
             ConfigError: The model's tokenizer is not there any more.
         """
         record, advantages = self.weighed()
-        advantage = self.source.config.trainer.advantage
-        discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
-        returns = turn_returns(record, self.reward, discount)
+        returns = self.returns(record)
         return [
             RunTrajectory(
                 **vars(path),
@@ -142,6 +140,12 @@ class RunEpisode(ListedEpisode):
             )
             for path in record.trajectories()
         ]
+
+    def returns(self, record: TokenRecord) -> list[float]:
+        """Return the return of each turn of its record (docs/credit.md)."""
+        advantage = self.source.config.trainer.advantage
+        discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
+        return turn_returns(record, self.reward, discount)
 
     def weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""

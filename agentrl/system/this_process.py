@@ -16,7 +16,8 @@ FILES_AN_EPISODE = 4
 """A connection to the engine, both ends of one from an agent, and what its environment holds."""
 MIN_STREAMS = 8
 MAX_STREAMS = 2**20
-LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104  # the last as servers print their address
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""The names of this machine that no other machine reaches."""
 
 
 def raise_file_limit() -> int:
@@ -92,4 +93,5 @@ def exempt_loopback() -> None:
     """
     hosts = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(",")
     if hosts != ["*"]:
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*filter(None, hosts), *LOOPBACK]))
+        ours = (*LOOPBACK, "0.0.0.0")  # noqa: S104  # as servers print their address
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*filter(None, hosts), *ours]))

@@ -9,7 +9,6 @@ A tracker that raises misses what it raised on. Both are said once for each trac
 from __future__ import annotations
 
 import hashlib
-import json
 import queue
 import random
 import threading
@@ -23,16 +22,17 @@ from typing import Any, NamedTuple, Protocol
 
 import anyio
 
-from agentrl.config import RunConfig, TrackingConfig, config_text
+from agentrl.config import RunConfig, TrackingConfig
 from agentrl.errors import AgentRLError, ConfigError, one_line
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
-from agentrl.system.failure_text import without_secrets
+from agentrl.system.failure_text import masked
 from agentrl.system.imports import check_extra, load_object
 from agentrl.system.tasks import in_thread
 
-BUILT_IN = {"tensorboard": "TensorBoard", "wandb": "WandB", "mlflow": "MLflow", "trackio": "Trackio"}
-"""The classes of `agentrl.tracking.trackers`, by the names that they have in `tracking.trackers` and as extras."""
+_CLASSES = {"tensorboard": "TensorBoard", "wandb": "WandB", "mlflow": "MLflow", "trackio": "Trackio"}
+BUILT_IN = {name: f"agentrl.tracking.trackers:{kind}" for name, kind in _CLASSES.items()}
+"""The trackers that ship with agentrl, by the names that they have in `tracking.trackers` and as extras."""
 QUEUED = 1000
 """Entries that wait for a tracker, at most."""
 FLUSH_TIMEOUT_S = 30.0
@@ -92,8 +92,7 @@ def load_trackers(names: Sequence[str]) -> dict[str, MakeTracker]:
         if name in BUILT_IN:
             check_extra(name, f"`tracking.trackers` = {name}")
         try:
-            own = f"agentrl.tracking.trackers:{BUILT_IN.get(name)}"
-            found[name] = load_object(own if name in BUILT_IN else name)
+            found[name] = load_object(BUILT_IN.get(name, name))
         except (AgentRLError, ImportError, AttributeError, ValueError) as error:
             raise ConfigError(
                 f"`tracking.trackers` = {name!r} cannot be loaded: {one_line(error)}; use {', '.join(BUILT_IN)}, or "
@@ -115,10 +114,8 @@ class _Feed:
 
     def __init__(self, name: str, make: Callable[[], Tracker], say: Callable[[str], None]) -> None:
         self._name, self._make, self._say = name, make, say
-        self._trouble: str | None = None
-        self._told = False
         self._entries: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(QUEUED)
-        self._entries.put(lambda tracker: None)  # so that it begins at once
+        self.put(lambda tracker: None)  # so that it begins at once
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -127,14 +124,7 @@ class _Feed:
         try:
             self._entries.put_nowait(entry)
         except queue.Full:
-            self._trouble = f"it is {QUEUED} entries behind, so later ones are dropped"
-        self.tell()
-
-    def tell(self) -> None:
-        """Say that the tracker misses something, unless that was said."""
-        if self._trouble is not None and not self._told:
-            self._told = True
-            self._say(f"tracker {self._name}: {self._trouble}. The run goes on, and this is said once")
+            self._misses(f"it is {QUEUED} entries behind, so later ones are dropped")
 
     def _run(self) -> None:
         tracker: Tracker | None = None
@@ -143,7 +133,12 @@ class _Feed:
                 tracker = tracker or self._make()
                 entry(tracker)
             except (Exception, SystemExit) as error:
-                self._trouble = self._trouble or f"it raised {type(error).__name__}: {one_line(error)}"
+                self._misses(f"it raised {type(error).__name__}: {one_line(error)}")
+
+    def _misses(self, why: str) -> None:
+        """Say that the tracker misses something, the first time."""
+        say, self._say = self._say, lambda line: None
+        say(f"tracker {self._name}: {why}. The run goes on, and this is said once")
 
     def close(self, deadline: float) -> None:
         """Have the tracker write everything out. `deadline`: the time, by time.monotonic(), at which it is left behind."""
@@ -152,7 +147,7 @@ class _Feed:
                 self._entries.put(entry, timeout=max(0.0, deadline - time.monotonic()))
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            self._trouble = f"it did not write everything out within {FLUSH_TIMEOUT_S:g} s of the end"
+            self._misses(f"it did not write everything out within {FLUSH_TIMEOUT_S:g} s of the end")
 
 
 class Tracking:
@@ -194,7 +189,7 @@ async def open_tracking(
         config: The configuration of the run.
         directory: Where its store is.
         step: The step that it goes on after; -1: it is an evaluation.
-        say: Is called with lines that a user should read.
+        say: Is called with lines that a user should read, from any thread.
     """
     run = await in_thread(_tracked, config, directory, step)
     feeds = [_Feed(name, partial(make, run), say) for name, make in trackers.items()]
@@ -206,8 +201,6 @@ async def open_tracking(
             async with anyio.create_task_group() as group:
                 for feed in feeds:
                     group.start_soon(in_thread, feed.close, deadline)
-        for feed in feeds:
-            feed.tell()
 
 
 def _tracked(config: RunConfig, directory: Path, step: int) -> TrackedRun:
@@ -215,5 +208,5 @@ def _tracked(config: RunConfig, directory: Path, step: int) -> TrackedRun:
         (started,) = store.read(lambda db: db.execute("SELECT MIN(started_at) FROM restarts").fetchone())
     name = config.tracking.name or directory.name
     identity = hashlib.sha256(f"{name} {started}".encode()).hexdigest()[:16]
-    content = json.loads(without_secrets(config_text(config)))
+    content = masked(config.model_dump(mode="json", exclude={"run_dir"}))
     return TrackedRun(identity, name, config.tracking, content, directory, step)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from functools import partial
 from textwrap import indent
 from typing import Any
 
@@ -139,12 +139,13 @@ class Trackio:
     def __init__(self, run: TrackedRun) -> None:
         import trackio
 
+        # It prints where commands print results; `redirect_stdout` would also take what other threads print.
+        for name, module in [*sys.modules.items()]:
+            if name.partition(".")[0] == "trackio":
+                vars(module)["print"] = partial(print, file=sys.stderr)
         self._table = trackio.Table
-        # It finds a run again by its name alone, and prints where commands print results.
-        with redirect_stdout(sys.stderr):
-            self._run = trackio.init(
-                run.options.project, f"{run.name}-{run.id[:6]}", config=run.config, resume="allow", embed=False
-            )
+        name = f"{run.name}-{run.id[:6]}"  # it finds a run again by its name alone
+        self._run = trackio.init(run.options.project, name, config=run.config, resume="allow", embed=False)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({name: value for name, value in metrics.items() if name != "step"}, step)  # a name of its own
@@ -154,12 +155,10 @@ class Trackio:
         self._run.log({"samples": self._table(columns=list(Sample._fields), data=rows)}, step)
 
     def alarm(self, step: int, text: str) -> None:
-        with redirect_stdout(sys.stderr):
-            self._run.alert("agentrl", text, step=step)
+        self._run.alert("agentrl", text, step=step)
 
     def close(self) -> None:
-        with redirect_stdout(sys.stderr):
-            self._run.finish()
+        self._run.finish()
 
 
 def _flat(content: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,19 +9,10 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from agentrl.errors import UsageError
 from agentrl.record.end_reason import EndReason
-from agentrl.run.open_run import FAILED
+from agentrl.run.open_run import conditions
 from agentrl.store.episodes import Order
 
 MAX_LIMIT = 10_000
-_CONDITIONS = {
-    "task": "g.task = ?",
-    "group": "e.group_id = ?",
-    "step": "g.step = ?",
-    "reason": "e.reason = ?",
-    "min_reward": "e.reward >= ?",
-    "max_reward": "e.reward <= ?",
-    "min_staleness": "g.step - 1 - g.version >= ?",
-}
 _Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -52,10 +43,7 @@ class Wanted(BaseModel):
     @property
     def where(self) -> dict[str, Any]:
         """The conditions, as `list_episodes` takes them."""
-        where = {condition: getattr(self, name) for name, condition in _CONDITIONS.items()}
-        if self.reason == FAILED:
-            where |= {_CONDITIONS["reason"]: None, "e.reason != ?": EndReason.FINISHED}
-        return where
+        return conditions(**vars(self))
 
 
 def wanted(query: Mapping[str, str]) -> Wanted:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from renderers.base import ToolCallParseStatus
@@ -25,17 +26,17 @@ from agentrl.proxy.tool_parsers import CALLED, TOOLS
 _TAIL = 16
 """Ids of the reply before a prompt that are looked at with it: a boundary may begin in them."""
 _WORD = re.compile("Q([a-z]+)[0-9]Q")
-_SAID: list[list[Message]] = [
-    [{"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split())]
-    for roles in ("system user assistant user assistant user", "user assistant user")
-]
-_RESULTS: list[list[Message]] = [
-    [
-        *_SAID[0][:2],
-        CALLED | {"content": "Qassistant2Q"},
-        {"role": "tool", "tool_call_id": "call00001", "content": "Qtool3Q"},
-        *({"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split(), 4)),
-    ]
+
+
+def _conversation(roles: str, first: int = 0) -> list[Message]:
+    return [{"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split(), first)]
+
+
+_SAID = [_conversation("system user assistant user assistant user"), _conversation("user assistant user")]
+_CALL: Message = CALLED | {"content": "Qassistant2Q"}
+_RESULT: Message = {"role": "tool", "tool_call_id": "call00001", "content": "Qtool3Q"}
+_RESULTS = [
+    [*_conversation("system user"), _CALL, _RESULT, *_conversation(roles, 4)]
     for roles in ("assistant user", "user", "tool assistant")
 ]
 
@@ -50,10 +51,6 @@ class ReadMessage:
     thought: str | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     """{"name", "arguments"} of each; one that is malformed is left in the text."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -104,14 +101,10 @@ class MessageReader:
 
     def _marked(self, ids: Sequence[int]) -> str:
         """Return the text of ids, with a mark before each control token."""
-        pieces: list[str] = []
-        start = 0
-        for index, token in enumerate([*ids, -1]):
-            if token in self._control or token < 0:
-                pieces.append(self.chat_format.decode(list(ids[start:index])) if index > start else "")
-                pieces.append(MARK + self._control[token] if token >= 0 else "")
-                start = index + 1
-        return "".join(pieces)
+        return "".join(
+            "".join(MARK + self._control[token] for token in some) if control else self.chat_format.decode(list(some))
+            for control, some in groupby(ids, self._control.__contains__)
+        )
 
     @cached_property
     def _control(self) -> dict[int, str]:

@@ -8,9 +8,10 @@ Shown ─► run, metrics, rewards, audit          what a run is, and its curves
 from __future__ import annotations
 
 import json
+import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -21,9 +22,8 @@ from agentrl.evaluation.directory import is_evaluation
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
-from agentrl.run.open_run import FAILED, Run
-from agentrl.store.database import reading
-from agentrl.store.episodes import ListedEpisode, list_episodes
+from agentrl.run.open_run import Run
+from agentrl.store.episodes import ListedEpisode
 from agentrl.store.read_episode import RunEpisode
 from agentrl.system.failure_text import masked
 from agentrl.viewer.filters import Wanted
@@ -40,7 +40,6 @@ _LISTED = [*ListedEpisode.__dataclass_fields__]
 class Shown:
     """A run or an evaluation that is shown, which may not have begun yet."""
 
-    number: int
     path: Path
     _metrics: tuple[Any, list[dict[str, Any]]] = (None, [])
     _means: tuple[float, list[tuple[int, float]]] = (0, [])
@@ -73,21 +72,23 @@ class Shown:
             return self._metrics[1]
         return []
 
+    @property
+    def _eval_before(self) -> dict[str, Any]:
+        path = self.path / "eval_before.json"
+        return json.loads(path.read_bytes()) if path.is_file() else {}
+
     def head(self) -> dict[str, Any]:
         """Return what it is and how far it is."""
-        begun = (self.path / "config.json").is_file()
-        config = None
+        begun, steps = (self.path / "config.json").is_file(), 0
         with suppress(StoreError):  # the page of the run says why; the others are shown
-            config = self._run.config if begun else None
+            steps = self._run.config.steps
         return {
-            "run": self.number,
             "name": self.path.name,
             "path": str(self.path),
             "kind": "evaluation" if begun and self.is_evaluation else "run",
             "status": self._run.status if begun else "running",
             "step": self.metrics[-1]["step"] if self.metrics else 0,
-            "steps": config.steps if config else 0,
-            "model": config.model.path if config else "",
+            "steps": steps,
         }
 
     def figures(self) -> dict[str, str]:
@@ -102,11 +103,7 @@ class Shown:
             mean_reward = "" if low is None else f"{summary['mean_reward']:.3f} [{low:.3f}, {high:.3f}]"
             return {"state": f"evaluation {head['status']}", "step": "", "reward": mean_reward, "held_out": ""}
         rewards = [row["reward_mean"] for row in self.metrics if row.get("reward_mean") is not None]
-        before = self.path / "eval_before.json"
-        held_out = [
-            json.loads(before.read_bytes())["mean_reward"] if before.is_file() else None,
-            summary.get("eval_after"),
-        ]
+        held_out = [self._eval_before.get("mean_reward"), summary.get("eval_after")]
         return {
             "state": head["status"],
             "step": f"{head['step']} of {steps}",
@@ -115,25 +112,23 @@ class Shown:
         }
 
     def whole(self) -> dict[str, Any]:
-        """Return all that is known of it but its curves and its episodes."""
-        run, before = self._run, self.path / "eval_before.json"
-        head = self.head()
+        """Return all that is known of it but its head, its curves and its episodes."""
+        run = self._run
         restarts = self._stored(
             "SELECT restart, started_at, (SELECT COALESCE(MAX(step), 0) FROM checkpoints c WHERE c.restart < r.restart),"
             " (SELECT json_group_object(step, made_at) FROM checkpoints c WHERE c.restart = r.restart) FROM restarts r ORDER BY restart"
         )
         newest = self._stored("SELECT record FROM episodes ORDER BY id DESC LIMIT 100")
         return {
-            **head,
             "config": masked(run.config.model_dump(mode="json")),
             "summary": run.summary,
-            "checkpoints": [{**vars(kept), "path": str(kept.path)} for kept in run.checkpoints],
+            "checkpoints": [{"step": kept.step, "best": kept.best} for kept in run.checkpoints],
             "restarts": [
                 {"restart": restart, "started_at": started_at, "step": step, "made_at": json.loads(made_at)}
                 for restart, started_at, step, made_at in restarts
             ],
-            "eval_before": json.loads(before.read_bytes()) if before.is_file() else None,
-            "reasons": [*EndReason, FAILED],
+            "eval_before": self._eval_before,
+            "reasons": [*EndReason],
             "roles": sorted({role for (record,) in newest for role in json.loads(record).get("role", []) if role}),
         }
 
@@ -167,36 +162,24 @@ class Shown:
         return {name: [found[index] for found in bins] for index, name in enumerate(names)}
 
     def audit(self) -> dict[str, Any]:
-        """Return the verdict of an audit, which reads all of the store."""
-        found = audit(self.path)
-        claims = [
-            f"{found.tasks:,} tasks handed out: {found.trained:,} trained on in {found.batches:,} batches, {found.waiting:,} waiting, "
-            f"{found.unfinished:,} unfinished",
-            *(f"{count:,} dropped: {reason}" for reason, count in sorted(found.dropped.items())),
-            f"{found.totals.finished:,} episodes finished, {found.totals.failed:,} attempts failed",
-            f"{found.totals.tokens:,} tokens generated, {found.totals.replayed_tokens:,} of them not again after a crash",
-        ]
-        return {"violations": found.violations, "claims": claims}
+        """Return the verdict of an audit, which reads all of the store, and what it counted."""
+        return asdict(audit(self.path))
 
     def episodes(self, asked: Wanted) -> dict[str, Any]:
         """Return a page of episodes, and where the next one begins."""
+        threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
         found, searched_to = self.found(asked)
-        full = len(found) == asked.limit
-        cursor = searched_to or (found[-1].id if full else None)
-        return {
-            "episodes": [_row(episode) for episode in found],
-            "cursor": None if cursor is None else str(cursor),
-            "searched_to": searched_to,
-        }
+        cursor = searched_to or (found[-1].id if len(found) == asked.limit else None)
+        return {"episodes": [_row(episode) for episode in found], "cursor": cursor, "searched_to": searched_to}
 
     def found(self, asked: Wanted) -> tuple[list[RunEpisode], int | None]:
         """Return the episodes that fit; and the last one looked at, where time was up before all were."""
         if asked.ids:
             return [self._run.episode(one) for one in asked.ids], None
         if not (asked.role or asked.text or asked.cut):
-            return self._listed(asked, asked.cursor, asked.limit), None
+            return self._run.listed(asked.where, limit=asked.limit, order=asked.sort, after=asked.cursor), None
         until, after, fitting = time.monotonic() + SCAN_S, asked.cursor, list[RunEpisode]()
-        while batch := self._listed(asked, after, SCANNED_AT_ONCE):
+        while batch := self._run.listed(asked.where, limit=SCANNED_AT_ONCE, order=asked.sort, after=after):
             for episode in batch:
                 after = episode.id
                 if self._fits(episode, asked):
@@ -206,11 +189,6 @@ class Shown:
                 if time.monotonic() > until:
                     return fitting, after
         return fitting, None
-
-    def _listed(self, asked: Wanted, after: int | None, limit: int) -> list[RunEpisode]:
-        with self._run.open_store() as store, reading("the list of episodes", self.path):
-            rows = store.read(lambda db: list_episodes(db, asked.where, limit=limit, order=asked.sort, after=after))
-        return [RunEpisode(**vars(row), source=self._run) for row in rows]
 
     def _fits(self, episode: RunEpisode, asked: Wanted) -> bool:
         turns = episode.record.turns
@@ -234,14 +212,11 @@ class Shown:
         if not rows:
             raise StoreError(f"{self.path} holds no group {group}")
         columns = ("group", "task", "epoch", "state", "rejected", "step", "version")
-        episodes = self._run.episodes(group=group)
-        weighed = [episode.weighed()[1] for episode in episodes]
-        return dict(zip(columns, rows[0], strict=True)) | {
-            "episodes": [
-                _row(episode) | {"advantage": fmean(own) if own else None}
-                for episode, own in zip(episodes, weighed, strict=True)
-            ]
-        }
+        episodes = [
+            _row(episode) | {"advantage": fmean(own) if (own := episode.weighed()[1]) else None}
+            for episode in self._run.episodes(group=group)
+        ]
+        return dict(zip(columns, rows[0], strict=True)) | {"episodes": episodes}
 
     def episode(self, number: int) -> dict[str, Any]:
         """Return an episode with every token."""
@@ -251,7 +226,6 @@ class Shown:
         )
         return {
             **self.read(episode),
-            "group_size": self._run.config.rollout.group_size,
             "neighbours": {"previous": previous, "next": following},
             "replay": f"agentrl replay {self.path} {number}",
         }

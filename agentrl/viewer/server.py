@@ -8,24 +8,23 @@ here, is refused. On any other address one needs the token that the printed addr
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import ipaddress
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from anyio.from_thread import start_blocking_portal
 
 from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, one_line
+from agentrl.system.tasks import in_thread
+from agentrl.system.this_process import LOOPBACK, is_loopback
 from agentrl.viewer.export import FORMATS, exported
 from agentrl.viewer.filters import wanted
 from agentrl.viewer.queries import Shown
@@ -41,158 +40,123 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
+"""The headers of every response, which keep what a model wrote from being more than text."""
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a host, as an address has it, can only be this machine."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-@dataclass(frozen=True)
-class Viewer:
-    """The answers to the page's questions about some runs.
+def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
+    """Return the aiohttp application that answers the page's questions.
 
     Args:
-        shown: The runs, by their numbers.
+        runs: The runs, by their numbers.
         token: What a browser must know; "": it is on loopback.
     """
+    limiter = anyio.CapacityLimiter(QUESTIONS_AT_ONCE)
 
-    shown: Sequence[Shown]
-    token: str = ""
-    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(QUESTIONS_AT_ONCE, "viewer"))
+    async def asked(question: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(question, limiter=limiter)
 
-    def close(self) -> None:
-        """Let go of its threads, when what they were asked is answered."""
-        self._threads.shutdown(cancel_futures=True)
-
-    def app(self) -> web.Application:
-        """Return the aiohttp application."""
-
-        @web.middleware
-        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._guarded(request, handler)
-
-        app = web.Application(middlewares=[guarded])
-        run = r"/api/runs/{run:\d+}"
-        answers: dict[str, Callable[[Shown, web.Request], dict[str, Any]]] = {
-            "": lambda shown, http: shown.whole(),
-            "/metrics": lambda shown, http: shown.steps(wanted(http.query).after),
-            "/rewards": lambda shown, http: shown.rewards(wanted(http.query).points),
-            "/audit": lambda shown, http: shown.audit(),
-            "/episodes": self._episodes,
-            r"/episodes/{id:\d{1,18}}": lambda shown, http: shown.episode(int(http.match_info["id"])),
-            r"/groups/{id:\d{1,18}}": lambda shown, http: shown.group(int(http.match_info["id"])),
-        }
-        app.add_routes([web.get(run + path, self._answered(answer)) for path, answer in answers.items()])
-        app.add_routes(
-            [
-                web.get("/", self._index),
-                web.static("/static", PAGE),
-                web.get("/api/runs", self._runs),
-                web.get(f"{run}/export", self._export),
-            ]
-        )
-        return app
-
-    async def _runs(self, http: web.Request) -> web.Response:
-        return await self._json(lambda: {"runs": [shown.head() for shown in self.shown], "act": False})
-
-    def _answered(self, answer: Callable[[Shown, web.Request], dict[str, Any]]) -> Handler:
-        async def handler(http: web.Request) -> web.Response:
-            shown = self._of(http)
-            return await self._json(lambda: answer(shown, http))
-
-        return handler
-
-    async def _json(self, answer: Callable[[], dict[str, Any]]) -> web.Response:
-        body = await self._asked(lambda: strict_json(answer()))
-        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
-
-    def _episodes(self, shown: Shown, http: web.Request) -> dict[str, Any]:
-        self._threads.submit(lambda: shown.reader)  # it takes seconds to load, and one of them will be opened
-        return shown.episodes(wanted(http.query))
-
-    def _of(self, http: web.Request) -> Shown:
+    def shown_of(http: web.Request) -> Shown:
         number = int(http.match_info["run"])
-        if number >= len(self.shown):
-            raise StoreError(f"there is no run {number}; {len(self.shown)} are shown")
-        return self.shown[number]
+        if number >= len(runs):
+            raise StoreError(f"there is no run {number}; {len(runs)} are shown")
+        return runs[number]
 
-    async def _asked(self, question: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, question)
+    def get(path: str, answer: Callable[[web.Request], Any]) -> web.RouteDef:
+        async def handler(http: web.Request) -> web.Response:
+            body = await asked(lambda: strict_json(answer(http)))
+            return web.Response(body=body, content_type="application/json")
 
-    async def _export(self, http: web.Request) -> web.StreamResponse:
-        form, shown = http.query.get("format", "jsonl"), self._of(http)
+        return web.get("/api/runs" + path, handler)
+
+    def get_of_run(path: str, answer: Callable[[Shown, web.Request], Any]) -> web.RouteDef:
+        return get(r"/{run:\d+}" + path, lambda http: answer(shown_of(http), http))
+
+    async def export(http: web.Request) -> web.StreamResponse:
+        form, shown = http.query.get("format", "jsonl"), shown_of(http)
         if form not in FORMATS:
             raise UsageError(f"format = {form!r}: use one of {', '.join(FORMATS)}")
-        asked = wanted(http.query)
-        found, _ = await self._asked(lambda: shown.found(asked))
+        found, _ = await asked(lambda: shown.found(wanted(http.query)))
         pieces = exported(form, shown, found)
-        first = await self._asked(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
+        piece = await asked(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
         suffix, kind = FORMATS[form]
         name = re.sub(r"[^\w.-]", "_", shown.path.name)
-        response = web.StreamResponse(
-            headers={
-                "Content-Type": kind,
-                "Content-Disposition": f'attachment; filename="{name}-{len(found)}-episodes{suffix}"',
-                "Cache-Control": "no-store",
-                **_HEADERS,
-            }
-        )
+        attachment = f'attachment; filename="{name}-{len(found)}-episodes{suffix}"'
+        response = web.StreamResponse(headers={"Content-Type": kind, "Content-Disposition": attachment})
         await response.prepare(http)
-        await response.write(first)
-        while piece := await self._asked(lambda: next(pieces, b"")):
+        while piece:
             await response.write(piece)
+            piece = await asked(lambda: next(pieces, b""))
         return response
 
-    async def _index(self, http: web.Request) -> web.StreamResponse:
+    async def index(http: web.Request) -> web.FileResponse:
         return web.FileResponse(PAGE / "index.html")
 
-    async def _guarded(self, http: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer who may look, with headers that keep what a model wrote from being more than text. Errors are JSON.
+    async def secure(http: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(_HEADERS)
 
-        Raises:
-            HTTPForbidden: Another page asks; it is answered too.
-            HTTPSeeOther: The address had the token, which is a cookie now.
-        """
-        try:
-            if self.token:
-                self._check_token(http)
-            elif not is_loopback(http.url.host or ""):
-                raise web.HTTPForbidden(text=f"{http.host} is not this machine; open the address that was printed")
-            response = await handler(http)
-        except AgentRLError as error:
-            response = _error(404 if isinstance(error, StoreError) else 400, error)
-        except web.HTTPSeeOther:
-            raise
-        except web.HTTPException as error:
-            response = _error(error.status, error.text)
-        except Exception as error:  # a store that was torn, say: the page goes on
-            response = _error(500, f"{type(error).__name__}: {one_line(error)}")
-        if not response.prepared:
-            response.headers.update(_HEADERS)
-        return response
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        _check_allowed(request, token)
+        return await handler(request)
 
-    def _check_token(self, http: web.Request) -> None:
-        cookie = f"agentrl_view_{http.url.port}"
-        if self._is_token(http.cookies.get(cookie, "")):
-            return
-        if not self._is_token(http.query.get("token", "")):
-            raise web.HTTPForbidden(text="open the address that was printed, with its token")
+    app = web.Application(middlewares=[_errors_as_json, guarded])
+    app.on_response_prepare.append(secure)
+    app.add_routes(
+        [
+            web.get("/", index),
+            web.static("/static", PAGE),
+            web.get(r"/api/runs/{run:\d+}/export", export),
+            get("", lambda http: {"runs": [{"run": number, **shown.head()} for number, shown in enumerate(runs)]}),
+            get_of_run("", lambda shown, http: shown.whole()),
+            get_of_run("/metrics", lambda shown, http: shown.steps(wanted(http.query).after)),
+            get_of_run("/rewards", lambda shown, http: shown.rewards(wanted(http.query).points)),
+            get_of_run("/audit", lambda shown, http: shown.audit()),
+            get_of_run("/episodes", lambda shown, http: shown.episodes(wanted(http.query))),
+            get_of_run(r"/episodes/{id:\d{1,18}}", lambda shown, http: shown.episode(int(http.match_info["id"]))),
+            get_of_run(r"/groups/{id:\d{1,18}}", lambda shown, http: shown.group(int(http.match_info["id"]))),
+        ]
+    )
+    return app
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPRedirection:
+        raise
+    except web.HTTPException as error:
+        status, text = error.status, str(error.text)
+    except AgentRLError as error:
+        status, text = 404 if isinstance(error, StoreError) else 400, str(error)
+    except Exception as error:  # a store that was torn, say: the page goes on
+        status, text = 500, f"{type(error).__name__}: {one_line(error)}"
+    return web.json_response({"error": text}, status=status)
+
+
+def _check_allowed(http: web.Request, token: str) -> None:
+    """Let pass who may look.
+
+    Raises:
+        HTTPForbidden: Another page asks, or one without the token.
+        HTTPSeeOther: The address had the token, which is a cookie now.
+    """
+    cookie = f"agentrl_view_{http.url.port}"
+
+    def is_token(given: str | None) -> bool:
+        return hmac.compare_digest((given or "").encode(errors="replace"), token.encode())
+
+    if not token:
+        if not is_loopback(str(http.url)):
+            raise web.HTTPForbidden(text=f"{http.host} is not this machine; open the address that was printed")
+    elif is_token(http.query.get("token")):
         found = web.HTTPSeeOther("/")
-        found.set_cookie(cookie, self.token, httponly=True, samesite="Strict")
+        found.set_cookie(cookie, token, httponly=True, samesite="Strict")
         raise found
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
-
-
-def _error(status: int, error: object) -> web.Response:
-    return web.Response(status=status, body=strict_json({"error": str(error)}), content_type="application/json")
+    elif not is_token(http.cookies.get(cookie)):
+        raise web.HTTPForbidden(text="open the address that was printed, with its token")
 
 
 @asynccontextmanager
@@ -207,9 +171,9 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
     Raises:
         ConfigError: It cannot listen there.
     """
-    token = "" if is_loopback(host) else secrets.token_urlsafe(24)
-    viewer = Viewer([Shown(number, path.absolute()) for number, path in enumerate(paths)], token)
-    runner = web.AppRunner(await asyncio.to_thread(viewer.app), access_log=None, shutdown_timeout=1.0)
+    token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
+    runs = [Shown(path.absolute()) for path in paths]
+    runner = web.AppRunner(await in_thread(make_app, runs, token), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
@@ -224,7 +188,6 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
     finally:
         with anyio.CancelScope(shield=True):  # bounded: no question takes long
             await runner.cleanup()
-            await asyncio.to_thread(viewer.close)
 
 
 @contextmanager

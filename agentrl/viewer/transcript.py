@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
-from agentrl.config import GroupAdvantage
-from agentrl.proxy.json_text import json_pieces
-from agentrl.record.returns import turn_returns
+from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.record.trajectory import Turn
 from agentrl.store.read_episode import RunEpisode
 from agentrl.viewer.messages import MessageReader, ReadMessage
@@ -27,8 +25,7 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
         ConfigError: The model's tokenizer is not there any more.
     """
     record, advantages = episode.weighed()
-    how, figures = episode.source.config.trainer.advantage, episode.token_figures
-    returns = turn_returns(record, episode.reward, how.turn_discount if isinstance(how, GroupAdvantage) else None)
+    returns, figures = episode.returns(record), episode.token_figures
     index_of = {id(turn): index for index, turn in enumerate(record.turns)}
     pieces, decode = episode.source.text.pieces, episode.source.text.decode
     turns: list[dict[str, Any]] = []
@@ -40,7 +37,7 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
         else:
             messages, reply = reader.prompt(turn.prompt_ids, before), reader.reply(turn.output_ids, turn.prompt_ids)
         advantage = advantages[index] if advantages else None
-        said = reply.to_json() | {"tokens": _tokens(turn, advantage, pieces(turn.output_ids))}
+        said = vars(reply) | {"tokens": _tokens(turn, advantage, pieces(turn.output_ids))}
         if figures and any(value is not None for value in figures.proximal[index]):
             own = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
             said["tokens"] |= {name: values[index] for name, values in own.items()}
@@ -53,9 +50,10 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
                 "return": returns[index],
                 "advantage": advantage,
                 "images": [image.url for image in turn.images],
-                "messages": [message.to_json() for message in messages],
+                "messages": [vars(message) for message in messages],
                 "reply": said,
-                "prompt": {"ids": turn.prompt_ids, "text": pieces(turn.prompt_ids)},
+                "prompt_tokens": len(turn.prompt_ids),
+                "prompt_text": decode(turn.prompt_ids),
             }
         )
     return turns
@@ -80,12 +78,4 @@ def strict_json(value: Any) -> bytes:
     try:
         return b"".join(json_pieces(value))
     except ValueError:
-        return b"".join(json_pieces(_unicode(value)))
-
-
-def _unicode(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, Mapping):
-        return {_unicode(key): _unicode(item) for key, item in value.items()}
-    return [_unicode(item) for item in value] if isinstance(value, list | tuple) else value
+        return to_json(json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace")))

@@ -21,7 +21,7 @@ from tests.viewer.shown_run import ASKED, CONVERSATION, RESULT, make_shown_run
 
 @pytest.fixture
 def shown(tmp_path: Path, nano_format: ChatFormat) -> Shown:
-    return Shown(0, make_shown_run(tmp_path / "run", nano_format))
+    return Shown(make_shown_run(tmp_path / "run", nano_format))
 
 
 def export(shown: Shown, form: str, *numbers: int) -> str:
@@ -73,7 +73,7 @@ def test_a_page_needs_no_script_and_no_other_file(shown: Shown) -> None:
     page = export(shown, "html", CONVERSATION, 14)
     assert page.startswith("<!doctype html>")
     assert re.findall(r"(?:src|href)=|<script|@import|url\(", page) == []
-    for text in ("What is 2 + 3?", "add({", "&quot;a&quot;: 2", "it broke", "reward 3", "thought"):
+    for text in ("What is 2 + 3?", "add({", "&#34;a&#34;: 2", "it broke", "reward 3", "thought"):
         assert text in page
     tokens = sum(len(turn.output_ids) for turn in open_run(shown.path).episode(CONVERSATION).record.turns)
     assert page.count('<span class="t') == tokens

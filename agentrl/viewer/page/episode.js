@@ -14,7 +14,7 @@ function Calls({ calls }) {
 }
 
 function Message({ message }) {
-  const { role, text, thought, tool_calls = [] } = message;
+  const { role, text, thought, tool_calls } = message;
   const long = role === "system" && text.length > 300;
   const body = html`<${Text} text=${role === "tool" ? pretty(text) : text} kind=${role === "tool" ? "text mono" : "text"} />`;
   return html`<div class="message ${role === "?" ? "prompt" : role}">
@@ -33,14 +33,14 @@ function Thought({ text }) {
 /** Say what is not as usual about a turn. */
 function notes(turn) {
   const said = [
-    turn.kind !== "main" && turn.kind?.replaceAll("_", " "),
+    turn.kind !== "main" && turn.kind.replaceAll("_", " "),
     turn.role && `role ${turn.role}`,
     turn.truncated && "cut off for its length",
     turn.failed && "tool call that could not be carried out",
     new Set(turn.reply.tokens.versions).size > 1 && `new weights within the reply: ${[...new Set(turn.reply.tokens.versions)].map((version) => `v${version}`).join("→")}`,
     turn.left_out && "left out of training",
     !turn.trained && !turn.left_out && "not trained on",
-    Object.keys(turn.alterations ?? {}).length > 0 && `sampling altered: ${JSON.stringify(turn.alterations)}`,
+    Object.keys(turn.alterations).length > 0 && `sampling altered: ${JSON.stringify(turn.alterations)}`,
   ];
   return said.filter(Boolean);
 }
@@ -49,9 +49,9 @@ function Turn({ turn, before, by, scale, onLook }) {
   const branches = turn.parent == null ? turn.index > 0 : turn.parent !== before;
   const temperature = turn.temperature === 1 ? null : turn.temperature;
   const numbers = Object.entries({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature }).filter(([, value]) => value != null);
-  const pictures = turn.images?.filter((one) => one.startsWith("data:image/")) ?? [];
+  const pictures = turn.images.filter((one) => one.startsWith("data:image/"));
   return html`<article class="turn ${turn.kind}" id=${`turn-${turn.index}`}>
-    <header><h2>Turn ${turn.index}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent}`}</span>`}
+    <header><h2>Turn ${turn.index + 1}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent + 1}`}</span>`}
       ${notes(turn).map((note) => html`<span class="note">${note}</span>`)}
       ${numbers.map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
       ${turn.model && html`<span class="dim">${turn.model}</span>`}</header>
@@ -63,15 +63,15 @@ function Turn({ turn, before, by, scale, onLook }) {
       <${Thought} text=${turn.reply.thought} /><${Text} text=${turn.reply.text} /><${Calls} calls=${turn.reply.tool_calls} />
       ${turn.reply.tokens.ids.length > 0 && by !== "none" && html`<${Tokens} tokens=${turn.reply.tokens} by=${by} scale=${scale} onLook=${onLook} />`}
     </div>
-    ${turn.prompt?.ids?.length > 0 && html`<${Prompt} prompt=${turn.prompt} />`}
+    ${turn.prompt_tokens > 0 && html`<${Prompt} turn=${turn} />`}
   </article>`;
 }
 
-function Prompt({ prompt }) {
+function Prompt({ turn }) {
   const [open, setOpen] = useState(false);
   return html`<details class="raw" onToggle=${(event) => setOpen(event.currentTarget.open)}>
-    <summary>Prompt as the model read it, ${figure(prompt.ids.length, 9)} tokens</summary>
-    ${open && html`<${Text} text=${prompt.text.join("")} kind="text mono" />`}
+    <summary>Prompt as the model read it, ${figure(turn.prompt_tokens, 9)} tokens</summary>
+    ${open && html`<${Text} text=${turn.prompt_text} kind="text mono" />`}
   </details>`;
 }
 
@@ -103,10 +103,10 @@ function Tree({ turns }) {
     })}
     ${turns.map((turn) => {
       const [x, y] = at(turn.index);
-      const name = `turn ${turn.index}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
+      const name = `turn ${turn.index + 1}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
       const heard = { onClick: () => show(turn.index), onKeyDown: (event) => event.key === "Enter" && show(turn.index) };
       return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} ...${heard}>
-        <title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index}</text>
+        <title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index + 1}</text>
       </g>`;
     })}
   </svg></div>`;
@@ -143,7 +143,7 @@ export function EpisodePage({ run, item, query }) {
     group: html`<a href=${link(["group", run.run, episode.group])}>${episode.group}</a>`,
     step: episode.step,
     staleness: episode.staleness,
-    weights: episode.version == null ? null : `v${episode.version}`,
+    weights: `v${episode.version}`,
     tokens: figure(episode.tokens, 6),
     took: duration(episode.duration_s),
     began: moment(episode.started_at),
@@ -164,11 +164,11 @@ export function EpisodePage({ run, item, query }) {
     <dl class="tiles small">
       ${Object.entries(facts).filter(([, value]) => value != null).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
     </dl>
-    ${Object.keys(episode.metrics ?? {}).length > 0 && html`<p class="facts">
+    ${Object.keys(episode.metrics).length > 0 && html`<p class="facts">
       ${Object.entries(episode.metrics).map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
     </p>`}
     ${episode.error && html`<section class="card failure"><h2>Why it failed</h2><${Text} text=${episode.error} kind="text mono" /></section>`}
-    ${details && Object.keys(details).length > 0 && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
+    ${details && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
     <${Tree} turns=${turns} />
     ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
     ${turns.length > 0 && html`<div class="bar-of-tokens">

@@ -27,8 +27,8 @@ function Filters({ run, info, query, change }) {
   return html`<form class="filters card" onSubmit=${read} onChange=${read}>
     ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
-    ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).filter((one) => one !== "failed").map((one) => [one, one.replaceAll("_", " ")])])}
-    ${info?.roles?.filter(Boolean).length > 0 && choice("role", "Role", [ANY, ...info.roles.filter(Boolean).map((one) => [one, one])])}
+    ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).map((one) => [one, one.replaceAll("_", " ")])])}
+    ${info?.roles.length > 0 && choice("role", "Role", [ANY, ...info.roles.map((one) => [one, one])])}
     ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}
     ${choice("cut", "New weights", [ANY, ["true", "within a reply"]])}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
     ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
@@ -36,7 +36,7 @@ function Filters({ run, info, query, change }) {
 }
 
 function Rows({ run, episodes, query }) {
-  const rewards = episodes.map((one) => one.reward).filter((reward) => reward != null);
+  const rewards = episodes.map((one) => one.reward);
   const [low, high] = [Math.min(0, ...rewards), Math.max(1, ...rewards)];
   const open = (event, one) => event.target.closest("a") || go(["episode", run.run, one.id], query);
   return html`<div class="scroll card" tabindex="0"><table class="list">
@@ -47,10 +47,10 @@ function Rows({ run, episodes, query }) {
     <tbody>${episodes.map(
       (one) => html`<tr key=${one.id} onClick=${(event) => open(event, one)}>
         <td><a class="figure" href=${link(["episode", run.run, one.id], query)}>${one.id}</a></td>
-        <td class="task">${one.task ?? "–"}</td>
+        <td class="task">${one.task}</td>
         <td><${Reward} value=${one.reward} low=${low} high=${high} /></td>
         <td title=${one.error ?? ""}><${Ending} reason=${one.reason} /></td>
-        <td>${one.group == null ? "–" : html`<a class="figure" href=${link(["group", run.run, one.group])}>${one.group}</a>`}</td>
+        <td><a class="figure" href=${link(["group", run.run, one.group])}>${one.group}</a></td>
         <td class="figure">${one.step ?? "–"}</td>
         <td class="figure minor">${one.staleness ?? "–"}</td><td class="figure minor">${figure(one.tokens, 5)}</td>
         <td class="figure minor">${duration(one.duration_s)}</td><td class="minor">${moment(one.started_at)}</td>
@@ -63,7 +63,7 @@ function Rows({ run, episodes, query }) {
 async function worstGroup(run, step) {
   const { episodes } = await get(`runs/${run.run}/episodes`, { step, reason: "finished", limit: 10000 });
   const groups = new Map();
-  for (const one of episodes) groups.set(one.group, [...(groups.get(one.group) ?? []), one.reward ?? 0]);
+  for (const one of episodes) groups.set(one.group, [...(groups.get(one.group) ?? []), one.reward]);
   const mean = (list) => list.reduce((sum, reward) => sum + reward, 0) / list.length;
   return [...groups].sort((a, b) => mean(a[1]) - mean(b[1]))[0]?.[0];
 }
@@ -139,14 +139,14 @@ export function GroupPage({ run, item }) {
   const opening = useApi(data?.episodes.length ? `runs/${run.run}/episodes/${data.episodes[0].id}` : null).data;
   if (!data) return html`<${Awaited} error=${error} />`;
   const asked = opening?.turns[0]?.messages.filter((one) => one.role !== "system").map((one) => one.text);
-  const episodes = [...data.episodes].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
+  const episodes = [...data.episodes].sort((a, b) => b.reward - a.reward);
   const facts = Object.entries({
     task: data.task,
     epoch: data.epoch,
     state: data.state,
     dropped: data.rejected,
     "trained in step": data.step,
-    "began under weights": data.version == null ? null : `v${data.version}`,
+    "began under weights": `v${data.version}`,
   }).filter(([, value]) => value != null && value !== "");
   return html`
     <div class="heading"><h1>Group ${data.group}</h1><p>${facts.map(([name, value]) => html`<span>${name} <b>${String(value)}</b></span>`)}</p></div>

@@ -72,11 +72,10 @@ export const Failure = ({ error }) => error && html`<p class="bad notice" role="
 export const Awaited = ({ error }) => (error ? html`<${Failure} error=${error} />` : html`<p class="awaited" role="status">Reading…</p>`);
 
 /** Show how an episode ended. */
-export const Ending = ({ reason }) => html`<span class="ending ${reason === "finished" ? "good" : "bad"}">${String(reason ?? "?").replaceAll("_", " ")}</span>`;
+export const Ending = ({ reason }) => html`<span class="ending ${reason === "finished" ? "good" : "bad"}">${reason.replaceAll("_", " ")}</span>`;
 
 /** Show a reward with a bar whose length is its place between the lowest and the highest beside it. */
-export function Reward({ value, low = 0, high = 1 }) {
-  if (value == null) return html`<span class="dim">–</span>`;
+export function Reward({ value, low, high }) {
   const share = Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
   return html`<span class="reward"><span class="figure">${figure(value)}</span><i class="bar" style=${{ "--share": share }}></i></span>`;
 }

@@ -39,7 +39,7 @@ export function marksOf(run, rows) {
       .map((name) => ({ x: row.step, kind: "alarm", text: `alarm: ${name.slice(6).replaceAll("_", " ")}` })),
   );
   const checkpoints = (run?.checkpoints ?? []).map(({ step, best }) => ({ x: step, kind: "checkpoint", text: best ? "best checkpoint" : "checkpoint" }));
-  const restarts = (run?.restarts ?? []).slice(1).map(({ step }) => ({ x: step ?? 0, kind: "restart", text: "restart" }));
+  const restarts = (run?.restarts ?? []).slice(1).map(({ step }) => ({ x: step, kind: "restart", text: "restart" }));
   return [...checkpoints, ...restarts, ...alarms];
 }
 
@@ -104,15 +104,15 @@ function Audit({ run }) {
     setState("asking");
     setState(await get(`runs/${run.run}/audit`).catch((error) => ({ error })));
   };
-  const verdict = state?.violations;
+  const { violations: verdict, error, ...counted } = state ?? {};
   return html`<section class="card audit">
     <h2>Audit</h2>
     <p>Everything that the run wrote, checked against what it promises: each token trained once, each group accounted for.</p>
     <button onClick=${start} disabled=${state === "asking"}>${state === "asking" ? "Auditing…" : "Audit this run"}</button>
-    ${state?.error && html`<p class="bad">${state.error.message}</p>`}
+    <${Failure} error=${error} />
     ${verdict && html`<p class=${verdict.length ? "bad" : "good"} role="status">${verdict.length ? `${verdict.length} violation${verdict.length > 1 ? "s" : ""}` : `Nothing is amiss.`}</p>`}
-    ${verdict?.length > 0 && html`<ul>${verdict.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul>`}
-    ${state?.claims && html`<details open><summary>What it counted</summary><ul>${state.claims.map((one) => html`<li>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></details>`}
+    ${verdict?.length > 0 && html`<ul>${verdict.map((one) => html`<li>${one}</li>`)}</ul>`}
+    ${verdict && html`<details open><summary>What it counted</summary><${Fields} value=${counted} /></details>`}
   </section>`;
 }
 

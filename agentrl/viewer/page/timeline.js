@@ -57,8 +57,7 @@ function drawLanes(u, lanes) {
 /** Return how many episodes ran at each moment, as a line of steps; `clock` turns a moment into s of the run. */
 function running(episodes, clock) {
   const changes = episodes
-    .filter((one) => one.started_at != null)
-    .flatMap((one) => [[clock(one.started_at), 1], [clock(one.started_at + (one.duration_s ?? 0)), -1]])
+    .flatMap((one) => [[clock(one.started_at), 1], [clock(one.started_at + one.duration_s), -1]])
     .sort((a, b) => a[0] - b[0]);
   const [xs, ys] = [[], []];
   let count = 0;
@@ -81,8 +80,8 @@ function beginOf(start, rows) {
 
 /** Return the clock of a run: the wall clock's moment ─► s of the run, over restarts. */
 function clockOf(restarts, rows, episodes) {
-  const first = Math.min(...episodes.map((one) => one.started_at ?? Infinity));
-  const begins = (restarts ?? []).filter((one) => one.started_at != null).map((one) => [one.started_at, beginOf(one, rows)]);
+  const first = Math.min(...episodes.map((one) => one.started_at));
+  const begins = (restarts ?? []).map((one) => [one.started_at, beginOf(one, rows)]);
   return (at) => {
     const [began, offset] = begins.findLast(([begin]) => begin <= at) ?? [first, 0];
     return at - began + offset;

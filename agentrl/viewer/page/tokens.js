@@ -9,12 +9,12 @@ const ratio = (t, i) => (t.proximal?.[i] == null ? null : t.proximal[i] - t.logp
 
 /** The quantities: their name, what the deepest colours mean, and the value at a token. `signed` has two colours. */
 export const QUANTITIES = {
-  logprob: { name: "logprob", of: (t, i) => t.logprobs?.[i], share: (x) => -x / 4, unit: "nats", legend: ["0", "−4 nats or less"] },
+  logprob: { name: "logprob", of: (t, i) => t.logprobs[i], share: (x) => -x / 4, unit: "nats", legend: ["0", "−4 nats or less"] },
   ratio: { name: "log p/b", of: ratio, share: (x) => x / 0.5, unit: "nats", signed: true, legend: ["−0.5", "+0.5 nats"] },
   advantage: { name: "advantage", of: (t, i) => t.advantages?.[i], share: (x, top) => x / top, unit: "", signed: true, legend: ["worse", "better"] },
   entropy: { name: "entropy", of: (t, i) => t.entropy?.[i], share: (x) => x / 3, unit: "nats", legend: ["0", "3 nats or more"] },
-  mask: { name: "loss mask", of: (t, i) => (t.loss_mask?.[i] == null ? null : Number(t.loss_mask[i])), share: (x) => x, unit: "", legend: ["left out", "trained on"] },
-  version: { name: "policy version", of: (t, i) => t.versions?.[i], share: (x, top, low) => (top > low ? (x - low) / (top - low) : 0.5), unit: "", legend: ["oldest", "newest"] },
+  mask: { name: "loss mask", of: (t, i) => Number(t.loss_mask[i]), share: (x) => x, unit: "", legend: ["left out", "trained on"] },
+  version: { name: "policy version", of: (t, i) => t.versions[i], share: (x, top, low) => (top > low ? (x - low) / (top - low) : 0.5), unit: "", legend: ["oldest", "newest"] },
 };
 
 /** Return which quantities a reply has. */
@@ -51,7 +51,7 @@ export function Tokens({ tokens, by, scale, onLook }) {
   const spans = useMemo(() => {
     const made = [];
     for (let i = 0; i < count; i += 1) {
-      const versions = tokens.versions ?? [];
+      const { versions } = tokens;
       if (i && versions[i] !== versions[i - 1]) {
         made.push(html`<span class="cut" title="a weight update came while this reply was generated">weights v${versions[i - 1]}→v${versions[i]}</span>`);
       }
@@ -59,7 +59,7 @@ export function Tokens({ tokens, by, scale, onLook }) {
       const share = value == null ? 0 : quantity.share(value, quantity.signed ? scale.most || 1 : scale.high, scale.low);
       const kind = value == null ? "none" : share < 0 ? "minus" : "plus";
       const depth = { "--share": Math.min(1, Math.abs(share)).toFixed(2) };
-      made.push(html`<span class="token ${kind}" style=${depth} data-i=${i}>${visible(tokens.text[i] ?? "")}</span>`);
+      made.push(html`<span class="token ${kind}" style=${depth} data-i=${i}>${visible(tokens.text[i])}</span>`);
     }
     return made;
   }, [tokens, by, count, scale]);
@@ -92,7 +92,7 @@ export function Inspector({ look, close }) {
   const { tokens, i } = look;
   const entries = Object.values(QUANTITIES).map((quantity) => [quantity.name, quantity.of(tokens, i), quantity.unit]);
   return html`<aside class="inspector" aria-live="polite">
-    <span class="what"><b class="mono">${JSON.stringify(tokens.text[i] ?? "")}</b> <span class="dim">id ${tokens.ids[i]}, token ${i + 1} of ${tokens.ids.length}</span></span>
+    <span class="what"><b class="mono">${JSON.stringify(tokens.text[i])}</b> <span class="dim">id ${tokens.ids[i]}, token ${i + 1} of ${tokens.ids.length}</span></span>
     ${entries.map(([name, value, unit]) => html`<span class=${value == null ? "dim" : ""}>${name} <b class="figure">${figure(value, 4)}</b>${value == null ? "" : ` ${unit}`}</span>`)}
     <button class="quiet" onClick=${close} aria-label="close">✕</button>
   </aside>`;
