@@ -167,8 +167,8 @@ class Shown:
 
     def episodes(self, asked: Wanted) -> dict[str, Any]:
         """Return a page of episodes, and where the next one begins."""
-        threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
         found, searched_to = self.found(asked)
+        threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
         cursor = searched_to or (found[-1].id if len(found) == asked.limit else None)
         return {"episodes": [_row(episode) for episode in found], "cursor": cursor, "searched_to": searched_to}
 
