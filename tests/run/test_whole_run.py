@@ -127,7 +127,8 @@ def quickstart(run_dir: Path) -> list[list[str]]:
     config.write_text((ROOT / "workflows/quickstart.toml").read_text().replace("runs/quickstart", str(run_dir)))
     places = {"runs/quickstart": str(run_dir), "workflows/quickstart.toml": str(config)}
     commands = [shlex.split(line) for line in shown.replace("\\\n", " ").splitlines()]
-    assert [Path(command[0]).name for command in commands] == ["rm", "python", "agentrl"]
+    assert [Path(command[0]).name for command in commands] == ["rm", "python", "agentrl", "echo"]
+    assert commands.pop()[-1].endswith("agentrl view runs/quickstart")
     for old, new in places.items():
         commands = [[word.replace(old, new) for word in command] for command in commands]
     return commands
