@@ -13,7 +13,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 CHECKING = ("assert_", "check_")
 """So begin the names of functions that assert, wherever they are."""
-RAISING = {"raises", "warns", "fail", "fail_after", "wait_until", "validate"}
+RAISING = {"raises", "warns", "expect", "fail", "fail_after", "wait_until", "validate"}
 """Functions of libraries and of `components.py` that end a test which does not do as it should, or not in time."""
 
 

@@ -8,6 +8,7 @@ Shown ─► run, metrics, rewards, audit          what a run is, and its curves
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from contextlib import suppress
@@ -227,7 +228,7 @@ class Shown:
         return {
             **self.read(episode),
             "neighbours": {"previous": previous, "next": following},
-            "replay": f"agentrl replay {self.path} {number}",
+            "replay": f"agentrl replay {shlex.quote(str(self.path))} {number}",
         }
 
     def read(self, episode: RunEpisode) -> dict[str, Any]:
