@@ -200,7 +200,7 @@ def in_ms(took: float, cpu: float) -> str:
 
 def poll(url: str, step: int) -> int:
     """Ask what the page of a run that goes on asks; the newest step."""
-    for path in ("runs", f"runs/0/metrics?after={step}", "runs/0/rewards?points=600", "runs/0/episodes"):
+    for path in ("runs", f"runs/0/metrics?after={step}", "runs/0/rewards?points=100", "runs/0"):
         with urllib.request.urlopen(f"{url}api/{path}", timeout=60) as answer:
             found = json.load(answer)
         step = max([step, *(row["step"] for row in found.get("steps", ()))])
