@@ -7,6 +7,7 @@ They take no forward pass of their own. A turn is trained on in one sequence of 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.store.episodes import FinishedEpisode
+from agentrl.store.rows import array_column
 from agentrl.store.token_figures import Columns
 from agentrl.trainer.minibatches import PreparedPack
 
@@ -53,7 +55,7 @@ def figures_by_episode(rows: Tensor, episodes: Sequence[FinishedEpisode]) -> dic
         own = numbers[numbers[:, 0] == episode.id]
         turns = [_of_turn(own, index, len(turn.output_ids)) for index, turn in enumerate(episode.record.turns)]
         if len(own):
-            found[episode.id] = tuple(b"f" + column.tobytes() for column in np.concatenate(turns).T)
+            found[episode.id] = tuple(array_column(array("f", column.tobytes())) for column in np.concatenate(turns).T)
     return found
 
 

@@ -22,7 +22,7 @@ def runs(directory: Path = RUNS, /) -> int:
     from rich.table import Table
 
     from agentrl.errors import AgentRLError, one_line
-    from agentrl.viewer.queries import Shown
+    from agentrl.viewer.queries import ShownRun
 
     found = [
         path.parent
@@ -33,7 +33,7 @@ def runs(directory: Path = RUNS, /) -> int:
     for path in sorted(found, key=_changed, reverse=True):
         name, when = escape(str(path)), time.strftime("%Y-%m-%d %H:%M", time.localtime(_changed(path)))
         try:
-            figures = Shown(path).figures()
+            figures = ShownRun(path).figures()
             table.add_row(name, *(figures[key] for key in ("state", "step", "reward", "held_out")), when)
         except (AgentRLError, OSError, ValueError) as error:
             table.add_row(name, escape(one_line(str(error).replace(f"{path}/", ""), 60)), "", "", "", when)

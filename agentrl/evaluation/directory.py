@@ -146,10 +146,10 @@ def check_no_evaluation(path: Path) -> None:
 
 def is_evaluation(path: Path) -> bool:
     """Return whether a directory is known to be that of an evaluation."""
-    tasks = None
+    tasks = ""
     with suppress(AgentRLError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
         tasks = _tasks_of(db)
-    return tasks is not None and tasks.startswith(_EVALUATION)
+    return tasks.startswith(_EVALUATION)
 
 
 _EVALUATION = '{"evaluation": '
@@ -173,6 +173,7 @@ def _something_else(path: Path) -> str:
     return f"`out` {path} holds something else than this evaluation; name another directory, or remove it"
 
 
-def _tasks_of(db: Any) -> str | None:
+def _tasks_of(db: Any) -> str:
+    """Return a store's note of its tasks; "": it has none."""
     row = db.execute("SELECT value FROM run_values WHERE name = 'tasks'").fetchone()
-    return None if row is None else str(row[0])
+    return "" if row is None else str(row[0])

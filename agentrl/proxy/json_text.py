@@ -6,6 +6,7 @@ client, on the stack. The one here refuses them, and raises ValueError alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,3 +60,11 @@ def json_pieces(value: Any, depth: int = _SPLIT_DEPTH) -> Iterator[bytes]:
         yield b"]"
     else:
         yield to_json(value)
+
+
+def strict_json(value: Any) -> bytes:
+    """Write JSON that every reader takes: what it has no number for is null, and half of a surrogate pair is replaced."""
+    try:
+        return b"".join(json_pieces(value))
+    except ValueError:
+        return to_json(json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace")))

@@ -149,15 +149,9 @@ class RunEpisode(ListedEpisode):
 
     def weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""
-        trainer: TrainerConfig = self.source.config.trainer
-        if self.reason != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
-            return self.record, None
-        with self._open_store(f"group {self.group}") as store:
-            members = store.episodes([self.group])
-        found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)
-        weighed = zip(members, found, strict=True)
+        found = weighed_group(self.source, self.group) if self.reason == "finished" else {}
         # It is no member any more where it has been set aside since it was listed.
-        return next(((member.record, own) for member, own in weighed if member.id == self.id), (self.record, None))
+        return found.get(self.id) or (self.record, None)
 
     def __repr__(self) -> str:
         trained = f", trained in step {self.step}" if self.step is not None else ""
@@ -168,6 +162,17 @@ class RunEpisode(ListedEpisode):
         from agentrl.viewer.notebook import episode_html  # the page stands above, and is loaded by who looks at it
 
         return episode_html(self)
+
+
+def weighed_group(source: EpisodeSource, group: int) -> dict[int, tuple[TokenRecord, list[float]]]:
+    """Return what `RunEpisode.weighed` does of each finished episode of a group, by its id; {}: they have no advantages of their group alone."""
+    trainer: TrainerConfig = source.config.trainer
+    if trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
+        return {}
+    with Store(source.path / "store.sqlite", read_only=True) as store, reading(f"group {group}", source.path):
+        members = store.episodes([group])
+    found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)
+    return {member.id: (member.record, own) for member, own in zip(members, found, strict=True)}
 
 
 def sample_replies(episodes: Sequence[RunEpisode]) -> Iterator[str]:

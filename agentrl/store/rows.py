@@ -162,8 +162,13 @@ def to_column(values: Sequence[Any], types: str) -> bytes:
         except (TypeError, OverflowError):
             continue
         if packed.tolist() == values:
-            return code.encode() + packed.tobytes()
+            return array_column(packed)
     return _AS_JSON + json.dumps(values).encode()
+
+
+def array_column(packed: array[Any]) -> bytes:
+    """Write an array as a column, with NaN too."""
+    return packed.typecode.encode() + packed.tobytes()
 
 
 def from_column(column: bytes) -> list[Any]:

@@ -191,8 +191,10 @@ async def open_tracking(
         step: The step that it goes on after; -1: it is an evaluation.
         say: Is called with lines that a user should read, from any thread.
     """
-    run = await in_thread(_tracked, config, directory, step)
-    feeds = [_Feed(name, partial(make, run), say) for name, make in trackers.items()]
+    feeds = list[_Feed]()
+    if trackers:
+        run = await in_thread(_tracked, config, directory, step)
+        feeds = [_Feed(name, partial(make, run), say) for name, make in trackers.items()]
     try:
         yield Tracking(feeds, max(step, 0), say)
     finally:

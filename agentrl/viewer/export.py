@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
+from agentrl.proxy.json_text import strict_json
 from agentrl.store.read_episode import RunEpisode
-from agentrl.viewer.transcript import strict_json, turns_of
+from agentrl.viewer.transcript import turns_of
 
 if TYPE_CHECKING:
-    from agentrl.viewer.queries import Shown
+    from agentrl.viewer.queries import ShownRun
 
 FORMATS = {
     "jsonl": (".jsonl", "application/jsonl; charset=utf-8"),
@@ -56,7 +57,7 @@ _PAGES.filters |= {"sha256": _sha256, "json": _json}
 _PAGES.globals["zip"] = zip
 
 
-def exported(form: str, shown: Shown, episodes: Sequence[RunEpisode]) -> Iterator[bytes]:
+def exported(form: str, shown: ShownRun, episodes: Sequence[RunEpisode]) -> Iterator[bytes]:
     """Yield an export, piece by piece, none of them empty.
 
     Args:
@@ -132,7 +133,7 @@ def page_of(
 
     Args:
         title: Its title.
-        episodes: What `Shown.read` returns of each.
+        episodes: What `ShownRun.read` returns of each.
         figures: Names and values that stand above them.
     """
     pieces = _PAGES.get_template("export.html").stream(title=title, episodes=episodes, figures=figures)

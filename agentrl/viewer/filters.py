@@ -16,8 +16,8 @@ MAX_LIMIT = 10_000
 _Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Wanted(BaseModel):
-    """The episodes that are asked for, or the part of a curve. A filter that is not there lets all pass."""
+class EpisodeQuery(BaseModel):
+    """Which episodes, or which part of a curve. A filter that is not there lets all pass."""
 
     task: _Whole | None = None
     group: _Whole | None = None
@@ -36,7 +36,7 @@ class Wanted(BaseModel):
     """The id of the last episode of the page before."""
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
     after: int = -1
-    """The step after which metrics are asked for."""
+    """The step after which metrics are read."""
     points: Annotated[int, Field(ge=1)] = 600
     """Points of the curve of rewards."""
 
@@ -46,14 +46,14 @@ class Wanted(BaseModel):
         return conditions(**vars(self))
 
 
-def wanted(query: Mapping[str, str]) -> Wanted:
-    """Return what the fields of the page's address ask for. An empty one is as one that is not there.
+def read_query(query: Mapping[str, str]) -> EpisodeQuery:
+    """Return the query in the fields of the page's address. An empty one is as one that is not there.
 
     Raises:
         UsageError: A field has no value that it may have.
     """
     try:
-        return Wanted.model_validate({name: value for name, value in query.items() if value})
+        return EpisodeQuery.model_validate({name: value for name, value in query.items() if value})
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{first['loc'][0]} = {query[str(first['loc'][0])]!r}: {first['msg']}") from None

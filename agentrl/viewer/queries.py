@@ -1,6 +1,6 @@
-"""The answers of the viewer's API, each read from a run directory or an evaluation's when it is asked for, and JSON values.
+"""The answers of the viewer's API, each read from a run directory or an evaluation's, and JSON values.
 
-Shown ─► run, metrics, rewards, audit          what a run is, and its curves
+ShownRun ─► run, metrics, rewards, audit          what a run is, and its curves
      ├─► episodes                              which episodes fit: indexed, or looked through for a while
      └─► group, episode                        the conversation of an episode, and every token of it
 """
@@ -11,13 +11,15 @@ import json
 import shlex
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any
+from typing import Any, TypeVar
 
+from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.evaluation.directory import is_evaluation
 from agentrl.record.end_reason import EndReason
@@ -25,12 +27,13 @@ from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
 from agentrl.run.open_run import Run
 from agentrl.store.episodes import ListedEpisode
-from agentrl.store.read_episode import RunEpisode
+from agentrl.store.read_episode import RunEpisode, weighed_group
 from agentrl.system.failure_text import masked
-from agentrl.viewer.filters import Wanted
+from agentrl.viewer.filters import EpisodeQuery
 from agentrl.viewer.messages import MessageReader
 from agentrl.viewer.transcript import turns_of
 
+T = TypeVar("T")
 SCAN_S = 2.0
 """How long episodes are looked through for one answer."""
 SCANNED_AT_ONCE = 500
@@ -38,11 +41,12 @@ _LISTED = [*ListedEpisode.__dataclass_fields__]
 
 
 @dataclass
-class Shown:
+class ShownRun:
     """A run or an evaluation that is shown, which may not have begun yet."""
 
     path: Path
-    _metrics: tuple[Any, list[dict[str, Any]]] = (None, [])
+    _files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """What was read of a file, after the state of the file then."""
     _means: tuple[float, list[tuple[int, float]]] = (0, [])
     """When the run started, and the mean rewards of its groups that have ended, which do not change until the next start."""
 
@@ -58,20 +62,29 @@ class Shown:
     @cached_property
     def reader(self) -> MessageReader | None:
         """The reader of its conversations; None where the model's chat format cannot be loaded any more. Raises StoreError before the run begins."""
-        config = self._run.config  # raises where the run has not begun, so that it is asked again
+        config = self._config  # raises where the run has not begun, so that it is asked again
         with suppress(AgentRLError):
             return MessageReader(chat_format_of(config))
         return None
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics of its steps, read again where the file has changed."""
+        """The metrics of its steps."""
+        return self._read("metrics.jsonl", lambda: self._run.metrics)
+
+    @property
+    def _config(self) -> RunConfig:
+        return self._read("config.json", lambda: self._run.config)  # checked in 20 ms
+
+    def _read(self, name: str, read: Callable[[], T]) -> T:
+        """Return what `read` makes of a file; it is called again where the file has changed."""
+        state = None
         with suppress(OSError):
-            file = (self.path / "metrics.jsonl").stat()
-            if (file.st_mtime_ns, file.st_size) != self._metrics[0]:
-                self._metrics = (file.st_mtime_ns, file.st_size), self._run.metrics
-            return self._metrics[1]
-        return []
+            file = (self.path / name).stat()
+            state = file.st_mtime_ns, file.st_size
+        if name not in self._files or self._files[name][0] != state:
+            self._files[name] = state, read()
+        return self._files[name][1]  # type: ignore[no-any-return]
 
     @property
     def _eval_before(self) -> dict[str, Any]:
@@ -81,9 +94,8 @@ class Shown:
     def head(self) -> dict[str, Any]:
         """Return what it is and how far it is."""
         begun, steps = (self.path / "config.json").is_file(), 0
-        with suppress(OSError, ValueError, KeyError):  # the page of the run says why; the others are shown
-            # Not by `Run.config`, which is checked in 20 ms: a page that is open asks for it all the time.
-            steps = json.loads((self.path / "config.json").read_bytes())["steps"]
+        with suppress(AgentRLError):  # the page of the run says why; the others are shown
+            steps = self._config.steps
         return {
             "name": self.path.name,
             "path": str(self.path),
@@ -99,7 +111,7 @@ class Shown:
         Raises:
             StoreError: It cannot be read.
         """
-        head, summary, steps = self.head(), self._run.summary or {}, self._run.config.steps
+        head, summary, steps = self.head(), self._run.summary or {}, self._config.steps
         if head["kind"] == "evaluation":
             low, high = summary.get("mean_reward_95", (None, None))
             mean_reward = "" if low is None else f"{summary['mean_reward']:.3f} [{low:.3f}, {high:.3f}]"
@@ -113,7 +125,7 @@ class Shown:
             "held_out": " → ".join(f"{value:.3f}" for value in held_out if value is not None),
         }
 
-    def whole(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """Return all that is known of it but its head, its curves and its episodes."""
         run = self._run
         restarts = self._stored(
@@ -122,7 +134,7 @@ class Shown:
         )
         newest = self._stored("SELECT record FROM episodes ORDER BY id DESC LIMIT 100")
         return {
-            "config": masked(run.config.model_dump(mode="json")),
+            "config": masked(self._config.model_dump(mode="json")),
             "summary": run.summary,
             "checkpoints": [{"step": kept.step, "best": kept.best} for kept in run.checkpoints],
             "restarts": [
@@ -167,40 +179,41 @@ class Shown:
         """Return the verdict of an audit, which reads all of the store, and what it counted."""
         return asdict(audit(self.path))
 
-    def episodes(self, asked: Wanted) -> dict[str, Any]:
+    def episodes(self, query: EpisodeQuery) -> dict[str, Any]:
         """Return a page of episodes, and where the next one begins."""
-        found, searched_to = self.found(asked)
-        threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
-        cursor = searched_to or (found[-1].id if len(found) == asked.limit else None)
+        found, searched_to = self.fitting(query)
+        if "reader" not in vars(self):
+            threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
+        cursor = searched_to or (found[-1].id if len(found) == query.limit else None)
         return {"episodes": [_row(episode) for episode in found], "cursor": cursor, "searched_to": searched_to}
 
-    def found(self, asked: Wanted) -> tuple[list[RunEpisode], int | None]:
+    def fitting(self, query: EpisodeQuery) -> tuple[list[RunEpisode], int | None]:
         """Return the episodes that fit; and the last one looked at, where time was up before all were."""
-        if asked.ids:
-            return [self._run.episode(one) for one in asked.ids], None
-        if not (asked.role or asked.text or asked.cut):
-            return self._run.listed(asked.where, limit=asked.limit, order=asked.sort, after=asked.cursor), None
-        until, after, fitting = time.monotonic() + SCAN_S, asked.cursor, list[RunEpisode]()
-        while batch := self._run.listed(asked.where, limit=SCANNED_AT_ONCE, order=asked.sort, after=after):
+        if query.ids:
+            return [self._run.episode(one) for one in query.ids], None
+        if not (query.role or query.text or query.cut):
+            return self._run.listed(query.where, limit=query.limit, order=query.sort, after=query.cursor), None
+        until, after, found = time.monotonic() + SCAN_S, query.cursor, list[RunEpisode]()
+        while batch := self._run.listed(query.where, limit=SCANNED_AT_ONCE, order=query.sort, after=after):
             for episode in batch:
                 after = episode.id
-                if self._fits(episode, asked):
-                    fitting.append(episode)
-                if len(fitting) == asked.limit:
-                    return fitting, None
+                if self._fits(episode, query):
+                    found.append(episode)
+                if len(found) == query.limit:
+                    return found, None
                 if time.monotonic() > until:
-                    return fitting, after
-        return fitting, None
+                    return found, after
+        return found, None
 
-    def _fits(self, episode: RunEpisode, asked: Wanted) -> bool:
+    def _fits(self, episode: RunEpisode, query: EpisodeQuery) -> bool:
         turns = episode.record.turns
-        if asked.role and not any(turn.role == asked.role for turn in turns):
+        if query.role and not any(turn.role == query.role for turn in turns):
             return False
-        if asked.cut and not any(len(turn.versions) > 1 for turn in turns):
+        if query.cut and not any(len(turn.versions) > 1 for turn in turns):
             return False
-        if not asked.text:
+        if not query.text:
             return True
-        decode, text = self._run.text.decode, asked.text.casefold()
+        decode, text = self._run.text.decode, query.text.casefold()
         said = (decode(ids) for turn in turns for ids in (turn.prompt_ids, turn.output_ids))
         return text in (episode.error or "").casefold() or any(text in part.casefold() for part in said)
 
@@ -214,10 +227,9 @@ class Shown:
         if not rows:
             raise StoreError(f"{self.path} holds no group {group}")
         columns = ("group", "task", "epoch", "state", "rejected", "step", "version")
-        episodes = [
-            _row(episode) | {"advantage": fmean(own) if (own := episode.weighed()[1]) else None}
-            for episode in self._run.episodes(group=group)
-        ]
+        weighed = weighed_group(self._run, group)
+        means = {episode: fmean(own) for episode, (_, own) in weighed.items() if own}
+        episodes = [_row(episode) | {"advantage": means.get(episode.id)} for episode in self._run.episodes(group=group)]
         return dict(zip(columns, rows[0], strict=True)) | {"episodes": episodes}
 
     def episode(self, number: int) -> dict[str, Any]:

@@ -23,12 +23,12 @@ from aiohttp.typedefs import Handler
 from anyio.from_thread import start_blocking_portal
 
 from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, one_line
+from agentrl.proxy.json_text import strict_json
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import LOOPBACK, is_loopback
 from agentrl.viewer.export import FORMATS, exported
-from agentrl.viewer.filters import wanted
-from agentrl.viewer.queries import Shown
-from agentrl.viewer.transcript import strict_json
+from agentrl.viewer.filters import read_query
+from agentrl.viewer.queries import ShownRun
 
 T = TypeVar("T")
 PAGE = Path(__file__).parent / "page"
@@ -45,7 +45,7 @@ _HEADERS = {
 """The headers of every response, which keep what a model wrote from being more than text."""
 
 
-def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
+def make_app(runs: Sequence[ShownRun], token: str = "") -> web.Application:
     """Return the aiohttp application that answers the page's questions.
 
     Args:
@@ -57,7 +57,7 @@ def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
     async def asked(question: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(question, limiter=limiter)
 
-    def shown_of(http: web.Request) -> Shown:
+    def shown_of(http: web.Request) -> ShownRun:
         number = int(http.match_info["run"])
         if number >= len(runs):
             raise StoreError(f"there is no run {number}; {len(runs)} are shown")
@@ -70,14 +70,14 @@ def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
 
         return web.get("/api/runs" + path, handler)
 
-    def get_of_run(path: str, answer: Callable[[Shown, web.Request], Any]) -> web.RouteDef:
+    def get_of_run(path: str, answer: Callable[[ShownRun, web.Request], Any]) -> web.RouteDef:
         return get(r"/{run:\d+}" + path, lambda http: answer(shown_of(http), http))
 
     async def export(http: web.Request) -> web.StreamResponse:
         form, shown = http.query.get("format", "jsonl"), shown_of(http)
         if form not in FORMATS:
             raise UsageError(f"format = {form!r}: use one of {', '.join(FORMATS)}")
-        found, _ = await asked(lambda: shown.found(wanted(http.query)))
+        found, _ = await asked(lambda: shown.fitting(read_query(http.query)))
         pieces = exported(form, shown, found)
         piece = await asked(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
         suffix, kind = FORMATS[form]
@@ -109,11 +109,11 @@ def make_app(runs: Sequence[Shown], token: str = "") -> web.Application:
             web.static("/static", PAGE),
             web.get(r"/api/runs/{run:\d+}/export", export),
             get("", lambda http: {"runs": [{"run": number, **shown.head()} for number, shown in enumerate(runs)]}),
-            get_of_run("", lambda shown, http: shown.whole()),
-            get_of_run("/metrics", lambda shown, http: shown.steps(wanted(http.query).after)),
-            get_of_run("/rewards", lambda shown, http: shown.rewards(wanted(http.query).points)),
+            get_of_run("", lambda shown, http: shown.about()),
+            get_of_run("/metrics", lambda shown, http: shown.steps(read_query(http.query).after)),
+            get_of_run("/rewards", lambda shown, http: shown.rewards(read_query(http.query).points)),
             get_of_run("/audit", lambda shown, http: shown.audit()),
-            get_of_run("/episodes", lambda shown, http: shown.episodes(wanted(http.query))),
+            get_of_run("/episodes", lambda shown, http: shown.episodes(read_query(http.query))),
             get_of_run(r"/episodes/{id:\d{1,18}}", lambda shown, http: shown.episode(int(http.match_info["id"]))),
             get_of_run(r"/groups/{id:\d{1,18}}", lambda shown, http: shown.group(int(http.match_info["id"]))),
         ]
@@ -172,7 +172,7 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
         ConfigError: It cannot listen there.
     """
     token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
-    runs = [Shown(path.absolute()) for path in paths]
+    runs = [ShownRun(path.absolute()) for path in paths]
     runner = web.AppRunner(await in_thread(make_app, runs, token), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.record.trajectory import Turn
 from agentrl.store.read_episode import RunEpisode
 from agentrl.viewer.messages import MessageReader, ReadMessage
@@ -71,11 +69,3 @@ def _tokens(turn: Turn, advantage: float | None, text: list[str]) -> dict[str, A
         "proximal": None,
         "entropy": None,
     }
-
-
-def strict_json(value: Any) -> bytes:
-    """Write JSON that every reader takes: what it has no number for is null, and half of a surrogate pair is replaced."""
-    try:
-        return b"".join(json_pieces(value))
-    except ValueError:
-        return to_json(json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace")))

@@ -15,22 +15,22 @@ from agentrl.proxy import ChatFormat
 from agentrl.tasks.conversation_rows import read_conversation
 from agentrl.trainer.conversations import training_sequences
 from agentrl.viewer.export import conversations, exported
-from agentrl.viewer.queries import Shown
+from agentrl.viewer.queries import ShownRun
 from tests.viewer.shown_run import ASKED, CONVERSATION, RESULT, make_shown_run
 
 
 @pytest.fixture
-def shown(tmp_path: Path, nano_format: ChatFormat) -> Shown:
-    return Shown(make_shown_run(tmp_path / "run", nano_format))
+def shown(tmp_path: Path, nano_format: ChatFormat) -> ShownRun:
+    return ShownRun(make_shown_run(tmp_path / "run", nano_format))
 
 
-def export(shown: Shown, form: str, *numbers: int) -> str:
+def export(shown: ShownRun, form: str, *numbers: int) -> str:
     episodes = [open_run(shown.path).episode(number) for number in numbers]
     return b"".join(exported(form, shown, episodes)).decode()
 
 
 def test_an_exported_conversation_is_read_back_and_learned_from_as_it_was_said(
-    shown: Shown, nano_format: ChatFormat
+    shown: ShownRun, nano_format: ChatFormat
 ) -> None:
     row = json.loads(export(shown, "sft", CONVERSATION))
     messages, _, weights = read_conversation(row, "here")
@@ -69,7 +69,7 @@ def test_each_branch_is_a_conversation_and_no_reply_is_learned_twice() -> None:
     assert [*conversations([unknown])] == []
 
 
-def test_a_page_needs_no_script_and_no_other_file(shown: Shown) -> None:
+def test_a_page_needs_no_script_and_no_other_file(shown: ShownRun) -> None:
     page = export(shown, "html", CONVERSATION, 14)
     assert page.startswith("<!doctype html>")
     assert re.findall(r"(?:src|href)=|<script|@import|url\(", page) == []
@@ -82,7 +82,7 @@ def test_a_page_needs_no_script_and_no_other_file(shown: Shown) -> None:
     )  # an update of the weights came before the last token of each reply
 
 
-def test_a_line_of_json_has_what_the_api_says_without_the_ids_of_prompts(shown: Shown) -> None:
+def test_a_line_of_json_has_what_the_api_says_without_the_ids_of_prompts(shown: ShownRun) -> None:
     (line,) = export(shown, "jsonl", CONVERSATION).splitlines()
     read = json.loads(line)
     assert read["episode"]["reward"] == 3.0
@@ -90,7 +90,7 @@ def test_a_line_of_json_has_what_the_api_says_without_the_ids_of_prompts(shown: 
     assert all("prompt" not in turn for turn in read["turns"])
 
 
-def test_a_notebook_shows_a_run_an_episode_and_an_evaluation_in_a_frame_of_the_same_page(shown: Shown) -> None:
+def test_a_notebook_shows_a_run_an_episode_and_an_evaluation_in_a_frame_of_the_same_page(shown: ShownRun) -> None:
     run = open_run(shown.path)
     episode = run.episode(CONVERSATION)
     kept = evaluated_episode(4, 0, episode)

@@ -100,10 +100,13 @@ def test_a_run_that_takes_the_place_of_another_has_curves_of_its_own(
     shutil.rmtree(run_dir)
     make_shown_run(run_dir, nano_format)
     (run_dir / "metrics.jsonl").unlink()
+    config = json.loads((run_dir / "config.json").read_bytes()) | {"steps": 77}
+    (run_dir / "config.json").write_text(json.dumps(config))
     with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
         db.execute("UPDATE episodes SET reward = 7")
     assert set(asked(http, "/0/rewards")["mean"]) == {7.0}
-    assert asked(http, "")["runs"][0]["step"] == 0
+    (head,) = asked(http, "")["runs"]
+    assert (head["step"], head["steps"], asked(http, "/0")["config"]["steps"]) == (0, 77, 77)
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
