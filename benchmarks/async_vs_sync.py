@@ -2,10 +2,7 @@
 
 One job, trained twice to the same number of episodes on a workload with long-tailed reply lengths and tool times
 (long_tail_workflow.py): synchronously (η = 0) and asynchronously (η = 2). Prints the throughput ratio S, the bound S_max
-that the synchronous run's own trace implies, and their quotient ε.
-
-With mean episode time μ, C slots, B episodes a batch, R = Bμ/C, training time T, pause p, ρ = T/R, w = p/R and
-κ = (synchronous rollout time)/R, the ideal gain on separate resources is S_max = (κ + ρ + w) / (max(1, ρ) + w).
+that the synchronous run's own trace implies (agentrl/run/speedup.py), and their quotient ε.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from typing import Any
 
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
+from agentrl.run.speedup import ideal_gain
 
 BATCH = 64
 SLOTS = 64
@@ -112,10 +110,10 @@ def main() -> None:
             f"paused {1000 * run.mean('pause_s'):.0f} ms; episode mean {statistics.fmean(run.durations_s):.2f} s, "
             f"longest {max(run.durations_s):.1f} s; {s['tokens_in_interrupted_replies']} tokens in interrupted replies"
         )
-    mu = statistics.fmean(sync.durations_s)
-    rollout_s = BATCH * mu / SLOTS
-    kappa, rho, w = (sync.mean(n) / rollout_s for n in ("wait_s", "train_s", "pause_s"))
-    bound = (kappa + rho + w) / (max(1.0, rho) + w)
+    rollout_s = BATCH * statistics.fmean(sync.durations_s) / SLOTS
+    trace = [sync.mean(name) for name in ("wait_s", "train_s", "pause_s")]
+    kappa, rho, w = (seconds / rollout_s for seconds in trace)
+    bound = ideal_gain(rollout_s, *trace)
     gain = overlapped.episodes_per_s / sync.episodes_per_s
     print(f"R = {rollout_s:.2f} s, κ = {kappa:.2f}, ρ = {rho:.2f}, w = {w:.4f}")
     print(f"S = {gain:.2f}, S_max = {bound:.2f}, ε = {gain / bound:.2f}")

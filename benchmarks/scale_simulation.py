@@ -38,6 +38,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
 from agentrl.rollout.gate import Order
+from agentrl.run.speedup import ideal_gain
 
 TRACES = Path(__file__).with_name("scale_traces.json")
 PLOT = Path(__file__).parent.parent / "docs" / "pictures" / "scale.svg"
@@ -427,10 +428,8 @@ def simulate_size(servers: int, main_call_s: float, main_episode_s: float) -> Si
     synchronous, overlapped = run(0), run(2)
     setup, costs = large(servers, 0, main_call_s, main_episode_s)
     rollout_s = setup.batch_size * statistics.fmean(synchronous.durations_s) / setup.max_concurrent
-    kappa = statistics.fmean(synchronous.wait_s) / rollout_s
-    rho = (statistics.fmean(synchronous.train_s) + costs.spread_s) / rollout_s
-    w = costs.pause_s / rollout_s
-    best = (kappa + rho + w) / (max(1.0, rho) + w)
+    train_s = statistics.fmean(synchronous.train_s) + costs.spread_s
+    best = ideal_gain(rollout_s, statistics.fmean(synchronous.wait_s), train_s, costs.pause_s)
     gain = overlapped.episodes_per_s(SKIPPED) / synchronous.episodes_per_s(0)
     return Size(
         servers, overlapped.episodes_per_s(SKIPPED), gain / best, overlapped.mean_staleness(SKIPPED), overlapped.busy

@@ -26,6 +26,7 @@ from agentrl.record.end_reason import EndReason
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
 from agentrl.run.open_run import Run
+from agentrl.run.speedup import speedup_of
 from agentrl.store.episodes import ListedEpisode
 from agentrl.store.read_episode import RunEpisode, weighed_group
 from agentrl.system.failure_text import masked
@@ -178,6 +179,12 @@ class ShownRun:
     def audit(self) -> dict[str, Any]:
         """Return the verdict of an audit, which reads all of the store, and what it counted."""
         return asdict(audit(self.path))
+
+    def speedup(self) -> dict[str, Any] | None:
+        """Return the gain of asynchrony, estimated from its trace; None: no checkpoint contains a step that it can be made of."""
+        with self._run.open_store() as store:
+            found = store.read(lambda db: speedup_of(db, self.metrics, self._config.rollout.max_concurrent))
+        return asdict(found) if found else None
 
     def episodes(self, query: EpisodeQuery) -> dict[str, Any]:
         """Return a page of episodes, and where the next one begins."""

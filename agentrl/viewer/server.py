@@ -112,6 +112,7 @@ def make_app(runs: Sequence[ShownRun], token: str = "") -> web.Application:
             get_of_run("", lambda shown, http: shown.about()),
             get_of_run("/metrics", lambda shown, http: shown.steps(read_query(http.query).after)),
             get_of_run("/rewards", lambda shown, http: shown.rewards(read_query(http.query).points)),
+            get_of_run("/speedup", lambda shown, http: shown.speedup()),
             get_of_run("/audit", lambda shown, http: shown.audit()),
             get_of_run("/episodes", lambda shown, http: shown.episodes(read_query(http.query))),
             get_of_run(r"/episodes/{id:\d{1,18}}", lambda shown, http: shown.episode(int(http.match_info["id"]))),

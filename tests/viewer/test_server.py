@@ -73,6 +73,23 @@ def test_a_start_says_when_its_checkpoints_were_made(http: httpx.Client, run_dir
     assert start["made_at"]["1"] >= start["started_at"]
 
 
+def test_the_gain_of_asynchrony_is_that_of_the_steps_that_a_checkpoint_contains_with_the_groups_that_were_dropped(
+    http: httpx.Client, run_dir: Path
+) -> None:
+    assert asked(http, "/0/speedup") is None
+    with Store(run_dir / "store.sqlite") as store:
+        trained = trained_step(1, ((0, 3), (1, 3)), [[(group, number) for group in (0, 1) for number in range(3)]], 1)
+        store.commit_checkpoint(run_dir / "checkpoints/step-1", 1, [trained])
+    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
+        db.execute(
+            "UPDATE groups SET version = 0"
+        )  # the dropped one, which ended in a failure too, began in the first step
+        db.execute("UPDATE episodes SET duration_s = CASE group_id WHEN 4 THEN 5.0 ELSE 2.0 END")
+    row = {"step": 1, "step_s": 4.0, "wait_s": 1.0, "train_s": 2.0, "pause_s": 1.0}
+    (run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert asked(http, "/0/speedup") == {"gain": 8 / 4, "bound": 8 / 3, "efficiency": 0.75, "steps": 1}  # on 64 slots
+
+
 def test_a_run_that_has_not_begun_is_shown_as_one_that_runs(tmp_path: Path) -> None:
     with serving_in_thread([tmp_path / "later"]) as address:
         (head,) = httpx.get(f"{address}api/runs").json()["runs"]

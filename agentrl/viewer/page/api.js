@@ -1,9 +1,11 @@
 // Ask the server, and say numbers as people read them.
 //
-//   page ─► useApi ─► GET /api/... ─► {data, error}
-//             ▲ again every `every_s` while it is given
+//   page ─► useApi, useRows ─► usePolled ─► GET /api/... ─► {data, error}
+//                                 ▲ again every `every_s` while it is given
 
 import { useEffect, useState } from "./vendor/htm-preact.js";
+
+const NONE = {};
 
 /** Return what the server answers; throw an Error with its words otherwise. */
 export async function get(path, parameters = {}) {
@@ -21,58 +23,41 @@ export function address(path, parameters = {}) {
   return `/api/${path}${query ? `?${query}` : ""}`;
 }
 
-/** Ask whenever the question changes, and again every `every_s`. An answer that fails keeps the last one on the page. */
-export function useApi(path, parameters = {}, every_s = 0) {
-  const question = path && address(path, parameters);
+/** Ask whenever `key`, `every_s` or `changed` does, and again every `every_s`; `ask` is given the last answer. One that fails keeps the last on the page. */
+export function usePolled(key, ask, every_s = 0, changed = "") {
   const [state, setState] = useState({});
   useEffect(() => {
-    let current = true;
-    let timer = 0;
-    const ask = async () => {
-      try {
-        const data = await get(path, parameters);
-        if (current) setState({ question, data });
-      } catch (error) {
-        if (current) setState((last) => ({ question, error, data: last.question === question ? last.data : undefined }));
-      }
-      if (current && every_s) timer = setTimeout(ask, every_s * 1000);
+    let [current, timer, data] = [true, 0, undefined];
+    const poll = async () => {
+      const error = await ask(data).then((answer) => void (data = answer), (failure) => failure);
+      if (!current) return;
+      setState((last) => ({ key, error, data: error && last.key === key ? last.data : data }));
+      if (every_s) timer = setTimeout(poll, every_s * 1000);
     };
-    if (question) ask();
+    if (key) poll();
     return () => {
       current = false;
       clearTimeout(timer);
     };
-  }, [question, every_s]);
-  return state.question === question ? state : {};
+  }, [key, every_s, changed]);
+  return state.key === key ? state : {};
 }
+
+/** Return what the server answers to a question, {data, error}, asked again every `every_s`. */
+export const useApi = (path, parameters = {}, every_s = 0) => usePolled(path && address(path, parameters), () => get(path, parameters), every_s);
 
 /** Return the rows of the metrics of several runs by their number; those of a run that goes on grow by what is new. */
 export function useRows(runs) {
-  const [rows, setRows] = useState({});
-  const going = runs.filter((run) => run.status === "running").map((run) => run.run);
-  useEffect(() => {
-    let current = true;
-    let timer = 0;
-    const held = {};
-    const ask = async (numbers) => {
-      for (const number of numbers) {
-        const known = held[number] ?? [];
-        const answer = await get(`runs/${number}/metrics`, { after: known.at(-1)?.step ?? 0 }).catch(() => ({ steps: [] }));
-        if (!current) return;
-        if (answer.steps.length || !held[number]) {
-          held[number] = [...known, ...answer.steps];
-          setRows({ ...held });
-        }
-      }
-      if (current && going.length) timer = setTimeout(ask, 2000, going);
-    };
-    ask(runs.map((run) => run.run));
-    return () => {
-      current = false;
-      clearTimeout(timer);
-    };
-  }, [runs.map((run) => `${run.run}${run.status}`).join()]);
-  return rows;
+  const ask = async (known = {}) => {
+    const grown = { ...known };
+    for (const { run } of runs) {
+      const { steps } = await get(`runs/${run}/metrics`, { after: known[run]?.at(-1)?.step ?? 0 }).catch(() => ({ steps: [] }));
+      if (steps.length || !known[run]) grown[run] = [...(known[run] ?? []), ...steps];
+    }
+    return runs.some(({ run }) => grown[run] !== known[run]) ? grown : known;
+  };
+  const every_s = runs.some((run) => run.status === "running") ? 2 : 0;
+  return usePolled(runs.map((run) => run.run).join(), ask, every_s).data ?? NONE;
 }
 
 /** Say a number in at most `digits` significant digits, with thin gaps between thousands; a dash for none. */
