@@ -22,6 +22,9 @@ MAX_METRIC_NAME_CHARS = 100
 MAX_DETAILS_CHARS = 64_000
 """Bound of the details of an episode, as JSON. The middle of what goes beyond it is left out, with a note of how much that is."""
 METRICS_LEFT_OUT = "metrics_left_out"
+DETAILS_LEFT_OUT = "details_left_out"
+_MAX_NOTES_CHARS = 400
+"""Bound of what details have beyond theirs: notes in place of values. How many more values there are is the detail `DETAILS_LEFT_OUT`."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,9 @@ def _checked_details(details: object) -> dict[str, Any]:
             text = json.dumps({name: value}, ensure_ascii=False, allow_nan=False)
         except Exception as error:
             raise BadRewardError(f"details[{shown(name)}] is {shown(value)}, no JSON: {shown(error)}") from error
+        if room < -_MAX_NOTES_CHARS or len(name) > max(room, _MAX_NOTES_CHARS):
+            kept[DETAILS_LEFT_OUT] = kept.get(DETAILS_LEFT_OUT, 0) + 1
+            continue
         if len(text) > room:  # of the same share of a text as of its JSON
             said = value if isinstance(value, str) else text
             text = json.dumps({name: cut_middle(said, max(0, room) * len(said) // len(text))})

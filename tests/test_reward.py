@@ -46,6 +46,14 @@ def test_beyond_the_bound_the_middle_is_left_out_and_what_fits_stays_as_it_is() 
     assert len(json.dumps(details)) < MAX_DETAILS_CHARS + 500
 
 
+def test_of_more_details_than_have_room_the_first_are_kept_and_the_others_counted() -> None:
+    given = {"x" * 1_000_000: 1, **{f"case {number}": "passed" for number in range(20_000)}}
+    details = Reward(0, details=given).details
+    assert len(json.dumps(details)) < MAX_DETAILS_CHARS + 500
+    assert details["case 0"] == "passed"
+    assert details["details_left_out"] == 20_001 - (len(details) - 1)
+
+
 @pytest.mark.parametrize(
     ("details", "named"),
     [
