@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 
@@ -190,6 +191,8 @@ class AlarmWatch:
     """The moment, as a line says it."""
     begun: dict[str, int] = field(default_factory=dict)
     """How often each alarm has begun, since this start of the run."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """The line of each that has begun since the metrics of the last step."""
     repeat_s: float = REPEAT_EVERY_S
     _holding: set[str] = field(default_factory=set)
     _said: dict[str, float] = field(default_factory=dict)
@@ -216,10 +219,12 @@ class AlarmWatch:
             self._holding.add(alarm.name)
             if alarm.name not in before:
                 self.begun[alarm.name] = self.begun.get(alarm.name, 0) + 1
+                self.texts[alarm.name] = alarm.text
             if now - self._said.get(alarm.name, -self.repeat_s) >= self.repeat_s:
                 self._said[alarm.name] = now
                 self.say(f"ALARM, {self.when()}: {alarm.text}")
 
-    def to_metrics(self) -> dict[str, int]:
-        """Return how often each alarm has begun, as the metrics of a step have it."""
-        return {f"alarm_{name}": count for name, count in self.begun.items()}
+    def take_metrics(self) -> dict[str, Any]:
+        """Return how often each alarm has begun, as the metrics of a step have it, and the lines of those that began in it."""
+        texts, self.texts = self.texts, {}
+        return {f"alarm_{name}": count for name, count in self.begun.items()} | ({"alarms": texts} if texts else {})

@@ -206,7 +206,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "local_shortages": run.engine.fleet.shortages,
         **run.controller.runner.metrics(),
         **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, DrawnTasks) else {}),
-        **run.alarm_watch.to_metrics(),
+        **run.alarm_watch.take_metrics(),
     }
     sums = {name: record.get(name, 0) + run.counted_before.get(name, 0) for name in COUNTERS}
     return record | {name: total for name, total in sums.items() if name in record or total}

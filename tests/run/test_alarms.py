@@ -145,7 +145,8 @@ def test_an_alarm_is_said_when_it_begins_rarely_while_it_lasts_and_counted() -> 
     for now in range(0, 1300, 10):
         watch.check(now)
     assert said == ["ALARM, now: no"] * 3
-    assert watch.to_metrics() == {"alarm_attempts_failed": 1}
+    assert watch.take_metrics() == {"alarm_attempts_failed": 1, "alarms": {"attempts_failed": "no"}}
+    assert watch.take_metrics() == {"alarm_attempts_failed": 1}
     for _ in range(5):  # it comes and goes
         holding.clear()
         watch.check(1300)
