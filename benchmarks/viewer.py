@@ -57,6 +57,7 @@ FILTERS = {
     "reward 0.2 to 0.8": "min_reward=0.2&max_reward=0.8",
     "best": "sort=best",
     "worst": "sort=worst",
+    "the best of each group": "sort=best&best_of_group=true",
     "best of the finished": "sort=best&reason=finished",
     "the page after the best": "sort=best&cursor=4711",
     "staleness from 3": "min_staleness=3",

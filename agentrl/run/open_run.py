@@ -36,6 +36,7 @@ _CONDITIONS = {
     "min_reward": "e.reward >= ?",
     "max_reward": "e.reward <= ?",
     "min_staleness": "g.step - 1 - g.version >= ?",
+    "best_of_group": "(e.id IN (SELECT id FROM (SELECT id, MAX(reward) FROM episodes WHERE reason = 'finished' GROUP BY group_id))) = ?",
 }
 
 

@@ -28,6 +28,7 @@ class EpisodeQuery(BaseModel):
     min_staleness: int | None = None
     role: str = ""
     text: str = ""
+    best_of_group: bool | None = None
     cut: bool = False
     """Only those with a reply within which the weights changed."""
     ids: Annotated[list[_Whole], BeforeValidator(lambda text: text.split(","))] = Field(default_factory=list)

@@ -27,7 +27,7 @@ from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
 from agentrl.run.open_run import Run
 from agentrl.run.speedup import speedup_of
-from agentrl.store.episodes import ListedEpisode
+from agentrl.store.episodes import ListedEpisode, Order
 from agentrl.store.read_episode import RunEpisode, weighed_group
 from agentrl.system.failure_text import masked
 from agentrl.viewer.filters import EpisodeQuery
@@ -241,15 +241,17 @@ class ShownRun:
 
     def episode(self, number: int) -> dict[str, Any]:
         """Return an episode with every token."""
-        episode = self._run.episode(number)
-        ((previous, following),) = self._stored(
-            "SELECT (SELECT MAX(id) FROM episodes WHERE id < ?1), (SELECT MIN(id) FROM episodes WHERE id > ?1)", number
-        )
-        return {
-            **self.read(episode),
-            "neighbours": {"previous": previous, "next": following},
-            "replay": f"agentrl replay {shlex.quote(str(self.path))} {number}",
-        }
+        replay = None if self.is_evaluation else f"agentrl replay {shlex.quote(str(self.path))} {number}"
+        return {**self.read(self._run.episode(number)), "replay": replay}
+
+    def neighbours(self, number: int, query: EpisodeQuery) -> dict[str, int | None]:
+        """Return the episodes before and after one, of those that fit: in the order of their rewards if sorted by these, else in which they ended."""
+        orders: list[Order] = ["worst", "best"] if query.sort == "best" else ["best", "worst"]
+        if query.sort in ("newest", "oldest"):
+            orders = ["newest", "oldest"]
+        either = (query.model_copy(update={"sort": order, "cursor": number, "limit": 1, "ids": []}) for order in orders)
+        found = [next(iter(self.fitting(one)[0]), None) for one in either]
+        return dict(zip(("previous", "next"), (one.id if one else None for one in found), strict=True))
 
     def read(self, episode: RunEpisode) -> dict[str, Any]:
         """Return an episode with its turns, as the page and every export show them."""

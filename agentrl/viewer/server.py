@@ -116,6 +116,10 @@ def make_app(runs: Sequence[ShownRun], token: str = "") -> web.Application:
             get_of_run("/audit", lambda shown, http: shown.audit()),
             get_of_run("/episodes", lambda shown, http: shown.episodes(read_query(http.query))),
             get_of_run(r"/episodes/{id:\d{1,18}}", lambda shown, http: shown.episode(int(http.match_info["id"]))),
+            get_of_run(
+                r"/episodes/{id:\d{1,18}}/neighbours",
+                lambda shown, http: shown.neighbours(int(http.match_info["id"]), read_query(http.query)),
+            ),
             get_of_run(r"/groups/{id:\d{1,18}}", lambda shown, http: shown.group(int(http.match_info["id"]))),
         ]
     )

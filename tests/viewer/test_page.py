@@ -43,7 +43,9 @@ def address(tmp_path_factory: pytest.TempPathFactory, nano_format: ChatFormat) -
         trained = trained_step(1, ((0, 3), (1, 3)), [[(group, number) for group in (0, 1) for number in range(3)]], 1)
         store.commit_checkpoint(run_dir / "checkpoints/step-1", 1, [trained])
     rows = [STEP | {"step": step, "wall_s": 4.0 * step, "tokens": 800 * step} for step in (1, 2)]
-    rows[1]["alarm_stalled"] = 1
+    rows[1] |= {"alarm_stalled": 1, "alarms": {"stalled": "nothing has ended for 10 min"}}
+    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
+        db.execute("UPDATE episodes SET duration_s = 2.5")
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     supervised = run_dir.parent / "supervised"
     supervised.mkdir()
@@ -63,18 +65,29 @@ def test_every_page_of_a_recorded_run_opens_without_a_complaint_and_shows_its_fi
         expect(rate.locator(".legend")).to_contain_text("200")
         expect(rate.locator("canvas")).to_be_visible()
         expect(page.locator("figure", has_text="Staleness").locator(".legend")).to_contain_text("rollout.max_staleness")
-        expect(page.get_by_text("Alarms, restarts, checkpoints (2)")).to_be_visible()
+        page.get_by_text("Alarms, restarts, checkpoints (2)").click()
+        expect(page.get_by_text("step 2: alarm: nothing has ended for 10 min")).to_be_visible()
         page.get_by_role("button", name="Audit this run").click()
         expect(page.locator(".audit").get_by_role("status")).to_be_visible()
 
         look.at("timeline/0")
         expect(page.locator("table.shares tr", has_text="waited for a batch")).to_contain_text("63 %")
+        expect(page.locator(".gain")).to_contain_text("Estimated from the trace")
+        # (2.5 + 1 + 0.5) / (max(6 * 2.5 / 64, 1) + 0.5)
+        expect(page.locator(".gain tr", has_text="S_max")).to_contain_text("2.67")
 
         look.at("episodes/0?sort=best")
         expect(page.locator(".list tbody tr")).to_have_count(14)
         expect(page.locator(".list tbody tr").first).to_contain_text(str(CONVERSATION))
         page.get_by_label("Ended").select_option("failed")
         expect(page.locator(".list tbody tr")).to_have_count(1)
+
+        page.locator(".list tbody a").first.click()
+        expect(page.get_by_role("heading", name=f"Episode {CONVERSATION + 1}")).to_be_visible()
+        expect(page.locator(".button.off")).to_have_count(2)  # the filter leaves no other
+        with page.expect_download() as download:
+            page.locator(".exports").get_by_role("link", name="JSON lines").click()
+        assert json.loads(Path(download.value.path()).read_text())["episode"]["id"] == CONVERSATION + 1
 
         look.at("group/0/4")
         expect(page.locator(".member")).to_have_count(2)

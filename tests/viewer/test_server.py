@@ -16,6 +16,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from agentrl import open_run
+from agentrl.evaluation.directory import KeptEpisodes
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
 from agentrl.store.batches import trained_step
@@ -180,8 +181,35 @@ def test_an_episode_is_told_in_messages_and_down_to_the_token(http: httpx.Client
     assert tokens["ids"] == nano_format.tokenizer.encode(ANSWER)
     assert tokens["versions"] == [0] * (len(tokens["ids"]) - 1) + [1]
     assert set(tokens["loss_mask"]) == {True}
-    assert answer["neighbours"] == {"previous": 12, "next": 14}
+    assert answer["replay"].startswith("agentrl replay ")
     assert answer["episode"]["metrics"] == {"x": 1.5}
+
+
+def test_the_neighbours_of_an_episode_are_those_that_the_filters_leave_in_their_order(http: httpx.Client) -> None:
+    def neighbours(number: int, query: str = "") -> tuple[Any, Any]:
+        found = asked(http, f"/0/episodes/{number}/neighbours?{query}")
+        return found["previous"], found["next"]
+
+    assert neighbours(13) == (12, 14)
+    assert (neighbours(1), neighbours(14)) == ((None, 2), (13, None))
+    assert neighbours(5, "task=1") == (4, 6)
+    assert neighbours(6, "task=1&sort=oldest") == (5, None)
+    assert neighbours(12, "sort=best") == (13, 9)
+    assert neighbours(4, "sort=worst") == (1, 7)
+    assert neighbours(1, "cut=true") == (None, 13)
+
+
+def test_the_best_of_each_group_come_without_their_near_copies(http: httpx.Client) -> None:
+    assert ids(http, "sort=best&best_of_group=true") == [13, 12, 9, 6, 3]
+    assert ids(http, "best_of_group=true&task=1") == [6]
+
+
+def test_an_episode_of_an_evaluation_offers_no_replay_which_would_refuse_it(tmp_path: Path) -> None:
+    config = record_run(tmp_path / "run", steps=1)
+    with KeptEpisodes(tmp_path / "evaluation", {}, config) as kept:
+        kept.add(0, 0, 0, Outcome(reason=EndReason.FINISHED))
+    with serving_in_thread([tmp_path / "evaluation"]) as address:
+        assert httpx.get(f"{address}api/runs/0/episodes/1", timeout=60).json()["replay"] is None
 
 
 def test_an_episode_has_what_the_trainer_and_the_grader_alone_know(run_dir: Path, http: httpx.Client) -> None:

@@ -6,7 +6,7 @@ import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/ht
 import { useApi } from "./api.js";
 import { EpisodePage } from "./episode.js";
 import { EpisodesPage, GroupPage } from "./episodes.js";
-import { Failure, go, link, place } from "./parts.js";
+import { Failure, go, link, place, useListener } from "./parts.js";
 import { RunPage } from "./run.js";
 import { TimelinePage } from "./timeline.js";
 
@@ -16,17 +16,11 @@ const WITHIN = { group: "episodes", episode: "episodes" };
 
 function usePlace() {
   const [here, setHere] = useState(place());
-  useEffect(() => {
-    const moved = () => {
-      const next = place();
-      setHere((last) => {
-        if (last.page !== next.page || last.item !== next.item) scrollTo(0, 0);
-        return next;
-      });
-    };
-    addEventListener("hashchange", moved);
-    return () => removeEventListener("hashchange", moved);
-  }, []);
+  useListener(window, "hashchange", () => {
+    const next = place();
+    if (here.page !== next.page || here.item !== next.item) scrollTo(0, 0);
+    setHere(next);
+  });
   return here;
 }
 

@@ -6,156 +6,111 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import uPlot from "./vendor/uplot.js";
 import { figure } from "./api.js";
+import { useListener } from "./parts.js";
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
-const PIXELS = () => window.devicePixelRatio;
 const NONE = [];
 
 /** Return the value of a colour of style.css, which differs between light and dark. */
 export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-function faded(name, share) {
-  return `color-mix(in srgb, ${color(name)} ${share * 100}%, transparent)`;
-}
+const faded = (name) => `color-mix(in srgb, ${color(name)} 14%, transparent)`;
 
 /** Put lines that have each their own x over one x. */
 function joined(lines) {
   const xs = [...new Set(lines.flatMap((line) => line.xs))].sort((a, b) => a - b);
   const place = new Map(xs.map((x, i) => [x, i]));
-  return [
-    xs,
-    ...lines.map((line) => {
-      const ys = new Array(xs.length).fill(line.gaps ? null : undefined);
-      line.xs.forEach((x, i) => (ys[place.get(x)] = line.ys[i] ?? null));
-      return ys;
-    }),
-  ];
+  const over = (line) => {
+    const ys = new Array(xs.length).fill(undefined);
+    line.xs.forEach((x, i) => (ys[place.get(x)] = line.ys[i] ?? null));
+    return ys;
+  };
+  return [xs, ...lines.map(over)];
 }
 
-
-function drawMarks(u, marks) {
-  const { left, top, width, height } = u.bbox;
-  const size = 4 * PIXELS();
+/** Draw a path through points of the canvas: its line, or what is within it where it has no `dash`. */
+function trace(u, name, points, dash) {
   u.ctx.save();
+  u.ctx.strokeStyle = u.ctx.fillStyle = color(name);
+  u.ctx.setLineDash(dash ?? []);
+  u.ctx.beginPath();
+  for (const point of points) u.ctx.lineTo(...point);
+  if (dash) u.ctx.stroke();
+  else u.ctx.fill();
+  u.ctx.restore();
+}
+
+/** Draw a bound across, restarts from top to bottom, checkpoints on the axis and alarms from above. */
+function drawMarks(u, marks, bound) {
+  const { left, top, width, height } = u.bbox;
+  const [foot, size, y] = [top + height, 4 * devicePixelRatio, bound != null && u.valToPos(bound, "y", true)];
   for (const { x, kind } of marks) {
     const at = u.valToPos(x, "x", true);
+    const triangle = (from, to) => [[at, to], [at - size, from], [at + size, from]];
     if (at < left || at > left + width) continue;
-    u.ctx.strokeStyle = u.ctx.fillStyle = color(kind === "alarm" ? "bad" : "dim");
-    u.ctx.setLineDash(kind === "restart" ? [4, 4] : []);
-    u.ctx.beginPath();
-    if (kind === "restart") {
-      u.ctx.moveTo(at, top);
-      u.ctx.lineTo(at, top + height);
-      u.ctx.stroke();
-    } else {
-      const tip = kind === "alarm" ? top + 2 * size : top + height - 2 * size;
-      const foot = kind === "alarm" ? top : top + height;
-      u.ctx.moveTo(at, tip);
-      u.ctx.lineTo(at - size, foot);
-      u.ctx.lineTo(at + size, foot);
-      u.ctx.fill();
-    }
+    if (kind === "restart") trace(u, "dim", [[at, top], [at, foot]], [4, 4]);
+    else if (kind === "alarm") trace(u, "bad", triangle(top, top + 2 * size));
+    else trace(u, "dim", triangle(foot, foot - 2 * size));
   }
-  u.ctx.restore();
+  if (bound != null) trace(u, "bad", [[left, y], [left + width, y]], [6, 4]);
 }
 
 /** Return the options of a chart. It is made once: what changes while it is looked at is read from `latest` whenever it is drawn. */
 function options(latest, hover) {
   const { lines, lanes, xName, sync } = latest.current;
   const whole = [1, 2, 5].flatMap((one) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((ten) => one * ten)).sort((a, b) => a - b);
-  const axis = {
-    stroke: color("dim"),
-    font: "11px system-ui, sans-serif",
-    grid: { stroke: color("line"), width: 1 },
-    ticks: { show: false },
-  };
+  const axis = { stroke: color("dim"), font: "11px system-ui, sans-serif", grid: { stroke: color("line"), width: 1 }, ticks: { show: false } };
   const series = lines.map((line) => ({
     label: line.label,
     stroke: line.hidden ? "transparent" : color(line.color),
     width: line.hidden ? 0 : (line.width ?? 1.5),
     dash: line.dash,
-    fill: line.fill && faded(line.color, 0.14),
+    fill: line.fill && faded(line.color),
     paths: line.steps && uPlot.paths.stepped({ align: 1 }),
     spanGaps: true,
     points: { show: line.hidden ? false : line.dots || ((u) => u.data[0].length < 3), size: 5 },
   }));
-  const bands = lines.flatMap((line, i) =>
-    line.band ? [{ series: [i + 1, i + 2], fill: faded(line.color, 0.14), dir: -1 }] : [],
-  );
+  const bands = lines.flatMap((line, i) => (line.band ? [{ series: [i + 1, i + 2], fill: faded(line.color), dir: -1 }] : []));
   const values = (u, splits) => splits.map((value) => figure(value));
+  const ofLanes = lanes && { grid: { show: false }, splits: () => lanes.map((_, i) => 1 - (i + 0.5) / lanes.length), values: () => lanes };
   const range = (u, low, high) => {
     const { bound } = latest.current;
     const [from, to] = [Math.min(low ?? 0, bound ?? Infinity), Math.max(high ?? 1, bound ?? -Infinity)];
     const pad = (to - from || Math.abs(to) || 1) * 0.08;
     return [from >= 0 && from < pad * 4 ? 0 : from - pad, to + pad];
   };
+  const select = (u) => {
+    const { left, width } = u.select;
+    if (width < 4) return;
+    latest.current.onZoom?.([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
+    u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+  };
+  const draw = (u) => {
+    latest.current.draw?.(u);
+    drawMarks(u, latest.current.marks ?? NONE, latest.current.bound);
+  };
   return {
     series: [{}, ...series],
     bands,
     scales: { x: { time: false }, y: { range: lanes ? [0, 1] : range } },
-    axes: [
-      { ...axis, values, size: 26, space: 44, incrs: xName === "second" ? undefined : whole },
-      lanes ? { ...axis, size: 52, grid: { show: false }, splits: () => lanes.map((_, i) => 1 - (i + 0.5) / lanes.length), values: () => lanes } : { ...axis, values, size: 52 },
-    ],
+    axes: [{ ...axis, values, size: 26, space: 44, incrs: xName === "second" ? undefined : whole }, { ...axis, values, size: 52, ...ofLanes }],
     legend: { show: false },
-    cursor: {
-      y: false,
-      sync: sync && { key: sync },
-      drag: { x: true, y: false, setScale: false },
-      bind: { dblclick: () => () => latest.current.onZoom?.(null) },
-    },
-    hooks: {
-      setCursor: [(u) => hover(u.cursor.idx)],
-      setSelect: [
-        (u) => {
-          if (u.select.width < 4) return;
-          latest.current.onZoom?.([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]);
-          u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-        },
-      ],
-      draw: [
-        (u) => {
-          const { draw, marks = NONE, bound } = latest.current;
-          draw?.(u);
-          drawMarks(u, marks);
-          if (bound == null) return;
-          const y = u.valToPos(bound, "y", true);
-          u.ctx.save();
-          u.ctx.strokeStyle = color("bad");
-          u.ctx.setLineDash([6, 4]);
-          u.ctx.beginPath();
-          u.ctx.moveTo(u.bbox.left, y);
-          u.ctx.lineTo(u.bbox.left + u.bbox.width, y);
-          u.ctx.stroke();
-          u.ctx.restore();
-        },
-      ],
-    },
+    cursor: { y: false, sync: sync && { key: sync }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => latest.current.onZoom?.(null) } },
+    hooks: { setCursor: [(u) => hover(u.cursor.idx)], setSelect: [select], draw: [draw] },
   };
 }
 
 const dashed = (line) => (!line.dash ? "" : line.dash[0] < 4 ? "dotted" : "dashed");
 
-/** Tell when the reader turns from light to dark. */
-function useDark() {
-  const [dark, setDark] = useState(DARK.matches);
-  useEffect(() => {
-    const turned = () => setDark(DARK.matches);
-    DARK.addEventListener("change", turned);
-    return () => DARK.removeEventListener("change", turned);
-  }, []);
-  return dark;
-}
-
-/**
- * Draw lines. `title` names the figure in words, `unit` its unit, `metric` is the metric's own name. `bound` is a horizontal line
- * that nothing should pass, `zoom` the part of x that is shown; `lanes` names what `draw` adds to the canvas, and `keys` its colours.
- */
+// `title` names the figure in words, `unit` its unit, `metric` is the metric's own name. `bound` is a horizontal line that nothing
+// should pass, `zoom` the part of x that is shown; `lanes` names what `draw` adds to the canvas, and `keys` its colours.
+/** Draw lines. */
 export function Chart(props) {
   const { title, unit, metric, lines, marks = NONE, bound, boundText, zoom, tall, xName = "step", keys = NONE } = props;
   const box = useRef();
   const plot = useRef();
-  const dark = useDark();
+  const [dark, setDark] = useState(DARK.matches);
+  useListener(DARK, "change", () => setDark(DARK.matches));
   const [index, setIndex] = useState(null);
   const data = useMemo(() => joined(lines), [lines]);
   const height = tall ? 260 : 150;

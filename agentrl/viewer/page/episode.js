@@ -4,7 +4,8 @@
 
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
 import { duration, figure, moment, useApi } from "./api.js";
-import { Awaited, Ending, Fields, Text, go, link, pretty } from "./parts.js";
+import { Exports } from "./episodes.js";
+import { Awaited, Ending, Fields, Text, go, link, pretty, useListener } from "./parts.js";
 import { Inspector, QUANTITIES, Scale, Tokens, known, scaleOf } from "./tokens.js";
 
 const ROLES = { "?": "prompt", tool: "tool result" };
@@ -118,25 +119,22 @@ function Command({ text }) {
   return html`<p class="command"><code>${text}</code><button onClick=${copy}>${copied ? "Copied" : "Copy"}</button></p>`;
 }
 
-/** Show an episode. Keys j and k go to the next and the previous one. */
+/** Show an episode. Keys j and k go to the next and the previous one of those that the filters of `query` leave. */
 export function EpisodePage({ run, item, query }) {
   const [by, setBy] = useState("logprob");
   const [look, setLook] = useState(null);
   const { data, error } = useApi(`runs/${run.run}/episodes/${item}`);
+  const neighbours = useApi(`runs/${run.run}/episodes/${item}/neighbours`, query).data ?? {};
   useEffect(() => setLook(null), [item]);
-  useEffect(() => {
-    const press = (event) => {
-      if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-      const to = { j: data?.neighbours?.next, k: data?.neighbours?.previous }[event.key];
-      if (to != null) go(["episode", run.run, to], query);
-    };
-    document.addEventListener("keydown", press);
-    return () => document.removeEventListener("keydown", press);
-  }, [data]);
+  useListener(document, "keydown", (event) => {
+    if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const to = { j: neighbours.next, k: neighbours.previous }[event.key];
+    if (to != null) go(["episode", run.run, to], query);
+  });
   const there = useMemo(() => new Set(data?.turns.flatMap((turn) => known(turn.reply.tokens)) ?? []), [data]);
   const scale = useMemo(() => by !== "none" && scaleOf((data?.turns ?? []).map((turn) => turn.reply.tokens), by), [data, by]);
   if (!data) return html`<${Awaited} error=${error} />`;
-  const { episode, neighbours, turns, details } = data;
+  const { episode, turns, details } = data;
   const facts = {
     reward: figure(episode.reward),
     task: episode.task,
@@ -178,7 +176,7 @@ export function EpisodePage({ run, item, query }) {
       ${by !== "none" && html`<${Scale} by=${by} />`}
     </div>`}
     ${turns.map((turn, i) => html`<${Turn} key=${`${episode.id}.${turn.index}`} turn=${turn} before=${turns[i - 1]?.index} by=${by} scale=${scale} onLook=${setLook} />`)}
-    <${Command} key=${item} text=${data.replay} />
+    <div class="actions"><${Exports} run=${run} label="Export this episode" filters=${{ ids: item }} />${data.replay && html`<${Command} key=${item} text=${data.replay} />`}</div>
     <${Inspector} look=${look} close=${() => setLook(null)} />
   `;
 }

@@ -7,7 +7,8 @@ import { Awaited, Ending, Failure, Reward, Text, go, link } from "./parts.js";
 const ANY = ["", "any"];
 const FORMATS = [["jsonl", "JSON lines"], ["html", "HTML"], ["sft", "sft"]];
 
-function Exports({ run, label, filters, limit }) {
+/** Offer a set of episodes as files. */
+export function Exports({ run, label, filters, limit = 1 }) {
   const file = (format) => address(`runs/${run.run}/export`, { ...filters, format, limit });
   return html`<span class="exports">${label}${" "}
     ${FORMATS.map(([format, name]) => html`<a class="button" download href=${file(format)}>${name}</a>`)}
@@ -30,7 +31,7 @@ function Filters({ run, info, query, change }) {
     ${choice("reason", "Ended", [ANY, ["failed", "failed, any reason"], ...(info?.reasons ?? []).map((one) => [one, one.replaceAll("_", " ")])])}
     ${info?.roles.length > 0 && choice("role", "Role", [ANY, ...info.roles.map((one) => [one, one])])}
     ${field("min_staleness", "Staleness from", { type: "number", min: 0 })}
-    ${choice("cut", "New weights", [ANY, ["true", "within a reply"]])}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
+    ${choice("cut", "New weights", [ANY, ["true", "within a reply"]])}${choice("best_of_group", "Of a group", [["", "all"], ["true", "the best"]])}${field("text", "Text", { type: "search", placeholder: "in the conversation" })}
     ${choice("sort", "Order", [["", "newest"], ["oldest", "oldest"], ["best", "best reward"], ["worst", "worst reward"]])}
   </form>`;
 }
@@ -98,7 +99,7 @@ export function EpisodesPage({ run, query }) {
     <${Filters} run=${run} info=${info} query=${query} change=${(values) => go(["episodes", run.run], values)} />
     <div class="actions">
       ${run.kind !== "evaluation" && html`<button onClick=${worst} disabled=${!info}>Worst group of the last step${stored > 0 && stored < run.step && ` with a checkpoint, ${stored}`}</button>`}
-      <${Exports} run=${run} label="Export the ten best" filters=${{ ...query, sort: "best" }} limit=${10} />
+      <${Exports} run=${run} label="Export the ten best, one of a group" filters=${{ ...query, sort: "best", best_of_group: true }} limit=${10} />
       <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
       ${Object.values(query).some(Boolean) && html`<a href=${link(["episodes", run.run])}>Clear the filters</a>`}
     </div>

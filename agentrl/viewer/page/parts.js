@@ -1,10 +1,11 @@
 // Parts that several pages share: where the reader is, long texts that fold, and values as tables.
 
-import { html, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { figure } from "./api.js";
 
 const FOLD = 20000;
 const ROWS = 12;
+const FIELDS = 200;
 
 /** Return where the reader is: `#/page/run/item?name=value`. */
 export function place() {
@@ -24,12 +25,26 @@ export function go(parts, query) {
   location.hash = link(parts, query);
 }
 
+/** Call a function at each event of a name, for as long as this is on the page. */
+export function useListener(target, name, heard) {
+  useEffect(() => {
+    target.addEventListener(name, heard);
+    return () => target.removeEventListener(name, heard);
+  });
+}
+
+/** Return the first characters of a text, or items of a list, and a button for more of them. */
+function useStart(all, first, name) {
+  const [length, setLength] = useState(first);
+  const more = all.length > length && html`<button class="more" onClick=${() => setLength(length * 5)}>Show more: ${figure(length, 9)} of ${figure(all.length, 9)} ${name} are here</button>`;
+  return [all.slice(0, length), more];
+}
+
 /** Show a text of a run as it is, and a long one in pieces. */
 export function Text({ text, kind = "text" }) {
-  const [length, setLength] = useState(FOLD);
   const all = String(text ?? "");
-  return html`<div class=${kind} tabindex=${kind.includes("mono") && all.length > 1500 ? 0 : null}>${all.slice(0, length)}</div>
-    ${all.length > length && html`<button class="more" onClick=${() => setLength(length * 5)}>Show more: ${figure(length, 9)} of ${figure(all.length, 9)} characters are here</button>`}`;
+  const [start, more] = useStart(all, FOLD, "characters");
+  return html`<div class=${kind} tabindex=${kind.includes("mono") && all.length > 1500 ? 0 : null}>${start}</div>${more}`;
 }
 
 /** Return a text of JSON indented, and any other as it is. */
@@ -43,26 +58,29 @@ export function pretty(value) {
   }
 }
 
+const isTable = (value) => value && typeof value === "object" && !Array.isArray(value);
+
 /** Show a value of JSON: an object as rows, a list of objects as a table, all else as text. */
 export function Fields({ value }) {
+  const entries = Object.entries(typeof value === "object" && value ? value : {});
+  const [start, more] = useStart(entries, FIELDS, "entries");
   if (value == null) return html`<span class="dim">none</span>`;
   if (typeof value === "number") return html`<span class="figure">${figure(value, 6)}</span>`;
   if (typeof value === "boolean") return html`<span class=${value ? "good" : "bad"}>${value ? "yes" : "no"}</span>`;
   if (typeof value !== "object") return html`<${Text} text=${value} kind="text mono" />`;
-  const entries = Object.entries(value);
   if (!entries.length) return html`<span class="dim">none</span>`;
-  if (Array.isArray(value) && value.every((one) => typeof one === "number")) return html`<span>${value.map((one) => figure(one, 6)).join(", ")}</span>`;
-  if (Array.isArray(value) && value.every((one) => one && typeof one === "object" && !Array.isArray(one))) {
-    const columns = [...new Set(value.flatMap(Object.keys))];
+  if (Array.isArray(value) && value.every((one) => typeof one === "number")) return html`<span>${start.map(([, one]) => figure(one, 6)).join(", ")}</span>${more}`;
+  if (Array.isArray(value) && value.every(isTable)) {
+    const columns = [...new Set(value.flatMap(Object.keys))].slice(0, FIELDS);
     const table = html`<div class="scroll" tabindex="0"><table>
       <thead><tr>${columns.map((name) => html`<th>${name}</th>`)}</tr></thead>
-      <tbody>${value.map((one) => html`<tr>${columns.map((name) => html`<td>${name in one && html`<${Fields} value=${one[name]} />`}</td>`)}</tr>`)}</tbody>
-    </table></div>`;
+      <tbody>${start.map(([, one]) => html`<tr>${columns.map((name) => html`<td>${name in one && html`<${Fields} value=${one[name]} />`}</td>`)}</tr>`)}</tbody>
+    </table></div>${more}`;
     return value.length > ROWS ? html`<details><summary>${value.length} rows</summary>${table}</details>` : table;
   }
   return html`<div class="scroll" tabindex="0"><table class="fields"><tbody>
-    ${entries.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}
-  </tbody></table></div>`;
+    ${start.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}
+  </tbody></table></div>${more}`;
 }
 
 /** Show why something is not here. */

@@ -36,7 +36,7 @@ export function marksOf(run, rows) {
   const alarms = rows.flatMap((row, i) =>
     Object.keys(row)
       .filter((name) => name.startsWith("alarm_") && row[name] > (rows[i - 1]?.[name] ?? 0))
-      .map((name) => ({ x: row.step, kind: "alarm", text: `alarm: ${name.slice(6).replaceAll("_", " ")}` })),
+      .map((name) => ({ x: row.step, kind: "alarm", text: `alarm: ${row.alarms?.[name.slice(6)] ?? name.slice(6).replaceAll("_", " ")}` })),
   );
   const checkpoints = (run?.checkpoints ?? []).map(({ step, best }) => ({ x: step, kind: "checkpoint", text: best ? "best checkpoint" : "checkpoint" }));
   const restarts = (run?.restarts ?? []).slice(1).map(({ step }) => ({ x: step, kind: "restart", text: "restart" }));
@@ -153,7 +153,7 @@ export function RunPage({ run, runs, query }) {
   const rows = useMemo(() => Object.fromEntries(Object.entries(raw).map(([number, of]) => [number, derived(of)])), [raw]);
   const own = rows[run.run] ?? [];
   const marks = useMemo(() => marksOf(shownInfos[0], own), [shownInfos[0], own]);
-  const names = useMemo(() => [...new Set(own.flatMap(Object.keys))].filter((name) => name !== "step").sort(), [own]);
+  const names = useMemo(() => [...new Set(own.flatMap(Object.keys))].filter((name) => name !== "step" && name !== "alarms").sort(), [own]);
   const toggle = (number) => go(["run", run.run], { with: (others.includes(number) ? others.filter((one) => one !== number) : [...others, number]).join() });
   const measured = useMemo(() => new Set(shown.flatMap((one) => (rows[one.run] ?? []).flatMap((row) => Object.keys(row).filter((name) => row[name] != null)))), [rows]);
   const known = ({ lines }) => (measured.size ? lines.some(([name]) => measured.has(name)) : lines[0][0] !== "nll");

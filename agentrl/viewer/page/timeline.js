@@ -3,34 +3,24 @@
 //   metrics.jsonl: wall_s, step_s, wait_s, train_s, pause_s ─► bars of the trainer and of the servers
 //   episodes: started_at, duration_s ─► how many ran at each moment
 
-import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
-import { duration, figure, get, percent, useApi, useRows } from "./api.js";
+import { html, useMemo, useState } from "./vendor/htm-preact.js";
+import { duration, figure, get, percent, useApi, usePolled, useRows } from "./api.js";
 import { Chart, color } from "./chart.js";
 import { Awaited } from "./parts.js";
 import { marksOf } from "./run.js";
 
 const PAGES = 4;
+const NONE = { list: [], more: false };
 
-/** Return the bars of the trainer's lane, [from, to, kind] in s of the run: a step waits for its batch, trains, and hands over its weights. */
-function trainerBars(rows) {
-  return rows.flatMap((row) => {
-    const start = row.wall_s - row.step_s;
-    const trains = row.wall_s - (row.train_s ?? 0) - (row.pause_s ?? 0);
-    const paused = row.wall_s - (row.pause_s ?? 0);
-    return [
-      [start, Math.min(start + (row.wait_s ?? 0), trains), "wait"],
-      [trains, paused, "train"],
-      [paused, row.wall_s, "pause"],
-    ];
-  });
-}
-
-/** Return the bars of the servers' lane: they generate except while they take new weights. */
-function serverBars(rows) {
-  return rows.flatMap((row) => {
-    const paused = row.wall_s - (row.pause_s ?? 0);
-    return [[row.wall_s - row.step_s, paused, "generate"], [paused, row.wall_s, "pause"]];
-  });
+/** Return the bars of each lane, [from, to, kind] in s of the run: a step waits for its batch, trains, and hands over its weights, for which servers pause. */
+function lanesOf(rows) {
+  const [trainer, servers] = [[], []];
+  for (const { wall_s: end, step_s, wait_s = 0, train_s = 0, pause_s = 0 } of rows) {
+    const [start, trains, paused] = [end - step_s, end - train_s - pause_s, end - pause_s];
+    trainer.push([start, Math.min(start + wait_s, trains), "wait"], [trains, paused, "train"], [paused, end, "pause"]);
+    servers.push([start, paused, "generate"], [paused, end, "pause"]);
+  }
+  return [trainer, servers];
 }
 
 const LANE_NAMES = ["trainer", "servers"];
@@ -56,20 +46,9 @@ function drawLanes(u, lanes) {
 
 /** Return how many episodes ran at each moment, as a line of steps; `clock` turns a moment into s of the run. */
 function running(episodes, clock) {
-  const changes = episodes
-    .flatMap((one) => [[clock(one.started_at), 1], [clock(one.started_at + one.duration_s), -1]])
-    .sort((a, b) => a[0] - b[0]);
-  const [xs, ys] = [[], []];
+  const changes = episodes.flatMap((one) => [[clock(one.started_at), 1], [clock(one.started_at + one.duration_s), -1]]).sort((a, b) => a[0] - b[0]);
   let count = 0;
-  for (const [x, change] of changes) {
-    count += change;
-    if (xs.at(-1) === x) ys[ys.length - 1] = count;
-    else {
-      xs.push(x);
-      ys.push(count);
-    }
-  }
-  return { xs, ys };
+  return { xs: changes.map(([x]) => x), ys: changes.map(([, change]) => (count += change)) };
 }
 
 /** Return the s of the run at which a start began: its checkpoints know the moment and the step, and are made after that, some at once. */
@@ -88,24 +67,32 @@ function clockOf(restarts, rows, episodes) {
   };
 }
 
+/** Return the newest episodes of a run, read again with each step, and whether there are earlier ones. */
 function useEpisodes(run, parts) {
-  const [episodes, setEpisodes] = useState({ list: [], more: false });
-  useEffect(() => {
-    let current = true;
-    (async () => {
-      const list = [];
-      let cursor = null;
-      for (let i = 0; i < PAGES * parts; i += 1) {
-        const page = await get(`runs/${run.run}/episodes`, { sort: "newest", limit: 500, cursor }).catch(() => ({ episodes: [] }));
-        list.push(...page.episodes);
-        cursor = page.cursor;
-        if (!cursor || !current) break;
-      }
-      if (current) setEpisodes({ list, more: !!cursor });
-    })();
-    return () => (current = false);
-  }, [run.run, run.step, run.status, parts]);
-  return episodes;
+  const ask = async () => {
+    let [list, cursor] = [[], null];
+    for (let i = 0; i < PAGES * parts && (cursor || !i); i += 1) {
+      const page = await get(`runs/${run.run}/episodes`, { limit: 500, cursor });
+      [list, cursor] = [[...list, ...page.episodes], page.cursor];
+    }
+    return { list, more: !!cursor };
+  };
+  return usePolled(String(run.run), ask, 0, [run.step, run.status, parts].join()).data ?? NONE;
+}
+
+/** Say S, S_max and ε, each in one phrase. */
+function Gain({ run }) {
+  const { gain, bound, efficiency, steps } = useApi(`runs/${run.run}/speedup`, {}, run.status === "running" ? 10 : 0).data ?? {};
+  if (gain == null) return null;
+  const figures = [
+    ["S", gain, "times as fast as the same steps one after the other: all episodes of a batch, then training, then new weights"],
+    ["S_max", bound, "the most that this run could gain, if only the slower of episodes and trainer took time"],
+    ["ε", efficiency, "S over the most: the share that it reached"],
+  ];
+  return html`<section class="card gain"><h2>Gain of asynchrony</h2>
+    <table class="fields"><tbody>${figures.map(([name, value, words]) => html`<tr><th scope="row">${name}</th><td class="figure">${figure(value)}</td><td>${words}</td></tr>`)}</tbody></table>
+    <p class="note">Estimated from the trace: the durations of the episodes of ${steps === 1 ? "the one step" : `the newest ${steps} steps`} that checkpoints contain, put on the run's slots batch by batch.</p>
+  </section>`;
 }
 
 /** Show the lanes, the share of each wait, and how old the data was. */
@@ -118,8 +105,7 @@ export function TimelinePage({ run }) {
   const episodes = useEpisodes(run, parts);
   const xs = rows.map((row) => row.wall_s);
   const ends = useMemo(() => (rows.length ? [rows[0].wall_s - rows[0].step_s, rows.at(-1).wall_s] : []), [rows]);
-  const lanes = useMemo(() => [trainerBars(rows), serverBars(rows)], [rows]);
-  const draw = useMemo(() => (u) => drawLanes(u, lanes), [lanes]);
+  const draw = useMemo(() => (u) => drawLanes(u, lanesOf(rows)), [rows]);
   const shape = useMemo(() => [{ xs: [...ends.slice(0, 1), ...xs], ys: [], label: "", color: "c0", hidden: true }], [rows]);
   const ran = useMemo(() => [{ ...running(episodes.list, clockOf(info?.restarts, rows, episodes.list)), label: "episodes", color: "c2", steps: true, fill: true }], [episodes, info, rows]);
   const stale = useMemo(
@@ -156,6 +142,7 @@ export function TimelinePage({ run }) {
           <td class="wide"><i class="share" style=${{ "--share": seconds / whole, "--key": kind ? `var(--${LANES[kind]})` : "var(--dim)" }}></i></td></tr>`,
       )}</tbody></table>
     </section>
+    <${Gain} run=${run} />
     ${zoom && html`<p class="zoomed">Seconds ${figure(zoom[0])} to ${figure(zoom[1])} of the run <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="lanes">
       <${Chart} title="Trainer and servers" unit="s of the run" metric="wall_s, step_s, wait_s, train_s, pause_s"
@@ -164,8 +151,8 @@ export function TimelinePage({ run }) {
       ${episodes.more && html`<p class="more">
         <button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span>
       </p>`}
-      <${Chart} title="Staleness S of what was trained on" unit="versions" metric="staleness_max, staleness_mean"
-        lines=${stale} bound=${bound} boundText="S max, rollout.max_staleness" ...${shared} />
+      <${Chart} title="Staleness of what was trained on" unit="versions" metric="staleness_max, staleness_mean"
+        lines=${stale} bound=${bound} boundText="rollout.max_staleness" ...${shared} />
     </section>
   `;
 }
