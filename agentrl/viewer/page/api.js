@@ -16,11 +16,15 @@ export async function get(path, parameters = {}) {
 }
 
 /** Return the address of a question, without the parameters that say nothing. */
-export function address(path, parameters = {}) {
-  const query = new URLSearchParams(
-    Object.entries(parameters).filter(([, value]) => value !== "" && value != null),
-  ).toString();
-  return `/api/${path}${query ? `?${query}` : ""}`;
+export const address = (path, parameters = {}) => `/api/${path}${queryOf(parameters)}`;
+
+/** Return the fields of an object that say something. */
+export const given = (values) => Object.entries(values).filter(([, value]) => value !== "" && value != null);
+
+/** Return parameters as the end of an address. */
+export function queryOf(parameters) {
+  const query = new URLSearchParams(given(parameters)).toString();
+  return query && `?${query}`;
 }
 
 /** Ask whenever `key`, `every_s` or `changed` does, and again every `every_s`; `ask` is given the last answer. One that fails keeps the last on the page. */

@@ -14,16 +14,6 @@ const PAGES = { run: RunPage, timeline: TimelinePage, episodes: EpisodesPage, gr
 const TABS = [["run", "Run"], ["timeline", "Timeline"], ["episodes", "Episodes"]];
 const WITHIN = { group: "episodes", episode: "episodes" };
 
-function usePlace() {
-  const [here, setHere] = useState(place());
-  useListener(window, "hashchange", () => {
-    const next = place();
-    if (here.page !== next.page || here.item !== next.item) scrollTo(0, 0);
-    setHere(next);
-  });
-  return here;
-}
-
 function Head({ run, runs, page }) {
   const tabs = TABS.filter(([name]) => name !== "timeline" || run.kind !== "evaluation");
   return html`<header class="head">
@@ -48,7 +38,12 @@ function Shown({ here, run, runs }) {
 }
 
 function App() {
-  const here = usePlace();
+  const [here, setHere] = useState(place());
+  useListener(window, "hashchange", () => {
+    const next = place();
+    if (here.page !== next.page || here.item !== next.item) scrollTo(0, 0);
+    setHere(next);
+  });
   const { data, error } = useApi("runs", {}, 4);
   const runs = data?.runs ?? [];
   const run = runs.find((one) => one.run === here.run) ?? runs[0];

@@ -100,8 +100,6 @@ function options(latest, hover) {
   };
 }
 
-const dashed = (line) => (!line.dash ? "" : line.dash[0] < 4 ? "dotted" : "dashed");
-
 // `title` names the figure in words, `unit` its unit, `metric` is the metric's own name. `bound` is a horizontal line that nothing
 // should pass, `zoom` the part of x that is shown; `lanes` names what `draw` adds to the canvas, and `keys` its colours.
 /** Draw lines. */
@@ -148,11 +146,10 @@ export function Chart(props) {
     <div class="legend">
       ${labels.map((label) => {
         const of = lines.map((line, i) => [line, i]).filter(([line]) => line.label === label && !line.hidden);
-        const [first] = of[0];
-        const several = of.length > 1;
-        const key = { "--key": several ? "var(--dim)" : `var(--${first.color})` };
+        const [[{ color: own, dash }], several] = [of[0], of.length > 1];
+        const key = { "--key": several ? "var(--dim)" : `var(--${own})` };
         const figures = of.map(([line, i]) => html`<b style=${several ? { color: `var(--${line.color})` } : {}}>${figure(value(data[i + 1]))} </b>`);
-        return html`<span class="item"><i class="key ${dashed(first)}" style=${key}></i>${label} ${figures}</span>`;
+        return html`<span class="item"><i class="key ${dash ? (dash[0] < 4 ? "dotted" : "dashed") : ""}" style=${key}></i>${label} ${figures}</span>`;
       })}
       ${bound != null && html`<span class="item"><i class="key dashed" style=${{ "--key": "var(--bad)" }}></i>${boundText ?? "bound"} <b>${figure(bound)}</b></span>`}
       ${keys.map(([name, key]) => html`<span class="item"><i class="swatch" style=${{ "--key": `var(--${key})` }}></i>${name}</span>`)}

@@ -3,7 +3,7 @@
 //   turns ─► messages that a turn added, then its reply: thought, text, tool calls ─► its tokens, coloured
 
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
-import { duration, figure, moment, useApi } from "./api.js";
+import { duration, figure, given, moment, useApi } from "./api.js";
 import { Exports } from "./episodes.js";
 import { Awaited, Ending, Fields, Text, go, link, pretty, useListener } from "./parts.js";
 import { Inspector, QUANTITIES, Scale, Tokens, known, scaleOf } from "./tokens.js";
@@ -49,7 +49,7 @@ function notes(turn) {
 function Turn({ turn, before, by, scale, onLook }) {
   const branches = turn.parent == null ? turn.index > 0 : turn.parent !== before;
   const temperature = turn.temperature === 1 ? null : turn.temperature;
-  const numbers = Object.entries({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature }).filter(([, value]) => value != null);
+  const numbers = given({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature });
   const pictures = turn.images.filter((one) => one.startsWith("data:image/"));
   return html`<article class="turn ${turn.kind}" id=${`turn-${turn.index}`}>
     <header><h2>Turn ${turn.index + 1}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent + 1}`}</span>`}
@@ -159,9 +159,7 @@ export function EpisodePage({ run, item, query }) {
       <h1>Episode ${episode.id} <${Ending} reason=${episode.reason} /></h1>
       <nav aria-label="neighbours">${neighbour("previous", "k")}${neighbour("next", "j")}</nav>
     </div>
-    <dl class="tiles small">
-      ${Object.entries(facts).filter(([, value]) => value != null).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
-    </dl>
+    <dl class="tiles small">${given(facts).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     ${Object.keys(episode.metrics).length > 0 && html`<p class="facts">
       ${Object.entries(episode.metrics).map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
     </p>`}

@@ -1,7 +1,7 @@
 // The episodes of a run: a table with filters, what is exported of it, and a group with its episodes side by side.
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { address, duration, figure, get, moment, useApi } from "./api.js";
+import { address, duration, figure, get, given, moment, useApi } from "./api.js";
 import { Awaited, Ending, Failure, Reward, Text, go, link } from "./parts.js";
 
 const ANY = ["", "any"];
@@ -21,10 +21,7 @@ function Filters({ run, info, query, change }) {
     ${options.map(([value, text]) => html`<option value=${value} selected=${(query[name] ?? "") === value}>${text}</option>`)}
   </select></label>`;
   const number = { type: "number", step: "any", inputmode: "decimal" };
-  const read = (event) => {
-    event.preventDefault();
-    change(Object.fromEntries(new FormData(event.currentTarget)));
-  };
+  const read = (event) => (event.preventDefault(), change(Object.fromEntries(new FormData(event.currentTarget))));
   return html`<form class="filters card" onSubmit=${read} onChange=${read}>
     ${field("task", "Task", { type: "number", min: 0 })}${field("step", "Step", { type: "number", min: 0 })}${field("group", "Group", { type: "number", min: 0 })}
     ${field("min_reward", "Reward from", number)}${field("max_reward", "to", number)}
@@ -106,10 +103,8 @@ export function EpisodesPage({ run, query }) {
     <${Failure} error=${failed ?? first.error} />${!first.data && !first.error && html`<${Awaited} />`}
     ${first.data && !episodes.length && html`<p class="empty card">${cursor ? "None so far." : "No episode is like that."}</p>`}
     ${episodes.length > 0 && html`<${Rows} run=${run} episodes=${episodes} query=${query} />`}
-    ${cursor && html`<p class="more">
-      <button onClick=${further}>${searching ? "Search further" : "Show more"}</button>${" "}
-      ${searching && searched != null && html`<span class="note">Searched down to episode ${searched}.</span>`}
-    </p>`}
+    ${cursor && html`<p><button onClick=${further}>${searching ? "Search further" : "Show more"}</button>${" "}
+      ${searching && searched != null && html`<span class="note">Searched down to episode ${searched}.</span>`}</p>`}
   `;
 }
 
@@ -118,19 +113,14 @@ const start = (text) => (text.length > 700 ? `${text.slice(0, 700)}…` : text);
 
 function Member({ run, one, of }) {
   const full = useApi(`runs/${run.run}/episodes/${one.id}`).data;
+  const fact = (name, value, kind = "") => html`<div><dt>${name}</dt><dd class="figure ${kind}">${value}</dd></div>`;
   return html`<article class="card member">
     <h2><a href=${link(["episode", run.run, one.id], { group: of })}>Episode ${one.id}</a> <${Ending} reason=${one.reason} /></h2>
-    <dl>
-      <div><dt>reward</dt><dd class="figure">${figure(one.reward)}</dd></div>
-      <div><dt>advantage</dt><dd class="figure ${one.advantage > 0 ? "good" : "bad"}">${one.advantage > 0 ? "+" : ""}${figure(one.advantage)}</dd></div>
-      <div><dt>tokens</dt><dd class="figure">${figure(one.tokens, 5)}</dd></div>
-    </dl>
+    <dl>${fact("reward", figure(one.reward))}${fact("advantage", `${one.advantage > 0 ? "+" : ""}${figure(one.advantage)}`, one.advantage > 0 ? "good" : "bad")}${fact("tokens", figure(one.tokens, 5))}</dl>
     ${one.error && html`<${Text} text=${one.error.slice(0, 400)} kind="text mono bad" />`}
     ${!full && html`<${Awaited} />`}
-    ${full?.turns.map(({ reply }) => html`<div class="reply">
-      <${Text} text=${start(reply.text)} />
-      ${reply.tool_calls.map((call) => html`<p class="mono call">${call.name} ${start(inWords(call.arguments))}</p>`)}
-    </div>`)}
+    ${full?.turns.map(({ reply }) => html`<div class="reply"><${Text} text=${start(reply.text)} />
+      ${reply.tool_calls.map((call) => html`<p class="mono call">${call.name} ${start(inWords(call.arguments))}</p>`)}</div>`)}
   </article>`;
 }
 
@@ -141,14 +131,8 @@ export function GroupPage({ run, item }) {
   if (!data) return html`<${Awaited} error=${error} />`;
   const asked = opening?.turns[0]?.messages.filter((one) => one.role !== "system").map((one) => one.text);
   const episodes = [...data.episodes].sort((a, b) => b.reward - a.reward);
-  const facts = Object.entries({
-    task: data.task,
-    epoch: data.epoch,
-    state: data.state,
-    dropped: data.rejected,
-    "trained in step": data.step,
-    "began under weights": `v${data.version}`,
-  }).filter(([, value]) => value != null && value !== "");
+  const { task, epoch, state, rejected: dropped, step, version } = data;
+  const facts = given({ task, epoch, state, dropped, "trained in step": step, "began under weights": `v${version}` });
   return html`
     <div class="heading"><h1>Group ${data.group}</h1><p>${facts.map(([name, value]) => html`<span>${name} <b>${String(value)}</b></span>`)}</p></div>
     <${Failure} error=${error} />

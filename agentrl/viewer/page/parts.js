@@ -1,7 +1,7 @@
 // Parts that several pages share: where the reader is, long texts that fold, and values as tables.
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { figure } from "./api.js";
+import { figure, queryOf } from "./api.js";
 
 const FOLD = 20000;
 const ROWS = 12;
@@ -15,15 +15,10 @@ export function place() {
 }
 
 /** Return the address of a page, for a link. */
-export function link(parts, query = {}) {
-  const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null)).toString();
-  return `#/${parts.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
-}
+export const link = (parts, query = {}) => `#/${parts.map(encodeURIComponent).join("/")}${queryOf(query)}`;
 
 /** Go to a page. */
-export function go(parts, query) {
-  location.hash = link(parts, query);
-}
+export const go = (parts, query) => void (location.hash = link(parts, query));
 
 /** Call a function at each event of a name, for as long as this is on the page. */
 export function useListener(target, name, heard) {

@@ -33,10 +33,9 @@ function derived(rows) {
 
 /** Return what belongs on the axis of a run: alarms that began, checkpoints, restarts. */
 export function marksOf(run, rows) {
+  const began = (row, i) => Object.keys(row).filter((name) => name.startsWith("alarm_") && row[name] > (rows[i - 1]?.[name] ?? 0));
   const alarms = rows.flatMap((row, i) =>
-    Object.keys(row)
-      .filter((name) => name.startsWith("alarm_") && row[name] > (rows[i - 1]?.[name] ?? 0))
-      .map((name) => ({ x: row.step, kind: "alarm", text: `alarm: ${row.alarms?.[name.slice(6)] ?? name.slice(6).replaceAll("_", " ")}` })),
+    began(row, i).map((name) => ({ x: row.step, kind: "alarm", text: `alarm: ${row.alarms?.[name.slice(6)] ?? name.slice(6).replaceAll("_", " ")}` })),
   );
   const checkpoints = (run?.checkpoints ?? []).map(({ step, best }) => ({ x: step, kind: "checkpoint", text: best ? "best checkpoint" : "checkpoint" }));
   const restarts = (run?.restarts ?? []).slice(1).map(({ step }) => ({ x: step, kind: "restart", text: "restart" }));
@@ -54,30 +53,24 @@ function RewardByGroup({ shown, rows, zoom, onZoom }) {
   const answers = shown.map((run) => useApi(`runs/${run.run}/rewards`, { points: 100 }, run.status === "running" ? 10 : 0).data);
   const steps = rows[shown[0].run] ?? [];
   const [ofSteps, ofGroups] = [[0, ...steps.map((row) => row.step)], [0, ...steps.map((row) => row.groups_counted ?? 0)]];
-  const band = shown.length === 1;
-  const lines = useMemo(
-    () =>
-      shown.flatMap((run, i) => {
-        const { first_group: xs = [], mean = [], low = [], high = [] } = answers[i] ?? {};
-        const main = { xs, ys: mean, label: "mean", color: COLORS[i % 6], width: 2 };
-        if (!band) return [main];
-        return [main, { xs, ys: high, label: "high", color: COLORS[i % 6], hidden: true, band: true }, { xs, ys: low, label: "low", color: COLORS[i % 6], hidden: true }];
-      }),
-    answers,
-  );
+  const of = (run, i) => {
+    const { first_group: xs = [], mean, low, high } = answers[i] ?? {};
+    const line = (label, ys = [], rest) => ({ xs, ys, label, color: COLORS[i % 6], ...rest });
+    const edges = [line("high", high, { hidden: true, band: true }), line("low", low, { hidden: true })];
+    return [line("mean", mean, { width: 2 }), ...(shown.length === 1 ? edges : [])];
+  };
+  const lines = useMemo(() => shown.flatMap(of), answers);
   const toGroups = zoom && steps.length > 1 ? zoom.map((x) => carried(x, ofSteps, ofGroups)) : null;
   return html`<${Chart} title="Reward by group, in the order the groups began" unit="reward" metric="mean reward of the groups of a point; the band is from their 10th to their 90th percentile"
     xName="group" tall lines=${lines} zoom=${toGroups} onZoom=${(range) => onZoom(range && range.map((x) => carried(x, ofGroups, ofSteps)))} />`;
 }
 
-function HeldOut({ shown, infos, zoom, onZoom, sync }) {
+function HeldOut({ shown, infos, shared }) {
   const lines = shown.flatMap((run, i) => {
-    const info = infos[i];
-    const points = [[0, info?.eval_before?.mean_reward], [run.step, info?.summary?.eval_after]];
-    const known = points.filter(([, reward]) => typeof reward === "number");
-    return known.length ? [{ xs: known.map(([x]) => x), ys: known.map(([, y]) => y), label: "mean", color: COLORS[i % 6], dots: true }] : [];
+    const points = [[0, infos[i]?.eval_before?.mean_reward], [run.step, infos[i]?.summary?.eval_after]].filter(([, reward]) => typeof reward === "number");
+    return points.length ? [{ xs: points.map(([x]) => x), ys: points.map(([, y]) => y), label: "mean", color: COLORS[i % 6], dots: true }] : [];
   });
-  return lines.length > 0 && html`<${Chart} title="Reward on held-out tasks" unit="reward" metric="eval_before, eval_after" lines=${lines} zoom=${zoom} onZoom=${onZoom} sync=${sync} />`;
+  return lines.length > 0 && html`<${Chart} title="Reward on held-out tasks" unit="reward" metric="eval_before, eval_after" lines=${lines} ...${shared} />`;
 }
 
 /** Return the values of a nested table by their dotted keys. */
@@ -119,14 +112,8 @@ function Audit({ run }) {
 function Tiles({ run, rows, summary }) {
   const last = rows.at(-1) ?? {};
   const attempts = rows.length ? Object.keys(last).filter((name) => name.startsWith("reason_")).reduce((sum, name) => sum + last[name], 0) : null;
-  const ofEvaluation = [
-    ["mean reward", figure(summary?.mean_reward), "mean_reward"],
-    ["tasks", figure(summary?.tasks), "tasks"],
-    ["episodes", figure(summary?.episodes), "episodes"],
-    ["failed", figure(summary?.failed), "failed"],
-    ["time", duration(summary?.duration_s), "duration_s"],
-  ];
-  const tiles = run.kind === "evaluation" ? ofEvaluation : [
+  const ofEvaluation = ["mean_reward", "tasks", "episodes", "failed"].map((name) => [name.replace("_", " "), figure(summary?.[name]), name]);
+  const tiles = run.kind === "evaluation" ? [...ofEvaluation, ["time", duration(summary?.duration_s), "duration_s"]] : [
     ["step", run.steps ? `${run.step} of ${run.steps}` : figure(run.step), "step"],
     ["reward", figure(last.reward_mean), "reward_mean"],
     ["episodes", figure(last.episodes_finished), "episodes_finished"],
@@ -158,18 +145,12 @@ export function RunPage({ run, runs, query }) {
   const measured = useMemo(() => new Set(shown.flatMap((one) => (rows[one.run] ?? []).flatMap((row) => Object.keys(row).filter((name) => row[name] != null)))), [rows]);
   const known = ({ lines }) => (measured.size ? lines.some(([name]) => measured.has(name)) : lines[0][0] !== "nll");
   const curves = [...CURVES.filter(known), ...more.map((name) => ({ title: name, unit: "", lines: [[name, "value"]] }))];
-  const drawn = useMemo(
-    () =>
-      curves.map((curve) =>
-        shown.flatMap((one, i) =>
-          curve.lines.map(([metric, label], j) => {
-            const of = (rows[one.run] ?? []).filter((row) => row[metric] != null);
-            return { xs: of.map((row) => row.step), ys: of.map((row) => row[metric]), label, color: COLORS[i % 6], dash: DASHES[j] };
-          }),
-        ),
-      ),
-    [rows, more, shown.map((one) => one.run).join()],
-  );
+  const line = (one, i, metric, label, j) => {
+    const of = (rows[one.run] ?? []).filter((row) => row[metric] != null);
+    return { xs: of.map((row) => row.step), ys: of.map((row) => row[metric]), label, color: COLORS[i % 6], dash: DASHES[j] };
+  };
+  const linesOf = (curve) => shown.flatMap((one, i) => curve.lines.map(([metric, label], j) => line(one, i, metric, label, j)));
+  const drawn = useMemo(() => curves.map(linesOf), [rows, more, shown.map((one) => one.run).join()]);
   const shared = { zoom, onZoom: setZoom, sync: "steps" };
   const swatch = (one) => shown.includes(one) && shown.length > 1 && html`<i class="swatch" style=${{ "--key": `var(--${COLORS[shown.indexOf(one) % 6]})` }}></i>`;
   const begun = run.status !== "running" || own.length > 0;
@@ -177,9 +158,7 @@ export function RunPage({ run, runs, query }) {
     ${begun && answers.map((one) => html`<${Failure} error=${one.error} />`)}
     <${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />
     ${runs.length > 1 && html`<fieldset class="overlay"><legend>Compare</legend><span>${swatch(run)}${run.name}</span>
-      ${runs.filter((one) => one !== run).map((one) => html`<label>
-        <input type="checkbox" checked=${others.includes(one.run)} onChange=${() => toggle(one.run)} />${swatch(one)}${one.name}
-      </label>`)}
+      ${runs.filter((one) => one !== run).map((one) => html`<label><input type="checkbox" checked=${others.includes(one.run)} onChange=${() => toggle(one.run)} />${swatch(one)}${one.name}</label>`)}
     </fieldset>`}
     ${zoom && html`<p class="zoomed">Steps ${Math.ceil(zoom[0])} to ${Math.floor(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="charts">
@@ -189,7 +168,7 @@ export function RunPage({ run, runs, query }) {
         return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}
           lines=${drawn[i]} marks=${marks} bound=${bound} boundText=${curve.bound?.join(".")} ...${shared} />`;
       })}
-      <${HeldOut} shown=${shown} infos=${shownInfos} ...${shared} />
+      <${HeldOut} shown=${shown} infos=${shownInfos} shared=${shared} />
     </section>
     ${names.length > 0 && html`<p class="more">
       <label>Another metric${" "}

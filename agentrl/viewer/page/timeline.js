@@ -30,18 +30,13 @@ const KEYS = [["waits for a batch", "c1"], ["trains", "c0"], ["generates", "c2"]
 function drawLanes(u, lanes) {
   const { top, height } = u.bbox;
   const lane = height / lanes.length;
-  u.ctx.save();
-  u.ctx.beginPath();
-  u.ctx.rect(u.bbox.left, top, u.bbox.width, height);
-  u.ctx.clip();
+  const within = (x) => Math.max(u.bbox.left, Math.min(u.bbox.left + u.bbox.width, u.valToPos(x, "x", true)));
   lanes.forEach((bars, i) => {
-    for (const [from, to, kind] of bars) {
-      const [left, right] = [u.valToPos(from, "x", true), u.valToPos(to, "x", true)];
+    for (const [from, to, kind] of bars.filter((bar) => bar[1] >= u.scales.x.min && bar[0] <= u.scales.x.max)) {
       u.ctx.fillStyle = color(LANES[kind]);
-      u.ctx.fillRect(left, top + lane * (i + 0.16), Math.max(1, right - left), lane * 0.68);
+      u.ctx.fillRect(within(from), top + lane * (i + 0.16), Math.max(1, within(to) - within(from)), lane * 0.68);
     }
   });
-  u.ctx.restore();
 }
 
 /** Return how many episodes ran at each moment, as a line of steps; `clock` turns a moment into s of the run. */
@@ -108,13 +103,8 @@ export function TimelinePage({ run }) {
   const draw = useMemo(() => (u) => drawLanes(u, lanesOf(rows)), [rows]);
   const shape = useMemo(() => [{ xs: [...ends.slice(0, 1), ...xs], ys: [], label: "", color: "c0", hidden: true }], [rows]);
   const ran = useMemo(() => [{ ...running(episodes.list, clockOf(info?.restarts, rows, episodes.list)), label: "episodes", color: "c2", steps: true, fill: true }], [episodes, info, rows]);
-  const stale = useMemo(
-    () => [
-      { xs, ys: rows.map((row) => row.staleness_max), label: "oldest token", color: "c0" },
-      { xs, ys: rows.map((row) => row.staleness_mean), label: "mean", color: "c0", dash: [6, 3] },
-    ],
-    [rows],
-  );
+  const line = (name, label, dash) => ({ xs, ys: rows.map((row) => row[name]), label, color: "c0", dash });
+  const stale = useMemo(() => [line("staleness_max", "oldest token"), line("staleness_mean", "mean", [6, 3])], [rows]);
   const marks = useMemo(() => {
     const at = new Map(rows.map((row) => [row.step, row.wall_s]));
     return marksOf(info, rows).flatMap((mark) => (at.has(mark.x) ? [{ ...mark, x: at.get(mark.x) }] : []));
@@ -122,10 +112,10 @@ export function TimelinePage({ run }) {
   const sum = (name) => rows.reduce((total, row) => total + (row[name] ?? 0), 0);
   const [whole, waited, trained, paused] = ["step_s", "wait_s", "train_s", "pause_s"].map(sum);
   const shares = [
-    ["Trainer waited for a batch", waited, "wait", "wait_s"],
-    ["Trainer trained", trained, "train", "train_s"],
-    ["Servers paused for new weights", paused, "pause", "pause_s"],
-    ["All else: batches put together, checkpoints, evaluation", Math.max(0, whole - waited - trained - paused), null, "step_s − wait_s − train_s − pause_s"],
+    ["Trainer waited for a batch", waited, "c1", "wait_s"],
+    ["Trainer trained", trained, "c0", "train_s"],
+    ["Servers paused for new weights", paused, "bad", "pause_s"],
+    ["All else: batches put together, checkpoints, evaluation", Math.max(0, whole - waited - trained - paused), "dim", "step_s − wait_s − train_s − pause_s"],
   ];
   const view = zoom ?? (ends.length ? ends : null);
   const shared = { zoom: view, onZoom: setZoom, sync: "time", xName: "second" };
@@ -135,12 +125,9 @@ export function TimelinePage({ run }) {
   return html`
     <section class="card">
       <h2>Who waited for whom</h2>
-      <table class="shares"><tbody>${shares.map(
-        ([name, seconds, kind, metric]) => html`<tr title=${metric}>
-          <th scope="row"><i class="swatch" style=${{ "--key": kind ? `var(--${LANES[kind]})` : "var(--dim)" }}></i>${name}</th>
-          <td class="figure">${duration(seconds)}</td><td class="figure">${percent(seconds / whole)}</td>
-          <td class="wide"><i class="share" style=${{ "--share": seconds / whole, "--key": kind ? `var(--${LANES[kind]})` : "var(--dim)" }}></i></td></tr>`,
-      )}</tbody></table>
+      <table class="shares"><tbody>${shares.map(([name, seconds, key, metric]) => html`<tr title=${metric} style=${{ "--share": seconds / whole, "--key": `var(--${key})` }}>
+        <th scope="row"><i class="swatch"></i>${name}</th><td class="figure">${duration(seconds)}</td><td class="figure">${percent(seconds / whole)}</td>
+        <td class="wide"><i class="share"></i></td></tr>`)}</tbody></table>
     </section>
     <${Gain} run=${run} />
     ${zoom && html`<p class="zoomed">Seconds ${figure(zoom[0])} to ${figure(zoom[1])} of the run <button onClick=${() => setZoom(null)}>Show all</button></p>`}
@@ -148,9 +135,7 @@ export function TimelinePage({ run }) {
       <${Chart} title="Trainer and servers" unit="s of the run" metric="wall_s, step_s, wait_s, train_s, pause_s"
         lines=${shape} lanes=${LANE_NAMES} keys=${KEYS} draw=${draw} marks=${marks} ...${shared} />
       <${Chart} title="Episodes that ran" unit=${run.status === "running" ? "episodes that have ended: the newest that run are not drawn yet" : "episodes"} metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
-      ${episodes.more && html`<p class="more">
-        <button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span>
-      </p>`}
+      ${episodes.more && html`<p><button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span></p>`}
       <${Chart} title="Staleness of what was trained on" unit="versions" metric="staleness_max, staleness_mean"
         lines=${stale} bound=${bound} boundText="rollout.max_staleness" ...${shared} />
     </section>
