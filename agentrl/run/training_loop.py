@@ -204,6 +204,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "engine_failures": run.engine.fleet.failures,
         "engine_bad_replies": run.engine.fleet.bad_replies,
         "local_shortages": run.engine.fleet.shortages,
+        **{f"server_{index}_tokens": server.take_tokens() for index, server in enumerate(run.engine.fleet.servers)},
         **run.controller.runner.metrics(),
         **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, DrawnTasks) else {}),
         **run.alarm_watch.take_metrics(),

@@ -85,6 +85,8 @@ class FollowerReport:
     """Of the newest state that it has taken over."""
     in_flight: Mapping[str, int]
     """Its open replies, by the URL of the server."""
+    tokens: Mapping[str, int]
+    """Generated since its last report, by the URL of the server."""
     bad_replies: int
     """Since its last report, as `shortages` are."""
     shortages: int

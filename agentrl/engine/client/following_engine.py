@@ -87,7 +87,9 @@ class FollowingEngine(ReplyClient):
         counted = Counter(bad_replies=self.fleet.bad_replies, shortages=self.fleet.shortages)
         new, self._reported = counted - self._reported, counted
         in_flight = {server.address: server.in_flight for server in self.fleet.servers if server.in_flight}
-        return FollowerReport(self._number, in_flight, new["bad_replies"], new["shortages"], self.fleet.last_failure)
+        tokens = {server.address: server.take_tokens() for server in self.fleet.servers}
+        counts = new["bad_replies"], new["shortages"]
+        return FollowerReport(self._number, in_flight, tokens, *counts, self.fleet.last_failure)
 
     @property
     def ending(self) -> bool:

@@ -168,6 +168,7 @@ class ReplyClient:
             self.fleet.note_shortage(str(lacking))
             await anyio.sleep(SHORTAGE_RETRY_S)
             part = lacking.partial or _NOTHING
+        server.tokens += len(part.output_ids)
         if len(part.output_ids) < shown:
             # Whoever reads the stream may have acted on these tokens, so no others may take their place.
             raise EngineError(

@@ -266,6 +266,8 @@ class SGLangEngine(ReplyClient):
         self.fleet.bad_replies += report.bad_replies
         self.fleet.shortages += report.shortages
         self.fleet.last_failure = report.last_failure or self.fleet.last_failure
+        for server in self.fleet.servers:
+            server.tokens += report.tokens.get(server.address, 0)
         self.fleet.followers.took_over(follower, report.number, report.in_flight)
 
 

@@ -87,6 +87,8 @@ class SGLangServer:
         """When it was last in service."""
         self.bad_in_a_row = 0
         """Bad replies since the last good one."""
+        self.tokens = 0
+        """Generated tokens since `take_tokens` returned them last."""
         self.abilities = ServerAbilities()
         self.incarnation = 0
         """How often it was put into service."""
@@ -139,6 +141,11 @@ class SGLangServer:
             context_length=info.max_req_input_len,
         )
         return served_version(model, where)
+
+    def take_tokens(self) -> int:
+        """Return how many tokens it has generated since the last time."""
+        taken, self.tokens = self.tokens, 0
+        return taken
 
     def begin_service(self) -> None:
         """Take requests from now on."""

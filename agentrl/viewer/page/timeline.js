@@ -11,19 +11,28 @@ import { marksOf } from "./run.js";
 
 const PAGES = 4;
 const NONE = { list: [], more: false };
+const SERVER = /^server_\d+_tokens$/;
 
-/** Return the bars of each lane, [from, to, kind] in s of the run: a step waits for its batch, trains, and hands over its weights, for which servers pause. */
+/**
+ * Return the lanes, [name, bars], of bars [from, to, kind, height] in s of the run. A step waits for its batch, trains, and hands over its
+ * weights, for which servers pause. Of several servers each has a lane, in which a bar is as high as it generated fast.
+ */
 function lanesOf(rows) {
-  const [trainer, servers] = [[], []];
-  for (const { wall_s: end, step_s, wait_s = 0, train_s = 0, pause_s = 0 } of rows) {
+  const servers = [...new Set(rows.flatMap(Object.keys))].filter((name) => SERVER.test(name));
+  const names = servers.length > 1 ? servers : ["servers"];
+  const rate = (row, name) => (row[name] ?? 0) / (row.step_s - (row.pause_s ?? 0) || 1);
+  const most = rows.reduce((top, row) => Math.max(top, ...names.map((name) => rate(row, name))), 0) || 1;
+  const trainer = [];
+  const bars = names.map(() => []);
+  for (const row of rows) {
+    const { wall_s: end, step_s, wait_s = 0, train_s = 0, pause_s = 0 } = row;
     const [start, trains, paused] = [end - step_s, end - train_s - pause_s, end - pause_s];
-    trainer.push([start, Math.min(start + wait_s, trains), "wait"], [trains, paused, "train"], [paused, end, "pause"]);
-    servers.push([start, paused, "generate"], [paused, end, "pause"]);
+    trainer.push([start, Math.min(start + wait_s, trains), "wait", 1], [trains, paused, "train", 1], [paused, end, "pause", 1]);
+    names.forEach((name, i) => bars[i].push([start, paused, "generate", servers.length > 1 ? rate(row, name) / most : 1], [paused, end, "pause", 1]));
   }
-  return [trainer, servers];
+  return [["trainer", trainer], ...names.map((name, i) => [name.replace("_tokens", "").replace("_", " "), bars[i]])];
 }
 
-const LANE_NAMES = ["trainer", "servers"];
 const LANES = { wait: "c1", train: "c0", pause: "bad", generate: "c2" };
 const KEYS = [["waits for a batch", "c1"], ["trains", "c0"], ["generates", "c2"], ["takes new weights", "bad"]];
 
@@ -31,10 +40,10 @@ function drawLanes(u, lanes) {
   const { top, height } = u.bbox;
   const lane = height / lanes.length;
   const within = (x) => Math.max(u.bbox.left, Math.min(u.bbox.left + u.bbox.width, u.valToPos(x, "x", true)));
-  lanes.forEach((bars, i) => {
-    for (const [from, to, kind] of bars.filter((bar) => bar[1] >= u.scales.x.min && bar[0] <= u.scales.x.max)) {
+  lanes.forEach(([, bars], i) => {
+    for (const [from, to, kind, high] of bars.filter((bar) => bar[1] >= u.scales.x.min && bar[0] <= u.scales.x.max)) {
       u.ctx.fillStyle = color(LANES[kind]);
-      u.ctx.fillRect(within(from), top + lane * (i + 0.16), Math.max(1, within(to) - within(from)), lane * 0.68);
+      u.ctx.fillRect(within(from), top + lane * (i + 0.84 - 0.68 * high), Math.max(1, within(to) - within(from)), lane * 0.68 * high);
     }
   });
 }
@@ -100,7 +109,8 @@ export function TimelinePage({ run }) {
   const episodes = useEpisodes(run, parts);
   const xs = rows.map((row) => row.wall_s);
   const ends = useMemo(() => (rows.length ? [rows[0].wall_s - rows[0].step_s, rows.at(-1).wall_s] : []), [rows]);
-  const draw = useMemo(() => (u) => drawLanes(u, lanesOf(rows)), [rows]);
+  const lanes = useMemo(() => lanesOf(rows), [rows]);
+  const draw = useMemo(() => (u) => drawLanes(u, lanes), [lanes]);
   const shape = useMemo(() => [{ xs: [...ends.slice(0, 1), ...xs], ys: [], label: "", color: "c0", hidden: true }], [rows]);
   const ran = useMemo(() => [{ ...running(episodes.list, clockOf(info?.restarts, rows, episodes.list)), label: "episodes", color: "c2", steps: true, fill: true }], [episodes, info, rows]);
   const line = (name, label, dash) => ({ xs, ys: rows.map((row) => row[name]), label, color: "c0", dash });
@@ -133,7 +143,7 @@ export function TimelinePage({ run }) {
     ${zoom && html`<p class="zoomed">Seconds ${figure(zoom[0])} to ${figure(zoom[1])} of the run <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="lanes">
       <${Chart} title="Trainer and servers" unit="s of the run" metric="wall_s, step_s, wait_s, train_s, pause_s"
-        lines=${shape} lanes=${LANE_NAMES} keys=${KEYS} draw=${draw} marks=${marks} ...${shared} />
+        lines=${shape} lanes=${lanes.map(([name]) => name)} keys=${KEYS} draw=${draw} marks=${marks} ...${shared} />
       <${Chart} title="Episodes that ran" unit=${run.status === "running" ? "episodes that have ended: the newest that run are not drawn yet" : "episodes"} metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
       ${episodes.more && html`<p><button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span></p>`}
       <${Chart} title="Staleness of what was trained on" unit="versions" metric="staleness_max, staleness_mean"

@@ -86,6 +86,22 @@ async def test_a_server_that_a_follower_alone_cannot_reach_stays_in_service() ->
         assert engine.fleet.servers[0].incarnation == 2
 
 
+async def test_tokens_are_counted_at_the_server_that_made_them_whoever_asked_for_them(tmp_path: Path) -> None:
+    async with (
+        scripted_server(lambda body: list(sound_states(4))) as one,
+        scripted_server(lambda body: list(sound_states(4))) as other,
+        sglang_engine([one.url, other.url], limits=LIMITS) as engine,
+        followed(engine) as follower,
+    ):
+        for session in ("a", "b"):
+            await engine.generate([1, 2, 3], FOUR, session)
+            await follower.generate([1, 2, 3], FOUR, session)
+        await engine.update_weights(tmp_path, 3)  # the follower reports that it has taken it over
+        counted = {server.url: server.take_tokens() for server in engine.fleet.servers}
+        assert counted == {server.url: 4 * len(server.asked) for server in (one, other)}
+        assert sum(counted.values()) == 16
+
+
 async def test_a_server_that_computes_with_other_weights_than_a_follower_was_told_is_given_them(tmp_path: Path) -> None:
     async with (
         scripted_server(lambda body: list(sound_states(4, version=server.version))) as server,

@@ -151,7 +151,7 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
 
 FRAMES: list[Frame] = [
     SendCall(1, 2, row_of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
-    Report({"x": 1.0}, FollowerReport(1, {"http://a": 2}, 3, 4, "")),
+    Report({"x": 1.0}, FollowerReport(1, {"http://a": 2}, {"http://a": 5}, 3, 4, "")),
     EpisodeResult.of(2, Outcome(reason=EndReason.FINISHED), pack(conversation(3)[0])),
 ]
 
