@@ -14,7 +14,9 @@ next_batch                   G groups that the order allows    a group finished 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import anyio
@@ -87,6 +89,8 @@ class Controller:
     health: Health = field(default_factory=Health)
     counted: int = 0
     """Groups that `take_rewards` has returned, those of earlier starts included."""
+    undone: Mapping[int, int] = field(default_factory=dict)
+    """The groups that had been counted by each step that a crash undid: it counts so many when it is taken again."""
     last_error: str = ""
     last_failed: int = 0
     """The episode that failed last; 0: none yet."""
@@ -190,7 +194,9 @@ class Controller:
 
     async def take_rewards(self) -> MeanReward:
         """Return the mean reward of the groups that count now, in the order of their start, and have not been returned before."""
-        groups = await in_thread(self.store.read, lambda db: rewards_in_order(db, self.counted))
+        end = self.undone.get(self.gate.version, math.inf)
+        found = await in_thread(self.store.read, lambda db: rewards_in_order(db, self.counted))
+        groups = [group for group in found if group.id < end]
         self.counted += len(groups)
         return mean_of_groups(groups)
 

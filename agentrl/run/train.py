@@ -276,7 +276,8 @@ async def _training_run(
         version=version,
     )
     counted = next((row["groups_counted"] for row in reversed(steps) if row["step"] <= version), 0)
-    controller = Controller(start.tasks, rollout, config.seed, runner, store, gate, counted=counted)
+    undone = {row["step"]: row["groups_counted"] for row in steps if row["step"] > version}
+    controller = Controller(start.tasks, rollout, config.seed, runner, store, gate, counted=counted, undone=undone)
     _announce(view, controller, config)
     update_weights = engine.update_weights
     if config.engine.transfer == "broadcast":

@@ -23,12 +23,14 @@ from agentrl.engine.client.fleet_state import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.record.end_reason import EndReason
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.workflow import Workflow
-from agentrl.store.changes import OpenGroup
+from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.episodes import count_totals, resumed_groups
+from agentrl.store.outcome import Outcome
 from agentrl.store.rewards import rewards_in_order
 from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
@@ -356,6 +358,27 @@ async def test_after_a_restart_unfinished_groups_wait_until_the_staleness_bound_
                 assert controller.progress.running + controller._waiting == may_run
                 controller.advance()
             running.cancel_scope.cancel()
+
+
+async def test_a_step_that_is_taken_again_counts_the_groups_that_it_had_counted(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    rollout = RolloutConfig(batch_size=1, group_size=1)
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        await in_thread(store.begin_restart)
+        for group in range(6):
+            ended = Outcome(reason=EndReason.FINISHED, reward=float(group))
+            changes = [OpenGroup(group, 0, group), InsertEpisode(group, 0, 0, ended), CloseGroup(group)]
+            await in_thread(store.write, changes)
+        async with runner_of(call, server_url, nano_format) as runner:
+            gate = StalenessGate(groups_per_batch=1, max_staleness=1, order="fifo", version=1)
+            undone = {2: 3, 3: 4}
+            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate, counted=1, undone=undone)
+            means = []
+            for _ in range(3):
+                controller.advance()
+                means.append((await controller.take_rewards()).mean)
+    assert means == [(1 + 2) / 2, 3, (4 + 5) / 2]
 
 
 async def test_no_more_episodes_are_said_to_run_than_may(

@@ -57,13 +57,14 @@ function Rows({ run, episodes, query }) {
   </table></div>`;
 }
 
-/** Return the group of a step whose mean reward is lowest. */
-async function worstGroup(run, step) {
+/** Go to the group of a step whose mean reward is lowest. */
+async function goToWorst(run, step) {
   const { episodes } = await get(`runs/${run.run}/episodes`, { step, reason: "finished", limit: 10000 });
   const groups = new Map();
   for (const one of episodes) groups.set(one.group, [...(groups.get(one.group) ?? []), one.reward]);
   const mean = (list) => list.reduce((sum, reward) => sum + reward, 0) / list.length;
-  return [...groups].sort((a, b) => mean(a[1]) - mean(b[1]))[0]?.[0];
+  if (!groups.size) throw new Error("Which groups a step trained on is known from the next checkpoint on.");
+  go(["group", run.run, [...groups].sort((a, b) => mean(a[1]) - mean(b[1]))[0][0]]);
 }
 
 /** Show the episodes that the filters of `query` leave, a page at a time. */
@@ -85,12 +86,7 @@ export function EpisodesPage({ run, query }) {
       setExtra({ list: [...extra.list, ...page.episodes], cursor: page.cursor, searched: page.searched_to });
     });
   const stored = Math.max(0, ...(info?.checkpoints ?? []).map((one) => one.step)); // a checkpoint says which groups each step trained on
-  const worst = () =>
-    attempt(async () => {
-      const group = await worstGroup(run, stored);
-      if (group == null) throw new Error("Which groups a step trained on is known from the next checkpoint on.");
-      go(["group", run.run, group]);
-    });
+  const worst = () => attempt(() => goToWorst(run, stored));
   const episodes = [...(first.data?.episodes ?? []), ...extra.list];
   return html`
     <${Filters} run=${run} info=${info} query=${query} change=${(values) => go(["episodes", run.run], values)} />

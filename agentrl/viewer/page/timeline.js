@@ -22,8 +22,7 @@ function lanesOf(rows) {
   const names = servers.length > 1 ? servers : ["servers"];
   const rate = (row, name) => (row[name] ?? 0) / (row.step_s - (row.pause_s ?? 0) || 1);
   const most = rows.reduce((top, row) => Math.max(top, ...names.map((name) => rate(row, name))), 0) || 1;
-  const trainer = [];
-  const bars = names.map(() => []);
+  const [trainer, bars] = [[], names.map(() => [])];
   for (const row of rows) {
     const { wall_s: end, step_s, wait_s = 0, train_s = 0, pause_s = 0 } = row;
     const [start, trains, paused] = [end - step_s, end - train_s - pause_s, end - pause_s];
