@@ -7,7 +7,6 @@ They take no forward pass of their own. A turn is trained on in one sequence of 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,7 +54,7 @@ def figures_by_episode(rows: Tensor, episodes: Sequence[FinishedEpisode]) -> dic
         own = numbers[numbers[:, 0] == episode.id]
         turns = [_of_turn(own, index, len(turn.output_ids)) for index, turn in enumerate(episode.record.turns)]
         if len(own):
-            found[episode.id] = tuple(array_column(array("f", column.tobytes())) for column in np.concatenate(turns).T)
+            found[episode.id] = tuple(array_column("f", column.tobytes()) for column in np.concatenate(turns).T)
     return found
 
 

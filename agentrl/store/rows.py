@@ -162,13 +162,13 @@ def to_column(values: Sequence[Any], types: str) -> bytes:
         except (TypeError, OverflowError):
             continue
         if packed.tolist() == values:
-            return array_column(packed)
+            return array_column(code, packed.tobytes())
     return _AS_JSON + json.dumps(values).encode()
 
 
-def array_column(packed: array[Any]) -> bytes:
-    """Write an array as a column, with NaN too."""
-    return packed.typecode.encode() + packed.tobytes()
+def array_column(code: str, content: bytes) -> bytes:
+    """Return the column of an array of a type, whose numbers may be NaN too."""
+    return code.encode() + content
 
 
 def from_column(column: bytes) -> list[Any]:
