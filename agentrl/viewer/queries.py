@@ -1,8 +1,8 @@
 """The answers of the viewer's API, each read from a run directory or an evaluation's, and JSON values.
 
-ShownRun ─► run, metrics, rewards, audit          what a run is, and its curves
-     ├─► episodes                              which episodes fit: indexed, or looked through for a while
-     └─► group, episode                        the conversation of an episode, and every token of it
+ShownRun ─► about, metrics, rewards, speedup, audit     what a run is, and its curves
+         ├─► episodes, neighbours                       which episodes fit: indexed, or looked through for a while
+         └─► group, episode                             the conversation of an episode, and every token of it
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ T = TypeVar("T")
 SCAN_S = 2.0
 """How long episodes are looked through for one answer."""
 SCANNED_AT_ONCE = 500
+_BESIDE: dict[Order, tuple[Order, Order]] = {"best": ("worst", "best"), "worst": ("best", "worst")}
+"""The orders in which the episodes before and after one come next, where it is not that in which they ended."""
 _LISTED = [*ListedEpisode.__dataclass_fields__]
 
 
@@ -182,8 +184,9 @@ class ShownRun:
 
     def speedup(self) -> dict[str, Any] | None:
         """Return the gain of asynchrony, estimated from its trace; None: no checkpoint contains a step that it can be made of."""
+        rows, slots = self.metrics, self._config.rollout.max_concurrent
         with self._run.open_store() as store:
-            found = store.read(lambda db: speedup_of(db, self.metrics, self._config.rollout.max_concurrent))
+            found = store.read(lambda db: speedup_of(db, rows, slots))
         return asdict(found) if found else None
 
     def episodes(self, query: EpisodeQuery) -> dict[str, Any]:
@@ -246,9 +249,7 @@ class ShownRun:
 
     def neighbours(self, number: int, query: EpisodeQuery) -> dict[str, int | None]:
         """Return the episodes before and after one, of those that fit: in the order of their rewards if sorted by these, else in which they ended."""
-        orders: list[Order] = ["worst", "best"] if query.sort == "best" else ["best", "worst"]
-        if query.sort in ("newest", "oldest"):
-            orders = ["newest", "oldest"]
+        orders = _BESIDE.get(query.sort, ("newest", "oldest"))
         either = (query.model_copy(update={"sort": order, "cursor": number, "limit": 1, "ids": []}) for order in orders)
         found = [next(iter(self.fitting(one)[0]), None) for one in either]
         return dict(zip(("previous", "next"), (one.id if one else None for one in found), strict=True))
