@@ -45,7 +45,8 @@ def address(tmp_path_factory: pytest.TempPathFactory, nano_format: ChatFormat) -
     rows = [STEP | {"step": step, "wall_s": 4.0 * step, "tokens": 800 * step} for step in (1, 2)]
     rows[1] |= {"alarm_stalled": 1, "alarms": {"stalled": "nothing has ended for 10 min"}}
     with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
-        db.execute("UPDATE episodes SET duration_s = 2.5")
+        details = json.dumps({f"case {number}": "passed" for number in range(1500)})
+        db.execute("UPDATE episodes SET duration_s = 2.5, details = ?", (details,))
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     supervised = run_dir.parent / "supervised"
     supervised.mkdir()
@@ -116,6 +117,9 @@ def test_the_tokens_of_an_episode_are_coloured_and_hostile_text_stays_text(brows
         expect(page.locator(".message.tool")).to_contain_text("<img src=x onerror=window.owned=1>")
         expect(page.locator(".call").first).to_contain_text('"a": 2')
         expect(page.locator(".cut").first).to_have_text("weights v0→v1")
+        expect(page.locator(".fields tr")).to_have_count(200)  # of so many details the first, and a button
+        page.get_by_role("button", name="Show more").click()
+        expect(page.locator(".fields tr")).to_have_count(1000)
         token = page.locator(".token").first
         by_logprob = token.evaluate("token => getComputedStyle(token).backgroundColor")
         page.get_by_label("Tokens coloured by").select_option("version")
