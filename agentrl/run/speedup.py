@@ -31,7 +31,7 @@ class Speedup:
     """An estimate of the gain of asynchrony."""
 
     gain: float
-    """S: the time of the same steps one after the other, over the time that they took."""
+    """S: the time of the same steps one after the other, over the time that they took. Too high where episodes at once slow each other."""
     bound: float
     """S_max: S if nothing had waited but for the slower of episodes and trainer."""
     efficiency: float

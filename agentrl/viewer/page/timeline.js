@@ -94,7 +94,7 @@ function Gain({ run }) {
   ];
   return html`<section class="card gain"><h2>Gain of asynchrony</h2>
     <table class="fields"><tbody>${figures.map(([name, value, words]) => html`<tr><th scope="row">${name}</th><td class="figure">${figure(value)}</td><td>${words}</td></tr>`)}</tbody></table>
-    <p class="note">Estimated from the trace: the durations of the episodes of ${steps === 1 ? "the one step" : `the newest ${steps} steps`} that checkpoints contain, put on the run's slots batch by batch.</p>
+    <p class="note">Estimated from the trace: the durations of the episodes of ${steps === 1 ? "the one step" : `the newest ${steps} steps`} that checkpoints contain, put on the run's slots batch by batch. Where episodes that ran at once slowed each other, it is too high.</p>
   </section>`;
 }
 
