@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from agentrl.models.text import TokenText
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.record.trajectory import Turn
 from agentrl.store.read_episode import RunEpisode
@@ -27,17 +28,17 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
     record, advantages = episode.weighed()
     returns, figures = episode.returns(record), episode.token_figures
     index_of = {id(turn): index for index, turn in enumerate(record.turns)}
-    pieces, decode = episode.source.text.pieces, episode.source.text.decode
+    decode = episode.source.text.decode
     turns: list[dict[str, Any]] = []
     for index, turn in enumerate(record.turns):
         parent = None if turn.parent is None else index_of[id(turn.parent)]
         before = turn.parent.output_ids if turn.parent else []
         if reader is None:
-            messages, reply = [ReadMessage("?", decode(turn.prompt_ids))], ReadMessage("?", decode(turn.output_ids))
+            messages = [ReadMessage("?", decode(turn.prompt_ids))]
         else:
-            messages, reply = reader.prompt(turn.prompt_ids, before), reader.reply(turn.output_ids, turn.prompt_ids)
+            messages = reader.prompt(turn.prompt_ids, before)
         advantage = advantages[index] if advantages else None
-        said = vars(reply) | {"tokens": _tokens(turn, advantage, pieces(turn.output_ids))}
+        said = reply_of(turn, reader, episode.source.text, advantage)
         if figures and any(value is not None for value in figures.proximal[index]):
             own = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
             said["tokens"] |= {name: values[index] for name, values in own.items()}
@@ -57,6 +58,24 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
             }
         )
     return turns
+
+
+def reply_of(
+    turn: Turn, reader: MessageReader | None, text: TokenText, advantage: float | None = None
+) -> dict[str, Any]:
+    """Return what a turn says, as `ReadMessage` has it, with its tokens.
+
+    Args:
+        turn: The turn.
+        reader: As for `turns_of`.
+        text: The text of its tokens.
+        advantage: That of the turn; None: it has none.
+    """
+    if reader is None:
+        reply = ReadMessage("?", text.decode(turn.output_ids))
+    else:
+        reply = reader.reply(turn.output_ids, turn.prompt_ids)
+    return vars(reply) | {"tokens": _tokens(turn, advantage, text.pieces(turn.output_ids))}
 
 
 def _tokens(turn: Turn, advantage: float | None, text: list[str]) -> dict[str, Any]:
