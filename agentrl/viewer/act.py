@@ -116,12 +116,12 @@ class Acts:
         if asked.turn >= len(record.turns):
             raise UsageError(f"turn: {asked.turn} is none of the {len(record.turns)} turns of the episode")
         turn, (config, weights) = record.turns[asked.turn], await in_thread(_weights, shown.path, asked.checkpoint)
+        await in_thread(check_engine, config.engine)
         # A checkpoint of one adapter has it merged in; those of roles are put on the model that is served.
         open_it = partial(open_engine, config, training=bool(config.trainer.roles))
         engine = await self._resources.share(shown.path, open_it)
-        version = asked.checkpoint or 0
-        if engine.version != version:
-            await engine.update_weights(weights, version)
+        if engine.version != (asked.checkpoint or 0):
+            await engine.update_weights(weights, asked.checkpoint or 0)
         path = turn.token_ids()
         prompt = path[: len(path) - len(turn.output_ids)]
         # A reply that was cut off says by its length what its request allowed.
@@ -153,16 +153,15 @@ def _weights(run_dir: Path, step: int | None) -> tuple[RunConfig, Path]:
 
     Raises:
         UsageError: The run does not keep the checkpoint.
-        ConfigError: Its model is not there any more, or what serves it is not installed.
+        ConfigError: Its model is not there any more.
     """
     run = Run(run_dir)
     config = with_roles(with_model(run.config), training=False)
     config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": [], "servers": 1})})
-    kept = {one.step: one.path for one in run.checkpoints} if step is not None else {}
-    if step is not None and step not in kept:
-        raise UsageError(f"checkpoint: {step} is not kept; the run keeps {', '.join(map(str, kept)) or 'none'}")
-    check_engine(config.engine)
-    return config, Path(config.model.path) if step is None else kept[step]
+    kept = {None: Path(config.model.path)} | {one.step: one.path for one in run.checkpoints}
+    if step not in kept:
+        raise UsageError(f"checkpoint: {step} is not kept; the run keeps {', '.join(map(str, [*kept][1:])) or 'none'}")
+    return config, kept[step]
 
 
 async def _continuations(

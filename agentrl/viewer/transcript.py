@@ -33,10 +33,8 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
     for index, turn in enumerate(record.turns):
         parent = None if turn.parent is None else index_of[id(turn.parent)]
         before = turn.parent.output_ids if turn.parent else []
-        if reader is None:
-            messages = [ReadMessage("?", decode(turn.prompt_ids))]
-        else:
-            messages = reader.prompt(turn.prompt_ids, before)
+        asked = turn.prompt_ids
+        messages = reader.prompt(asked, before) if reader else [ReadMessage("?", decode(asked))]
         advantage = advantages[index] if advantages else None
         said = reply_of(turn, reader, episode.source.text, advantage)
         if figures and any(value is not None for value in figures.proximal[index]):
@@ -53,8 +51,8 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
                 "images": [image.url for image in turn.images],
                 "messages": [vars(message) for message in messages],
                 "reply": said,
-                "prompt_tokens": len(turn.prompt_ids),
-                "prompt_text": decode(turn.prompt_ids),
+                "prompt_tokens": len(asked),
+                "prompt_text": decode(asked),
             }
         )
     return turns
@@ -71,11 +69,9 @@ def reply_of(
         text: The text of its tokens.
         advantage: That of the turn; None: it has none.
     """
-    if reader is None:
-        reply = ReadMessage("?", text.decode(turn.output_ids))
-    else:
-        reply = reader.reply(turn.output_ids, turn.prompt_ids)
-    return vars(reply) | {"tokens": _tokens(turn, advantage, text.pieces(turn.output_ids))}
+    ids = turn.output_ids
+    reply = reader.reply(ids, turn.prompt_ids) if reader else ReadMessage("?", text.decode(ids))
+    return vars(reply) | {"tokens": _tokens(turn, advantage, text.pieces(ids))}
 
 
 def _tokens(turn: Turn, advantage: float | None, text: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from playwright.sync_api import expect
 from transformers import AutoModelForCausalLM
 
 from agentrl import open_run
@@ -20,6 +21,7 @@ from agentrl.proxy import ChatFormat
 from agentrl.viewer import act
 from agentrl.viewer.server import serving_in_thread
 from tests.viewer.acted_run import MAX_TOKENS, STEP, WORKFLOW, acting, make_acted_run, plain_logprobs
+from tests.viewer.chromium import looking, open_chromium
 
 BASE = None
 
@@ -194,3 +196,32 @@ def test_a_page_that_only_reads_refuses_every_act(run_dir: Path) -> None:
             status, error = refusal(httpx.post(f"{address}api/runs/0/episodes/1/{kind}", json={}))
             assert status == 403
             assert "agentrl view --act RUN" in error
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(180)
+def test_a_turn_is_forked_scored_and_graded_on_a_page_that_acts_and_on_no_other(run_dir: Path) -> None:
+    turn = open_run(run_dir).episode(1).record.turns[1]
+    with acting(run_dir) as address, open_chromium() as browser, looking(browser, address) as look:
+        page = look.at("episode/0/1")
+        page.get_by_label("weights").select_option(str(STEP))
+        page.get_by_role("button", name="Grade again").click()
+        expect(page.locator(".graded tr", has_text="reward")).to_have_text("reward0.250.25")
+
+        page.get_by_role("button", name="Score again").click()
+        expect(page.get_by_label("Tokens coloured by")).to_have_value("difference")
+        page.locator(".token").first.hover()
+        expect(page.locator(".inspector")).to_contain_text("difference of log p")
+
+        second = page.locator("#turn-1")
+        second.get_by_label("continuations").select_option("2")
+        second.get_by_role("button", name="Fork here").click()
+        columns = second.locator(".member")
+        expect(columns).to_have_count(3, timeout=120_000)
+        expect(columns.first).to_contain_text(f"tokens {len(turn.output_ids)}")
+        expect(columns.last).to_contain_text(f"checkpoint {STEP}, 2")
+        expect(columns.last.locator(".token").first).to_be_visible()
+        assert look.complaints == []
+        with serving_in_thread([run_dir]) as reading, looking(browser, reading) as look:
+            expect(look.at("episode/0/1").locator(".token").first).to_be_visible()
+            expect(look.page.get_by_role("button", name="Fork here")).to_have_count(0)
