@@ -63,12 +63,10 @@ def asked_of(http: web.Request, body: bytes) -> Asked:
         HTTPForbidden: It comes from another page: a browser sends JSON to another origin only where that allows it.
         UsageError: A field is unknown, or has no value that it may have.
     """
-    origin = http.headers.get("Origin")
-    is_own = origin is None or urlsplit(origin).netloc == http.host
-    if not is_own or http.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
-        raise web.HTTPForbidden(text=f"{origin} is another page, which may not act on this run")
-    if http.content_type != "application/json":
-        raise web.HTTPForbidden(text="an act is asked for in JSON, as Content-Type: application/json")
+    origin, site = http.headers.get("Origin"), http.headers.get("Sec-Fetch-Site", "same-origin")
+    is_own = site == "same-origin" and (origin is None or urlsplit(origin).netloc == http.host)
+    if not is_own or http.content_type != "application/json":
+        raise web.HTTPForbidden(text="only the page itself, or a program that sends application/json, may act")
     try:
         return Asked.model_validate_json(body or b"{}")
     except ValidationError as error:
