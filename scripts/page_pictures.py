@@ -10,15 +10,24 @@ import sys
 from pathlib import Path
 
 from PIL import Image
+from playwright.sync_api import Page, expect
 
 from agentrl.viewer.server import serving_in_thread
+from tests.viewer.acted_run import acting
 from tests.viewer.chromium import looking, open_chromium
 
 SIZE = {"width": 1200, "height": 860}
+PATIENCE_MS = 120_000
+"""How long an act may take."""
 
 
 def main(run_dir: Path, episode: str, pictures: Path) -> None:
-    """Write page-run.webp, page-episodes.webp and page-episode.webp."""
+    """Write page-run.webp, page-episodes.webp, page-episode.webp and page-act.webp."""
+
+    def photograph(page: Page, name: str) -> None:
+        page.wait_for_load_state("networkidle")
+        Image.open(io.BytesIO(page.screenshot())).save(pictures / f"page-{name}.webp", quality=82, method=6)
+
     places = {
         "run": ("run/0", "canvas"),
         "episodes": ("episodes/0?sort=worst", ".list"),
@@ -34,8 +43,17 @@ def main(run_dir: Path, episode: str, pictures: Path) -> None:
             page.locator(awaited).first.wait_for()
             if name == "episode":
                 page.locator(".token").nth(20).hover()
-            page.wait_for_load_state("networkidle")
-            Image.open(io.BytesIO(page.screenshot())).save(pictures / f"page-{name}.webp", quality=82, method=6)
+            photograph(page, name)
+    with acting(run_dir) as address, open_chromium() as browser, looking(browser, address, viewport=SIZE) as look:
+        page = look.at(f"episode/0/{episode}")
+        newest = page.get_by_label("weights").locator("option").last.get_attribute("value")
+        page.get_by_label("weights").select_option(newest)
+        page.get_by_role("button", name="Score again").click()
+        expect(page.get_by_label("Tokens coloured by")).to_have_value("difference", timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Fork here").first.click()
+        page.locator(".member .token").first.wait_for(timeout=PATIENCE_MS)
+        page.locator(".acts").evaluate("acts => scrollTo(0, acts.offsetTop - 64)")
+        photograph(page, "act")
 
 
 if __name__ == "__main__":

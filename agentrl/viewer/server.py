@@ -1,4 +1,4 @@
-"""The server of the viewer: a small JSON API over run directories, and the page that asks it. It writes nothing.
+"""The server of the viewer: a small JSON API over run directories, and the page that asks it. It writes nothing, and acts where it is opened to.
 
     serving_in_thread ─► a thread with an event loop of its own ─► app ─► a thread for each question ─► agentrl.viewer.queries
 
@@ -26,6 +26,7 @@ from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, on
 from agentrl.proxy.json_text import strict_json
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import LOOPBACK, is_loopback
+from agentrl.viewer.act import Acts, asked_of
 from agentrl.viewer.export import FORMATS, exported
 from agentrl.viewer.filters import read_query
 from agentrl.viewer.queries import ShownRun
@@ -45,12 +46,13 @@ _HEADERS = {
 """The headers of every response, which keep what a model wrote from being more than text."""
 
 
-def make_app(runs: Sequence[ShownRun], token: str = "") -> web.Application:
+def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None) -> web.Application:
     """Return the aiohttp application that answers the page's questions.
 
     Args:
         runs: The runs, by their numbers.
         token: What a browser must know; "": it is on loopback.
+        acts: What the page may do; None: it only reads.
     """
     limiter = anyio.CapacityLimiter(QUESTIONS_AT_ONCE)
 
@@ -90,6 +92,13 @@ def make_app(runs: Sequence[ShownRun], token: str = "") -> web.Application:
             piece = await asked(lambda: next(pieces, b""))
         return response
 
+    async def act(http: web.Request) -> web.Response:
+        if acts is None:
+            raise web.HTTPForbidden(text="this page only reads; `agentrl view --act RUN` serves one that acts")
+        kind, number = http.match_info["act"], int(http.match_info["id"])
+        found = await acts.act(kind, shown_of(http), number, asked_of(http, await http.read()))
+        return web.Response(body=await asked(lambda: strict_json(found)), content_type="application/json")
+
     async def index(http: web.Request) -> web.FileResponse:
         return web.FileResponse(PAGE / "index.html")
 
@@ -108,7 +117,13 @@ def make_app(runs: Sequence[ShownRun], token: str = "") -> web.Application:
             web.get("/", index),
             web.static("/static", PAGE),
             web.get(r"/api/runs/{run:\d+}/export", export),
-            get("", lambda http: {"runs": [{"run": number, **shown.head()} for number, shown in enumerate(runs)]}),
+            web.post(r"/api/runs/{run:\d+}/episodes/{id:\d{1,18}}/{act:fork|score|grade}", act),
+            get(
+                "",
+                lambda http: {
+                    "runs": [{"run": i, "acts": acts is not None, **shown.head()} for i, shown in enumerate(runs)]
+                },
+            ),
             get_of_run("", lambda shown, http: shown.about()),
             get_of_run("/metrics", lambda shown, http: shown.steps(read_query(http.query).after)),
             get_of_run("/rewards", lambda shown, http: shown.rewards(read_query(http.query).points)),
@@ -165,20 +180,23 @@ def _check_allowed(http: web.Request, token: str) -> None:
 
 
 @asynccontextmanager
-async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+async def serving(
+    paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0, acts: Acts | None = None
+) -> AsyncIterator[str]:
     """Serve the page for the length of the context, and yield its address.
 
     Args:
         paths: Directories of runs and evaluations, which may not have begun yet.
         host: The address that it listens on.
         port: Its port; 0: a free one.
+        acts: As for `make_app`.
 
     Raises:
         ConfigError: It cannot listen there.
     """
     token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
     runs = [ShownRun(path.absolute()) for path in paths]
-    runner = web.AppRunner(await in_thread(make_app, runs, token), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(await in_thread(make_app, runs, token, acts), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
@@ -191,7 +209,7 @@ async def serving(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0)
         name = f"[{host}]" if ":" in host else host
         yield f"http://{name}:{bound}/" + (f"?token={token}" if token else "")
     finally:
-        with anyio.CancelScope(shield=True):  # bounded: no question takes long
+        with anyio.CancelScope(shield=True):  # bounded: no question takes long, and an act is cancelled
             await runner.cleanup()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentrl.models.text import TokenText
 from agentrl.record.trajectory import Turn
 from agentrl.store.read_episode import RunEpisode
 from agentrl.viewer.messages import MessageReader, ReadMessage
@@ -25,17 +26,15 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
     record, advantages = episode.weighed()
     returns, figures = episode.returns(record), episode.token_figures
     index_of = {id(turn): index for index, turn in enumerate(record.turns)}
-    pieces, decode = episode.source.text.pieces, episode.source.text.decode
+    decode = episode.source.text.decode
     turns: list[dict[str, Any]] = []
     for index, turn in enumerate(record.turns):
         parent = None if turn.parent is None else index_of[id(turn.parent)]
         before = turn.parent.output_ids if turn.parent else []
-        if reader is None:
-            messages, reply = [ReadMessage("?", decode(turn.prompt_ids))], ReadMessage("?", decode(turn.output_ids))
-        else:
-            messages, reply = reader.prompt(turn.prompt_ids, before), reader.reply(turn.output_ids, turn.prompt_ids)
+        asked = turn.prompt_ids
+        messages = reader.prompt(asked, before) if reader else [ReadMessage("?", decode(asked))]
         advantage = advantages[index] if advantages else None
-        said = vars(reply) | {"tokens": _tokens(turn, advantage, pieces(turn.output_ids))}
+        said = reply_of(turn, reader, episode.source.text, advantage)
         if figures and any(value is not None for value in figures.proximal[index]):
             own = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
             said["tokens"] |= {name: values[index] for name, values in own.items()}
@@ -50,11 +49,27 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
                 "images": [image.url for image in turn.images],
                 "messages": [vars(message) for message in messages],
                 "reply": said,
-                "prompt_tokens": len(turn.prompt_ids),
-                "prompt_text": decode(turn.prompt_ids),
+                "prompt_tokens": len(asked),
+                "prompt_text": decode(asked),
             }
         )
     return turns
+
+
+def reply_of(
+    turn: Turn, reader: MessageReader | None, text: TokenText, advantage: float | None = None
+) -> dict[str, Any]:
+    """Return what a turn says, as `ReadMessage` has it, with its tokens.
+
+    Args:
+        turn: The turn.
+        reader: As for `turns_of`.
+        text: The text of its tokens.
+        advantage: That of the turn; None: it has none.
+    """
+    ids = turn.output_ids
+    reply = reader.reply(ids, turn.prompt_ids) if reader else ReadMessage("?", text.decode(ids))
+    return vars(reply) | {"tokens": _tokens(turn, advantage, text.pieces(ids))}
 
 
 def _tokens(turn: Turn, advantage: float | None, text: list[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tests.recorded_run import record_run
 def test_view_prints_an_address_serves_the_runs_there_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     for name in ("one", "two"):
         record_run(tmp_path / name, steps=1)
-    command = [sys.executable, "-m", "agentrl", "view", str(tmp_path / "one"), str(tmp_path / "two")]
+    command = [sys.executable, "-m", "agentrl", "view", "--act", str(tmp_path / "one"), str(tmp_path / "two")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -29,7 +29,7 @@ def test_view_prints_an_address_serves_the_runs_there_and_ends_with_ctrl_c(tmp_p
             runs = httpx.get(f"{address[0]}api/runs").json()["runs"]
         finally:
             process.send_signal(signal.SIGINT)
-    assert [run["name"] for run in runs] == ["one", "two"]
+    assert [(run["name"], run["acts"]) for run in runs] == [("one", True), ("two", True)]
     assert process.wait(timeout=30) == 0
 
 

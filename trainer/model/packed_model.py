@@ -169,9 +169,9 @@ class PackedModel(nn.Module):
         shared = ids[:6]
         sequences = in_tree_order(
             [
-                _trained_throughout(torch.cat([shared, ids[6:14]])),
-                _trained_throughout(torch.cat([shared, ids[14:19]])),
-                _trained_throughout(ids[19:]),
+                trained_throughout(torch.cat([shared, ids[6:14]])),
+                trained_throughout(torch.cat([shared, ids[14:19]])),
+                trained_throughout(ids[19:]),
             ]
         )
         with refusing(self.model):
@@ -236,7 +236,7 @@ def _rope_kinds(value: Any) -> Iterator[str]:
         yield from _rope_kinds(list(value.values()))
 
 
-def _trained_throughout(ids: Tensor) -> TrainingSequence:
+def trained_throughout(ids: Tensor) -> TrainingSequence:
     """Return a sequence of which every token is trained on, at temperature 1."""
     zeros, integers = torch.zeros(len(ids)), torch.zeros_like(ids)
     return TrainingSequence(

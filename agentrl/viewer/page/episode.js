@@ -3,6 +3,7 @@
 //   turns ─► messages that a turn added, then its reply: thought, text, tool calls ─► its tokens, coloured
 
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact.js";
+import { Acts, Fork, scored, useActs } from "./act.js";
 import { duration, figure, given, moment, useApi } from "./api.js";
 import { Exports } from "./episodes.js";
 import { Awaited, Ending, Fields, Text, go, link, pretty, useListener } from "./parts.js";
@@ -46,7 +47,7 @@ function notes(turn) {
   return said.filter(Boolean);
 }
 
-function Turn({ turn, before, by, scale, onLook }) {
+function Turn({ turn, before, by, scale, acts, onLook }) {
   const branches = turn.parent == null ? turn.index > 0 : turn.parent !== before;
   const temperature = turn.temperature === 1 ? null : turn.temperature;
   const numbers = given({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature });
@@ -64,6 +65,7 @@ function Turn({ turn, before, by, scale, onLook }) {
       <${Thought} text=${turn.reply.thought} /><${Text} text=${turn.reply.text} /><${Calls} calls=${turn.reply.tool_calls} />
       ${turn.reply.tokens.ids.length > 0 && by !== "none" && html`<${Tokens} tokens=${turn.reply.tokens} by=${by} scale=${scale} onLook=${onLook} />`}
     </div>
+    ${acts && html`<${Fork} acts=${acts} turn=${turn} onLook=${onLook} />`}
     ${turn.prompt_tokens > 0 && html`<${Prompt} turn=${turn} />`}
   </article>`;
 }
@@ -125,16 +127,21 @@ export function EpisodePage({ run, item, query }) {
   const [look, setLook] = useState(null);
   const { data, error } = useApi(`runs/${run.run}/episodes/${item}`);
   const neighbours = useApi(`runs/${run.run}/episodes/${item}/neighbours`, query).data ?? {};
-  useEffect(() => setLook(null), [item]);
+  const acts = useActs(run, item);
+  const turns = useMemo(() => scored(data?.turns ?? [], acts), [data, acts?.scores]);
+  useEffect(() => {
+    setLook(null);
+    setBy((last) => (QUANTITIES[last]?.asked ? "logprob" : last));
+  }, [item]);
   useListener(document, "keydown", (event) => {
     if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     const to = { j: neighbours.next, k: neighbours.previous }[event.key];
     if (to != null) go(["episode", run.run, to], query);
   });
-  const there = useMemo(() => new Set(data?.turns.flatMap((turn) => known(turn.reply.tokens)) ?? []), [data]);
-  const scale = useMemo(() => by !== "none" && scaleOf((data?.turns ?? []).map((turn) => turn.reply.tokens), by), [data, by]);
+  const there = useMemo(() => new Set(turns.flatMap((turn) => known(turn.reply.tokens))), [turns]);
+  const scale = useMemo(() => by !== "none" && scaleOf(turns.map((turn) => turn.reply.tokens), by), [turns, by]);
   if (!data) return html`<${Awaited} error=${error} />`;
-  const { episode, turns, details } = data;
+  const { episode, details } = data;
   const facts = {
     reward: figure(episode.reward),
     task: episode.task,
@@ -151,7 +158,7 @@ export function EpisodePage({ run, item, query }) {
     if (neighbours[which] == null) return html`<span class="button off">${name}</span>`;
     return html`<a class="button" href=${link(["episode", run.run, neighbours[which]], query)}>${name}</a>`;
   };
-  const choices = Object.entries(QUANTITIES).map(
+  const choices = Object.entries(QUANTITIES).filter(([key, { asked }]) => !asked || there.has(key)).map(
     ([key, { name }]) => html`<option value=${key} disabled=${!there.has(key)}>${name}${there.has(key) ? "" : " (not kept)"}</option>`,
   );
   return html`
@@ -165,6 +172,7 @@ export function EpisodePage({ run, item, query }) {
     </p>`}
     ${episode.error && html`<section class="card failure"><h2>Why it failed</h2><${Text} text=${episode.error} kind="text mono" /></section>`}
     ${details && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
+    ${acts && html`<${Acts} key=${item} acts=${acts} episode=${episode} onScored=${() => setBy("difference")} />`}
     <${Tree} turns=${turns} />
     ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
     ${turns.length > 0 && html`<div class="bar-of-tokens">
@@ -173,7 +181,7 @@ export function EpisodePage({ run, item, query }) {
       </label>
       ${by !== "none" && html`<${Scale} by=${by} />`}
     </div>`}
-    ${turns.map((turn, i) => html`<${Turn} key=${`${episode.id}.${turn.index}`} turn=${turn} before=${turns[i - 1]?.index} by=${by} scale=${scale} onLook=${setLook} />`)}
+    ${turns.map((turn, i) => html`<${Turn} key=${`${episode.id}.${turn.index}`} turn=${turn} before=${turns[i - 1]?.index} by=${by} scale=${scale} acts=${acts} onLook=${setLook} />`)}
     <div class="actions"><${Exports} run=${run} label="Export this episode" filters=${{ ids: item }} />${data.replay && html`<${Command} key=${item} text=${data.replay} />`}</div>
     <${Inspector} look=${look} close=${() => setLook(null)} />
   `;

@@ -7,10 +7,13 @@ const AT_ONCE = 5000;
 
 const ratio = (t, i) => (t.proximal?.[i] == null ? null : t.proximal[i] - t.logprobs[i]);
 
-/** The quantities: their name, what the deepest colours mean, and the value at a token. `signed` has two colours. */
+const difference = (t, i) => (t.scored?.[i] == null ? null : t.scored[i] - t.logprobs[i]);
+
+/** The quantities: their name, what the deepest colours mean, and the value at a token. `signed` has two colours; `asked` is there after an act. */
 export const QUANTITIES = {
   logprob: { name: "logprob", of: (t, i) => t.logprobs[i], share: (x) => -x / 4, unit: "nats", legend: ["0", "−4 nats or less"] },
   ratio: { name: "log p/b", of: ratio, share: (x) => x / 0.5, unit: "nats", signed: true, legend: ["−0.5", "+0.5 nats"] },
+  difference: { name: "difference of log p", of: difference, share: (x) => x / 0.5, unit: "nats", signed: true, asked: true, legend: ["−0.5", "+0.5 nats"] },
   advantage: { name: "advantage", of: (t, i) => t.advantages?.[i], share: (x, top) => x / top, unit: "", signed: true, legend: ["worse", "better"] },
   entropy: { name: "entropy", of: (t, i) => t.entropy?.[i], share: (x) => x / 3, unit: "nats", legend: ["0", "3 nats or more"] },
   mask: { name: "loss mask", of: (t, i) => Number(t.loss_mask[i]), share: (x) => x, unit: "", legend: ["left out", "trained on"] },
@@ -90,7 +93,8 @@ export function Tokens({ tokens, by, scale, onLook }) {
 export function Inspector({ look, close }) {
   if (!look) return null;
   const { tokens, i } = look;
-  const entries = Object.values(QUANTITIES).map((quantity) => [quantity.name, quantity.of(tokens, i), quantity.unit]);
+  const shown = Object.values(QUANTITIES).filter((quantity) => !quantity.asked || quantity.of(tokens, i) != null);
+  const entries = shown.map((quantity) => [quantity.name, quantity.of(tokens, i), quantity.unit]);
   return html`<aside class="inspector" aria-live="polite">
     <span class="what"><b class="mono">${JSON.stringify(tokens.text[i])}</b> <span class="dim">id ${tokens.ids[i]}, token ${i + 1} of ${tokens.ids.length}</span></span>
     ${entries.map(([name, value, unit]) => html`<span class=${value == null ? "dim" : ""}>${name} <b class="figure">${figure(value, 4)}</b>${value == null ? "" : ` ${unit}`}</span>`)}
