@@ -31,7 +31,7 @@ function usePlace() {
 }
 
 function Head({ run, runs, page }) {
-  const tabs = TABS.filter(([name]) => name !== "timeline" || run.kind !== "evaluation");
+  const tabs = TABS.filter(([name]) => name !== "timeline" || run.kind === "run");
   return html`<header class="head">
     <a class="brand" href=${link(["run", run.run])}>agentrl</a>
     ${runs.length > 1
