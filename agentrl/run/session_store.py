@@ -14,6 +14,7 @@ import itertools
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,8 @@ class SessionStore:
         why = "the service was killed while the session was open"
         for group, session in lost:
             state = {"id": session, "status": "lost", "opened_at": None, "calls": 0, "tokens": 0, "reward": None}
-            self._end(group, Outcome(reason=EndReason.CANCELLED, error=why, details=json.dumps({"session": state})))
+            details = json.dumps({"session": state})
+            self._end(group, Outcome(reason=EndReason.CANCELLED, error=why, details=details, started_at=time.time()))
 
     def open(self, version: int) -> str:
         """Return the id of a new session, which begins under this version of the weights."""

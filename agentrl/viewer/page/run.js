@@ -175,7 +175,7 @@ export function RunPage({ run, runs, query }) {
   const begun = run.status !== "running" || own.length > 0;
   return html`
     ${begun && answers.map((one) => html`<${Failure} error=${one.error} />`)}
-    <${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />
+    ${run.kind !== "service" && html`<${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />`}
     ${runs.length > 1 && html`<fieldset class="overlay"><legend>Compare</legend><span>${swatch(run)}${run.name}</span>
       ${runs.filter((one) => one !== run).map((one) => html`<label>
         <input type="checkbox" checked=${others.includes(one.run)} onChange=${() => toggle(one.run)} />${swatch(one)}${one.name}
@@ -183,7 +183,7 @@ export function RunPage({ run, runs, query }) {
     </fieldset>`}
     ${zoom && html`<p class="zoomed">Steps ${Math.ceil(zoom[0])} to ${Math.floor(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="charts">
-      ${run.kind === "run" && !measured.has("nll") && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
+      ${run.kind !== "evaluation" && !measured.has("nll") && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
       ${run.kind === "run" && curves.map((curve, i) => {
         const bound = curve.bound?.reduce((inner, key) => inner?.[key], shownInfos[0]?.config);
         return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}
