@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from agentrl.proxy.http_door import Handle
 from agentrl.run.open_run import open_run
 from agentrl.run.serve import Service
 from agentrl.run.session_store import SessionStore
+from agentrl.store.database import open_database
 from agentrl.system.tasks import in_thread
 from tests.instant_engine import InstantEngine
 
@@ -151,9 +152,14 @@ async def test_clients_that_close_at_the_same_time_get_one_answer(nano_format: C
         async def close() -> None:
             answers.append(await client.ask("POST", f"{path}/close", {"reward": 1}))
 
-        async with anyio.create_task_group() as group:
-            for _ in range(8):
-                group.start_soon(close)
+        with closing(await in_thread(open_database, tmp_path / "kept" / "store.sqlite")) as other:
+            await in_thread(other.execute, "BEGIN IMMEDIATE")  # the first of them waits for it to end
+            async with anyio.create_task_group() as group:
+                for _ in range(8):
+                    group.start_soon(close)
+                for _ in range(8):
+                    assert (await client.ask("GET", path))["reward"] in (None, 1)
+                await in_thread(other.execute, "COMMIT")
         assert answers == [answers[0]] * 8
     assert await ends(tmp_path / "kept") == [("finished", 1.0, 9)]
 
