@@ -18,6 +18,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from json.decoder import py_scanstring  # type: ignore[attr-defined]
@@ -30,6 +31,8 @@ from agentrl.models import NANO
 from agentrl.proxy import load_chat_format, open_proxy
 from agentrl.proxy.endpoints import Proxy
 from agentrl.run.serve import Service
+from agentrl.run.session_store import SessionStore
+from agentrl.store.store import Store
 from agentrl.system.this_process import settled
 from tests.instant_engine import InstantEngine
 
@@ -100,7 +103,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 ]
 ADMIN_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/sessions", {"temperature": 0.5, "max_tokens": 5}),
-    ("/sessions/{id}/reward", {"value": 0.5, "role": "a"}),
+    ("/sessions/{id}/reward", {"reward": 0.5, "role": "a"}),
     ("/weights", {"path": "nowhere", "version": 1}),
 ]
 RAW = "\0raw:"
@@ -304,16 +307,18 @@ async def serve() -> None:
             stalls_s.append(time.perf_counter() - before - 0.005)
             pauses_s.append(time.thread_time() - used)
 
-    def service(proxy: Proxy) -> Any:
-        return Service(proxy, ADMIN_KEY).handle
-
     chat_format = load_chat_format(NANO)
-    async with open_proxy(InstantEngine(), chat_format, "nano", middleware=service) as proxy:
-        with settled():
-            print(proxy.url, flush=True)
-            watching = asyncio.create_task(watch())
-            await asyncio.to_thread(sys.stdin.read)
-            watching.cancel()
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
+
+        def service(proxy: Proxy) -> Any:
+            return Service(proxy, SessionStore(store), ADMIN_KEY).handle
+
+        async with open_proxy(InstantEngine(), chat_format, "nano", middleware=service) as proxy:
+            with settled():
+                print(proxy.url, flush=True)
+                watching = asyncio.create_task(watch())
+                await asyncio.to_thread(sys.stdin.read)
+                watching.cancel()
     print(json.dumps([sorted(1000 * s for s in times)[-20:] for times in (stalls_s, pauses_s)]), flush=True)
 
 

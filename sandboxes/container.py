@@ -175,7 +175,7 @@ class Container:
             argv = ["sh", "-c", 'head -c "$0" | "$@"', str(len(stdin)), *argv]
         outputs = {1: bytearray(), 2: bytearray()}
         started = anyio.current_time()
-        with traces.span("sandbox run", {"agentrl.sandbox.image": self.spec.image or ""}):
+        with traces.sandbox_run(self.spec.image):
             async with self.start(argv, env=env, cwd=cwd, user=user, stdin=bool(stdin)) as process:
                 with anyio.move_on_after(timeout_s):
                     async with background_tasks() as sending:

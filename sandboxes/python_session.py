@@ -58,7 +58,7 @@ class PythonSession:
         Raises:
             SandboxLostError: The sandbox is gone.
         """
-        with traces.span("sandbox run", {"agentrl.sandbox.image": self._sandbox.spec.image}):
+        with traces.sandbox_run(self._sandbox.spec.image):
             return await self._execute(code, timeout_s)
 
     async def _execute(self, code: str, timeout_s: float) -> SessionResult:

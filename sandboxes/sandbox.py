@@ -185,7 +185,7 @@ class Sandbox(ABC):
 
 async def traced(image: str, run: Coroutine[Any, Any, ExecResult]) -> ExecResult:
     """Return the result of a program's run, which is recorded as a span."""
-    with traces.span("sandbox run", {"agentrl.sandbox.image": image}) as span:
+    with traces.sandbox_run(image) as span:
         done = await run
         span.set_attribute("agentrl.sandbox.end_reason", done.end_reason)
         if done.exit_code is not None:

@@ -76,14 +76,14 @@ def keys_of(*sections: str, hidden: tuple[str, ...] = ()) -> Any:
     """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named.
 
     Args:
-        sections: The names of the sections.
+        sections: The names of the sections, or of keys.
         hidden: Beginnings of the names of keys that the help page leaves out: a file for another command has them too.
     """
     groups: dict[str, Group] = {}
     options: dict[str, Any] = {}
     for key in config_fields():
         name = key.name.rpartition(".")[0]
-        if not sections or name in sections:
+        if not sections or name in sections or key.name in sections:
             if name not in groups:
                 groups[name] = Group.create_ordered(
                     name or "run", help=key.section, help_formatter=DefaultFormatter(column_specs=_columns)
@@ -95,10 +95,12 @@ def keys_of(*sections: str, hidden: tuple[str, ...] = ()) -> Any:
 if TYPE_CHECKING:
     Keys = dict[str, Any]
     EvalKeys = dict[str, Any]
+    ServeKeys = dict[str, Any]
     VetKeys = dict[str, Any]
 else:
     Keys = keys_of()
     EvalKeys = keys_of(hidden=("trainer.", "steps", "run_dir"))
+    ServeKeys = keys_of("seed", "model", "engine", "proxy", "trainer.lora")
     VetKeys = keys_of("sandbox", "data")
 
 Files = Annotated[

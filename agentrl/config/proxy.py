@@ -94,7 +94,7 @@ class ProxyConfig(ProxyLimits):
     host: str = "127.0.0.1"
     """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """0: a free one."""
+    """0: a free one. With `rollout.workers`, whose proxies are on free ones, it is that of `/metrics` alone, and 0: none."""
     control_tokens_in_text: ControlTokens = "text"
     """Text such as `<|im_end|>` in a system, user or tool message: "text" encodes it as ordinary characters, "tokens" makes it the control
     token, as transformers does."""

@@ -248,11 +248,6 @@ class RunConfig(Section):
             )
         if self.tasks and self.data.sources:
             raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")
-        if (self.rollout.workers or self.cluster.address) and self.proxy.port:
-            raise ValueError(
-                f"`proxy.port` = {self.proxy.port} is one port, and each of `rollout.workers` = {self.rollout.workers} processes has "
-                "a proxy of its own; leave `proxy.port` out"
-            )
         return self
 
 

@@ -1,11 +1,11 @@
-"""The directory of an evaluation: what was said in its episodes, to be read afterwards, and gone on with.
+"""The directory of an evaluation, or of a service: what was said in its episodes, to be read afterwards, and gone on with.
 
     store.sqlite    the store of a run (`agentrl.store.store`), in which each task is a group and nothing is trained
     config.json     the configuration of its newest start
     summary.json    the figures, once it has come to its end
-    lock            held by the evaluation that goes on in it
+    lock            held by the evaluation or the service that goes on in it
 
-`agentrl.open_run` reads it like a run's directory. Only the user who evaluates can read it.
+`agentrl.open_run` reads it like a run's directory. Only the user who evaluates or serves can read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from agentrl.config import RunConfig, config_text
 from agentrl.errors import AgentRLError, ConfigError, DiskError, StoreError
@@ -34,6 +34,8 @@ from agentrl.store.store import Store
 from agentrl.system.files import make_directory, write_whole
 from agentrl.system.locks import DirectoryInUseError, lock_directory
 
+Kind = Literal["evaluation", "service"]
+"""What fills a directory whose episodes are not trained on: the key of its store's note of its tasks."""
 NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
 """The directory of an evaluation that none is named for, as `time.strftime` takes it."""
 
@@ -68,21 +70,9 @@ class KeptEpisodes:
 
     def __init__(self, path: Path, identity: Mapping[str, Any], config: RunConfig) -> None:
         self.directory = EvaluationDirectory(path.absolute(), config)
-        is_what = _EVALUATION + json.dumps(dict(identity)) + "}"
         self._open = ExitStack()
         try:
-            with _writable(path):
-                make_directory(path, 0o700)
-                if not (path / "store.sqlite").exists() and any(file.name != "lock" for file in path.iterdir()):
-                    raise ConfigError(_something_else(path))
-                self._open.callback(os.close, lock_directory(path))
-                self._store = self._open.enter_context(Store(path / "store.sqlite"))
-            if self._store.restart and self._store.read(_tasks_of) != is_what:
-                raise ConfigError(_something_else(path))
-            written = config_text(config)
-            self._store.begin_restart(is_what, written)
-            write_whole(path / "config.json", written)
-            (path / "summary.json").unlink(missing_ok=True)
+            self._store = self._open.enter_context(hold_store(path, "evaluation", identity, config))
             with reading("the list of episodes", path):
                 listed = self._store.read(lambda db: list_episodes(db, {"e.reason = ?": "finished"}))
         except BaseException:
@@ -113,14 +103,49 @@ class KeptEpisodes:
         return replace(evaluated_episode(row.task, row.episode_index, row), kept=kept)
 
 
-def new_directory() -> Path:
-    """Make a directory that is named by the time, and that no other evaluation has.
+@contextmanager
+def hold_store(path: Path, kind: Kind, identity: Mapping[str, Any], config: RunConfig) -> Iterator[Store]:
+    """Hold a directory whose episodes are not trained on for the length of the context, and yield its store.
+
+    Args:
+        path: The directory, which is made if it is not there.
+        kind: What fills it.
+        identity: What its episodes are of. A directory that is there already must hold the same.
+        config: The configuration, with the model's directory in `model.path`.
+
+    Raises:
+        ConfigError: The directory holds something else, another process fills it, or it cannot be written.
+        StoreError: What is in it is damaged.
+    """
+    note = json.dumps({kind: dict(identity)})
+    with ExitStack() as opened:
+        with _writable(path, kind):
+            make_directory(path, 0o700)
+            if not (path / "store.sqlite").exists() and any(file.name != "lock" for file in path.iterdir()):
+                raise ConfigError(_something_else(path, kind))
+            opened.callback(os.close, lock_directory(path))
+            store = opened.enter_context(Store(path / "store.sqlite"))
+        if store.restart and store.read(_tasks_of) != note:
+            raise ConfigError(_something_else(path, kind))
+        written = config_text(config)
+        store.begin_restart(note, written)
+        write_whole(path / "config.json", written)
+        (path / "summary.json").unlink(missing_ok=True)
+        yield store
+
+
+def new_directory(name: str = NAMED_BY_TIME, kind: Kind = "evaluation") -> Path:
+    """Make a directory that is named by the time, and that nothing else has.
+
+    Args:
+        name: Its name, as `time.strftime` takes it.
+        kind: What is to fill it.
 
     Raises:
         ConfigError: It cannot be made.
     """
-    first = Path(time.strftime(NAMED_BY_TIME))
-    with _writable(first):
+    first = Path(time.strftime(name))
+    with _writable(first, kind):
         make_directory(first.parent)
         for path in (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, 1000))):
             try:
@@ -132,45 +157,43 @@ def new_directory() -> Path:
 
 
 def check_no_evaluation(path: Path) -> None:
-    """Check that a directory is not that of an evaluation. What else is wrong with a store in it, its reader says.
+    """Check that a directory is not that of an evaluation or a service. What else is wrong with a store in it, its reader says.
 
     Raises:
         StoreError: It is.
     """
-    if is_evaluation(path):
+    if kind := untrained_kind(path):
+        command = "`agentrl eval` runs it again" if kind == "evaluation" else "`agentrl serve --out` goes on in it"
         raise StoreError(
-            f"{path} is of an evaluation, which is neither trained in, replayed nor audited: `agentrl eval` runs it again, "
+            f"{path} is of {'an' if kind == 'evaluation' else 'a'} {kind}, which is neither trained in, replayed nor audited: {command}, "
             "`agentrl.open_run` reads its episodes, and a run needs another `run_dir`"
         )
 
 
-def is_evaluation(path: Path) -> bool:
-    """Return whether a directory is known to be that of an evaluation."""
+def untrained_kind(path: Path) -> Kind | None:
+    """Return what fills a directory whose episodes are not trained on; None where it is not known to be one."""
     tasks = ""
     with suppress(AgentRLError, sqlite3.Error), closing(open_database(path / "store.sqlite", read_only=True)) as db:
         tasks = _tasks_of(db)
-    return tasks.startswith(_EVALUATION)
-
-
-_EVALUATION = '{"evaluation": '
-"""What a store's note of its tasks begins with, if they are those of an evaluation."""
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    return next((kind for kind in kinds if tasks.startswith(f'{{"{kind}": ')), None)
 
 
 @contextmanager
-def _writable(path: Path) -> Iterator[None]:
+def _writable(path: Path, kind: Kind) -> Iterator[None]:
     try:
         yield
     except DirectoryInUseError as error:
         raise ConfigError(
-            f"another evaluation goes on in `out` {path}; wait for it, or name another directory"
+            f"another {kind} goes on in `out` {path}, which is {error}; wait for it, or name another directory"
         ) from error
     except (OSError, DiskError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"`out` {path} cannot be written: {why}; name another directory") from error
 
 
-def _something_else(path: Path) -> str:
-    return f"`out` {path} holds something else than this evaluation; name another directory, or remove it"
+def _something_else(path: Path, kind: Kind) -> str:
+    return f"`out` {path} holds something else than this {kind}; name another directory, or remove it"
 
 
 def _tasks_of(db: Any) -> str:

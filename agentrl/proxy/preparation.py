@@ -208,6 +208,8 @@ class Preparation:
         self, defaults: SamplingDefaults, request: CompletionRequest, prompt: Prompt, tools: list[Tool] | None
     ) -> Sampling:
         room = self.format.context_length - len(prompt.input_ids)
+        if defaults.is_bound and defaults.max_tokens:
+            room = min(room, defaults.max_tokens)
         stop_ids = self.format.stop_token_ids
         if tools and not request.parallel_tool_calls and self.format.call_end_id is not None:
             stop_ids = [*stop_ids, self.format.call_end_id]

@@ -38,6 +38,8 @@ class SamplingDefaults:
     top_p: float = 1.0
     max_tokens: int | None = None
     """Bound of one reply; None: what the context leaves."""
+    is_bound: bool = False
+    """Whether no request may ask for more than `max_tokens`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,8 @@ class Sessions:
                 raise ApiError(400, f"The key names a role that cannot be: {error}.", code="invalid_role") from None
         if digest in self._closed:
             raise ApiError(409, "The episode of this key has ended.", code="episode_closed")
-        raise ApiError(401, "Incorrect API key provided: it names no running episode.", code="invalid_api_key")
+        message = "Incorrect API key provided: it names no open session; `episode.api_key` does, and with `agentrl serve` the key that POST /sessions returns."
+        raise ApiError(401, message, code="invalid_api_key")
 
     def known(self, key: str) -> Session | None:
         """Return the open session of a key, or of a role's key; None where there is none."""

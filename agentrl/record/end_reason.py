@@ -35,7 +35,7 @@ class EndReason(StrEnum):
     NO_MODEL_CALL = "no_model_call"
     """It returned without calling the model."""
     BAD_REWARD = "bad_reward"
-    """It returned something that is no reward, or a function of its rubric failed."""
+    """It returned something that is no reward, or a function of its rubric failed; a session of `agentrl serve` was given none."""
     SANDBOX = "sandbox"
     """A sandbox could not be had, or was lost."""
     CLOSE = "close"

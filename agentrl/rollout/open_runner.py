@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from agentrl.config import RunConfig
@@ -130,7 +130,7 @@ async def open_rollout(
         logs: Directory of the workers' logs.
         say: Takes what a user should read.
         open_host: Opens the machine of each worker.
-        middleware: As for `agentrl.proxy.open_proxy`, of the proxy in this process, if there is one.
+        middleware: As for `agentrl.proxy.open_proxy`, of the proxy in this process. With workers there is one for its pages, at `proxy.port`.
 
     Raises:
         AgentRLError: The model's tokenizer cannot be loaded, or there is no sandbox.
@@ -147,5 +147,11 @@ async def open_rollout(
                 f"`rollout.workers` = {config.rollout.workers} needs an engine of servers, which workers call themselves, not a "
                 f"{type(engine).__name__}; run the workflows in this process with `rollout.workers` = 0"
             )
-        async with open_workers(config, engine, training=training, logs=logs, say=say, open_host=open_host) as workers:
+        async with AsyncExitStack() as stack:
+            opened = open_workers(config, engine, training=training, logs=logs, say=say, open_host=open_host)
+            workers = await stack.enter_async_context(opened)
+            if (
+                middleware and chat_format and config.proxy.port
+            ):  # no session is opened in it: it has the middleware's pages
+                await stack.enter_async_context(open_model_proxy(config, engine, chat_format, middleware=middleware))
             yield workers

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from agentrl.config import RunConfig
 from agentrl.engine.client.reply_client import ReplyClient
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.endpoints import Body, Proxy
@@ -19,10 +22,24 @@ from agentrl.proxy.headers import bearer_key
 from agentrl.proxy.http_door import Handle
 from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.sessions import key_bytes
+from agentrl.run.view import RunView
 from agentrl.system.this_process import LOOPBACK
 
 PATH = "/metrics"
 KIND = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics_of_run(config: RunConfig, view: RunView, proxy: Proxy) -> Handle:
+    """Return what answers the requests to a run's proxy, and `GET /metrics`. With workers, whose proxies have the sessions, it counts theirs."""
+
+    def read() -> Mapping[str, object]:
+        values = view.metrics()
+        if config.rollout.workers:
+            values |= {"sessions_open": values.get("episodes_running"), "generated_tokens": values.get("tokens")}
+        return values
+
+    run, key = Path(config.run_dir).name, os.environ.get("AGENTRL_ADMIN_KEY", "")
+    return with_metrics(proxy, proxy.handle, run, config.proxy.host, key, read)
 
 
 def with_metrics(
@@ -36,7 +53,7 @@ def with_metrics(
         run: The value of the label `run`.
         host: The address that is listened on. Off the loopback, `key` is asked for.
         key: The admin key; empty: there is none.
-        read: Returns what else there is to know, by name. What is no number is left out.
+        read: Returns what else there is to know, by name, or better than the proxy knows it. What is no number is left out.
     """
 
     async def answer(method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
@@ -50,7 +67,8 @@ def with_metrics(
                     "Off the loopback, /metrics takes the admin key as bearer: $AGENTRL_ADMIN_KEY.",
                     code="invalid_api_key",
                 )
-            values = {**read(), "sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
+            own = {"sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
+            values = {**own, **read()}
             if isinstance(proxy.engine, ReplyClient):
                 values["engine_requests_in_flight"] = proxy.engine.in_flight
             answered.reply = Response(

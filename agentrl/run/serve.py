@@ -1,12 +1,12 @@
-"""`agentrl serve`: the proxy and its record as a service, for agents that live elsewhere.
+"""`agentrl serve`: the proxy and its record as a service, for agents that live elsewhere. Each session that ends is kept in a store.
 
     POST   /sessions                      {"temperature"?, "top_p"?, "max_tokens"?} -> id, api_key, base_url, ...
     GET    /sessions                      all sessions, open and ended
     GET    /sessions/ID                   one of them
-    POST   /sessions/ID/reward            {"value", "completion_id"?, "role"?}
+    POST   /sessions/ID/reward            {"reward", "completion_id"?, "role"?}
     POST   /sessions/ID/close             {"reward"?}
     GET    /sessions/ID/trajectories      the record: turns, and paths ready to train on
-    DELETE /sessions/ID                   close it and forget its record
+    DELETE /sessions/ID                   end it and keep nothing of it
     POST   /weights                       {"path", "version"}: load new weights into running generation
     GET    /metrics                       for Prometheus; on the loopback without a key (`metrics_page.py`)
 
@@ -18,11 +18,11 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +33,8 @@ from agentrl.config import RunConfig, check_is_config
 from agentrl.engine.adapter_folders import adapter_folders
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.errors import EngineError, EpisodeError
+from agentrl.evaluation.directory import hold_store, new_directory
+from agentrl.evaluation.progress import print_line
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.endpoints import Body, Proxy
 from agentrl.proxy.headers import bearer_key
@@ -41,37 +43,45 @@ from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
+from agentrl.record.end_reason import EndReason
 from agentrl.record.returns import turn_returns
 from agentrl.record.roots import roots_of
+from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.open_engine import open_engine
 from agentrl.rollout.open_runner import open_model_proxy
 from agentrl.run.metrics_page import with_metrics
+from agentrl.run.session_store import SessionStore
+from agentrl.store.outcome import Outcome
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import settled
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
-KEPT_ENDED_SESSIONS = 10_000
-"""Ended sessions whose records can be fetched; the oldest are forgotten first."""
+NAMED_BY_TIME = "runs/serve-%Y-%m-%d-%H%M%S"
+"""The directory of a service that none is named for, as `time.strftime` takes it."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
 async def serve(
-    config: RunConfig, admin_key: str | None = None, announce: Callable[[str, str], None] | None = None
+    config: RunConfig,
+    admin_key: str | None = None,
+    announce: Callable[[str, str], None] | None = None,
+    out: str | Path | None = None,
 ) -> None:
     """Serve the configured model, and record what agents elsewhere do with it, until cancelled. docs/serve.md shows its API.
 
     Args:
-        config: `model`, `engine` and `proxy` are used.
+        config: `model`, `engine`, `proxy`, `trainer.lora` and `seed` are used.
         admin_key: Key of the session API. Default: `$AGENTRL_ADMIN_KEY`, or a new one, which is printed.
         announce: It is called with the model's name and the URL once requests are answered. Default: they are printed.
+        out: The directory that keeps the sessions, those of an earlier start included. Default: one in `runs/` that is named by the time.
 
     Raises:
         UsageError: The input cannot be used. Nothing has been started then.
-        AgentRLError: The engine cannot go on.
+        AgentRLError: The engine cannot go on, or the disk is full.
     """
     check_is_config(config, "serve")
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
@@ -80,19 +90,26 @@ async def serve(
     if config.proxy.session_idle_timeout_s is None:
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})
-    async with (
-        open_engine(config, training=True) as engine,  # POST /weights may bring an adapter
-        open_model_proxy(config, engine, chat_format, middleware=partial(_middleware, config, key)) as proxy,
-    ):
+    directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
+    async with AsyncExitStack() as stack:
+        held = hold_store(directory, "service", {"model": config.model.path}, config)
+        kept = await in_thread(lambda: SessionStore(stack.enter_context(held)))
+        print_line(f"starting the engine; sessions are kept in {directory}", sys.stderr)
+        # For training: POST /weights may bring an adapter.
+        engine = await stack.enter_async_context(open_engine(config, training=True))
+
+        def middleware(proxy: Proxy) -> Handle:
+            service = Service(proxy, kept, key)
+            stack.push_async_callback(service.keep_all)  # once the proxy answers no more
+            return with_metrics(proxy, service.handle, "serve", config.proxy.host, key)
+
+        opened = open_model_proxy(config, engine, chat_format, middleware=middleware)
+        proxy = await stack.enter_async_context(opened)
         with settled():
             if not given:
                 print(f"admin key {key}")
             (announce or print_address)(proxy.model, proxy.url)
             await anyio.sleep_forever()
-
-
-def _middleware(config: RunConfig, key: str, proxy: Proxy) -> Handle:
-    return with_metrics(proxy, Service(proxy, key).handle, "serve", config.proxy.host, key)
 
 
 def print_address(model: str, url: str) -> None:
@@ -105,7 +122,7 @@ class _Body(BaseModel):
 
 
 class OpenBody(_Body):
-    """`POST /sessions`: how a request that does not say is sampled."""
+    """`POST /sessions`: how a request that does not say is sampled, and the bound of every reply."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -115,7 +132,7 @@ class OpenBody(_Body):
 class RewardBody(_Body):
     """`POST /sessions/ID/reward`: of the whole session, of one model call, or of one role."""
 
-    value: Finite
+    reward: Finite
     completion_id: str | None = None
     role: str | None = None
 
@@ -135,21 +152,23 @@ class WeightsBody(_Body):
 
 @dataclass
 class _Entry:
+    id: str
     session: Session
-    id: str = field(default_factory=lambda: f"ses_{secrets.token_hex(8)}")
     reward: float | None = None
     opened_at: float = field(default_factory=time.time)
-    final: bool = False
-    """Whether `close` was asked for: no reward is taken any more."""
 
 
 class Service:
     """The paths of `agentrl serve` around a proxy's own."""
 
-    def __init__(self, proxy: Proxy, admin_key: str) -> None:
+    def __init__(self, proxy: Proxy, kept: SessionStore, admin_key: str) -> None:
         self._proxy = proxy
+        self._kept = kept
         self._admin_key = admin_key
         self._entries: dict[str, _Entry] = {}
+        """The sessions that were not closed, idle ones that have ended included."""
+        self._changing = anyio.Lock()
+        """Held while a session is opened, given a reward, kept or deleted: what is kept is final."""
 
     async def handle(self, method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
         """Answer one HTTP request, the model APIs included.
@@ -182,99 +201,112 @@ class Service:
             case "POST", ["weights"]:
                 return await self._load(read_body(WeightsBody, body))
             case "POST", ["sessions"]:
-                return self._open(read_body(OpenBody, body))
+                change = self._open(read_body(OpenBody, body))
             case "GET", ["sessions"]:
-                entries = list(self._entries.values())
-                return {"sessions": await in_thread(lambda: [self._state(entry) for entry in entries])}
+                change = in_thread(lambda: {"sessions": [*self._kept.states(), *map(_state, self._entries.values())]})
             case "GET", ["sessions", session_id]:
-                return self._state(self._entry(session_id))
-            case "DELETE", ["sessions", session_id]:
-                entry = self._entry(session_id)
-                self._proxy.close_session(entry.session)
-                del self._entries[entry.id]
-                return {"id": entry.id, "deleted": True}
-            case "POST", ["sessions", session_id, "reward"]:
-                return self._reward(self._entry(session_id), read_body(RewardBody, body))
-            case "POST", ["sessions", session_id, "close"]:
-                return self._close(self._entry(session_id), read_body(CloseBody, body))
+                entry = self._entries.get(session_id)
+                return (await self._details(session_id))["session"] if entry is None else _state(entry)
             case "GET", ["sessions", session_id, "trajectories"]:
-                return await in_thread(self._trajectories, self._entry(session_id))
-        raise ApiError(404, f"Unknown path {method} {path}.", code="unknown_url")
+                return await self._trajectories(session_id)
+            case "DELETE", ["sessions", session_id]:
+                change = self._delete(session_id)
+            case "POST", ["sessions", session_id, "reward"]:
+                change = self._reward(session_id, read_body(RewardBody, body))
+            case "POST", ["sessions", session_id, "close"]:
+                change = self._close(session_id, read_body(CloseBody, body))
+            case _:
+                raise ApiError(404, f"Unknown path {method} {path}.", code="unknown_url")
+        with anyio.CancelScope(shield=True):  # its client may leave: a change is made whole
+            async with self._changing:
+                return await change
 
-    def _entry(self, session_id: str) -> _Entry:
-        entry = self._entries.get(session_id)
-        if entry is None:
+    async def _details(self, session_id: str) -> dict[str, Any]:
+        details = await in_thread(self._kept.details, session_id)
+        if details is None:
             raise ApiError(404, f"There is no session {session_id!r}.", code="session_not_found")
-        return entry
+        return details
 
-    def _open(self, body: OpenBody) -> dict[str, Any]:
-        entry = _Entry(self._proxy.open_session(SamplingDefaults(**body.model_dump())))
+    async def _open(self, body: OpenBody) -> dict[str, Any]:
+        session = self._proxy.open_session(SamplingDefaults(**body.model_dump(), is_bound=True))
+        entry = _Entry(await in_thread(self._kept.open, self._proxy.engine.version), session)
         self._entries[entry.id] = entry
-        surplus = len(self._entries) - len(self._proxy.sessions) - KEPT_ENDED_SESSIONS
-        if surplus > 0:
-            ended = (e.id for e in self._entries.values() if e.session.closed)
-            for old in list(islice(ended, surplus)):
-                del self._entries[old]
+        while len(self._entries) - len(self._proxy.sessions) > self._proxy.limits.max_sessions:
+            await self._keep(next(idle for idle in self._entries.values() if idle.session.closed))
         return {
-            **self._state(entry),
+            **_state(entry),
             "api_key": entry.session.key,
             "base_url": self._proxy.base_url,
             "anthropic_base_url": self._proxy.url,
             "model": self._proxy.model,
         }
 
-    @staticmethod
-    def _state(entry: _Entry) -> dict[str, Any]:
-        turns = entry.session.record.turns
-        return {
-            "id": entry.id,
-            "status": "ended" if entry.session.closed else "open",
-            "opened_at": entry.opened_at,
-            "calls": len(turns),
-            "tokens": sum(len(turn.output_ids) for turn in turns),
-            "reward": entry.reward,
-        }
-
-    def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
-        if entry.final:
-            raise _final(entry)
+    async def _reward(self, session_id: str, body: RewardBody) -> dict[str, Any]:
+        entry = self._entries.get(session_id)
+        if entry is None:
+            await self._details(session_id)
+            raise _final(session_id)
         if body.role is not None:
             try:
                 entry.session.role(body.role)
             except EpisodeError as error:
                 raise ApiError(400, f"Invalid 'role': {error}.", param="role", code="invalid_value") from None
-            entry.session.role_rewards[body.role] = body.value
+            entry.session.role_rewards[body.role] = body.reward
         elif body.completion_id is None:
-            entry.reward = body.value
+            entry.reward = body.reward
         else:
             try:
-                entry.session.reward(body.completion_id, body.value)
+                entry.session.reward(body.completion_id, body.reward)
             except KeyError:
                 message = f"No model call of this session has the id {body.completion_id!r}."
                 raise ApiError(404, message, param="completion_id") from None
-        return self._state(entry)
+        return _state(entry)
 
-    def _close(self, entry: _Entry, body: CloseBody) -> dict[str, Any]:
+    async def _close(self, session_id: str, body: CloseBody) -> dict[str, Any]:
+        entry = self._entries.get(session_id)
+        if entry is None:
+            state: dict[str, Any] = (await self._details(session_id))["session"]
+            if body.reward not in (None, state["reward"]):
+                raise _final(session_id)
+            return state
         if body.reward is not None:
-            if entry.final and body.reward != entry.reward:
-                raise _final(entry)
             entry.reward = body.reward
-        entry.final = True
-        self._proxy.close_session(entry.session)
-        return self._state(entry)
+        return await self._keep(entry)
 
-    def _trajectories(self, entry: _Entry) -> dict[str, Any]:
-        record = entry.session.record
-        record.reward_roles(entry.session.role_rewards)
-        returns = turn_returns(record, entry.reward or 0.0)
-        paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
-        texts = list(entry.session.turn_texts)  # a call that ends meanwhile is not among them
-        index_of = {id(turn): index for index, turn in enumerate(record.turns)}
-        roots = [
-            {"kind": root.kind, "name": root.name, "turns": [index_of[id(turn)] for turn in root.turns]}
-            for root in roots_of(record.turns[: len(texts)], texts)
-        ]
-        return {**self._state(entry), "turns": record.to_json(), "trajectories": paths, "roots": roots}
+    async def _delete(self, session_id: str) -> dict[str, Any]:
+        entry = self._entries.pop(session_id, None)
+        if entry is None:
+            await self._details(session_id)
+        else:
+            self._proxy.close_session(entry.session)
+        await in_thread(self._kept.delete, session_id)
+        return {"id": session_id, "deleted": True}
+
+    async def _keep(self, entry: _Entry) -> dict[str, Any]:
+        """End a session, move it into the store and return its state."""
+        self._proxy.close_session(entry.session)
+        state = _state(entry)
+        await in_thread(lambda: self._kept.keep(state, _outcome(entry), _roots(entry.session)))
+        del self._entries[entry.id]
+        return state
+
+    async def keep_all(self) -> None:
+        """End all sessions, and keep them."""
+        with anyio.CancelScope(shield=True):
+            async with self._changing:
+                for entry in list(self._entries.values()):
+                    await self._keep(entry)
+
+    async def _trajectories(self, session_id: str) -> dict[str, Any]:
+        entry = self._entries.get(session_id)
+        if entry is not None:
+            entry.session.record.reward_roles(entry.session.role_rewards)
+            return await in_thread(
+                lambda: _with_trajectories(_state(entry), entry.session.record, _roots(entry.session))
+            )
+        details = await self._details(session_id)
+        record = await in_thread(self._kept.record, session_id)
+        return await in_thread(_with_trajectories, details["session"], record, details.get("roots", []))
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:
         try:
@@ -298,10 +330,59 @@ class Service:
             )
 
 
+def _state(entry: _Entry) -> dict[str, Any]:
+    turns = entry.session.record.turns
+    return {
+        "id": entry.id,
+        "status": "ended" if entry.session.closed else "open",
+        "opened_at": entry.opened_at,
+        "calls": len(turns),
+        "tokens": sum(len(turn.output_ids) for turn in turns),
+        "reward": entry.reward,
+    }
+
+
+def _outcome(entry: _Entry) -> Outcome:
+    """Return how a session that has ended is kept: without a call or without any reward it has failed."""
+    record, reason, error = entry.session.record, EndReason.FINISHED, None
+    if not record.turns:
+        reason, error = EndReason.NO_MODEL_CALL, "the session ended without a call of the model"
+    elif entry.reward is None and not record.figures().has_turn_rewards:
+        reason, error = EndReason.BAD_REWARD, "the session ended without a reward"
+    duration_s = time.time() - entry.opened_at
+    return Outcome(
+        reason=reason,
+        error=error,
+        reward=entry.reward or 0.0,
+        record=record,
+        started_at=entry.opened_at,
+        duration_s=duration_s,
+    )
+
+
+def _roots(session: Session) -> list[dict[str, Any]]:
+    """Return the conversations of a session, and note in its record what each of them is."""
+    turns, texts = session.record.turns, list(session.turn_texts)  # a call that ends at this moment is not among them
+    index_of = {id(turn): index for index, turn in enumerate(turns)}
+    found = roots_of(turns[: len(texts)], texts)
+    for root in found:
+        for turn in root.turns:
+            turn.root_kind = root.kind
+    return [
+        {"kind": root.kind, "name": root.name, "turns": [index_of[id(turn)] for turn in root.turns]} for root in found
+    ]
+
+
+def _with_trajectories(state: Mapping[str, Any], record: TokenRecord, roots: list[dict[str, Any]]) -> dict[str, Any]:
+    returns = turn_returns(record, state["reward"] or 0.0)
+    paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
+    return {**state, "turns": record.to_json(), "trajectories": paths, "roots": roots}
+
+
 def _adapters(roles: set[str]) -> str:
     return f"the adapters of roles {', '.join(sorted(roles))}" if roles else "no adapters of roles"
 
 
-def _final(entry: _Entry) -> ApiError:
-    message = f"The session {entry.id!r} was closed, and its record is final: give rewards before you close it."
+def _final(session_id: str) -> ApiError:
+    message = f"The session {session_id!r} was closed, and its record is final: give rewards before you close it."
     return ApiError(409, message, code="session_closed")

@@ -64,7 +64,7 @@ def run_summary(
         "pause_s_total": sum(pause_s for (pause_s,) in metric_values(steps, "pause_s")),
         "reasons": store.read(lambda db: dict(db.execute("SELECT reason, COUNT(*) FROM episodes GROUP BY reason"))),
         "episodes_finished": totals.finished,
-        "episodes_failed": totals.failed,
+        "attempts_failed": totals.failed,
     }
 
 

@@ -8,7 +8,6 @@ one `async with` opens them, and closes them in the other order         `trainin
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -23,8 +22,7 @@ from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.evaluation.figures import Evaluation
-from agentrl.proxy import ChatFormat, Proxy
-from agentrl.proxy.http_door import Handle
+from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import ALARMS, AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
@@ -35,7 +33,7 @@ from agentrl.rollout.open_engine import open_engine, open_hosts
 from agentrl.rollout.open_runner import Runner, open_rollout
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
-from agentrl.run.metrics_page import with_metrics
+from agentrl.run.metrics_page import metrics_of_run
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (
     begin_store,
@@ -193,7 +191,7 @@ async def _run(start: _Start) -> None:
                 logs=run_dir,
                 say=view.say,
                 open_host=open_host,
-                middleware=partial(_with_metrics, config, view),
+                middleware=partial(metrics_of_run, config, view),
             ) as runner,
         ):
             trainer = TrainerSupervisor(
@@ -208,11 +206,6 @@ async def _run(start: _Start) -> None:
                 await train_and_save(run)
                 after = await evaluate_held_out(run, start.held_out, "after training")
                 await _conclude(run, after)
-
-
-def _with_metrics(config: RunConfig, view: RunView, proxy: Proxy) -> Handle:
-    run, key = Path(config.run_dir).name, os.environ.get("AGENTRL_ADMIN_KEY", "")
-    return with_metrics(proxy, proxy.handle, run, config.proxy.host, key, view.metrics)
 
 
 async def _open_store(start: _Start) -> Store:

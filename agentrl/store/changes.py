@@ -118,4 +118,17 @@ class CloseGroup:
         return self.group_id
 
 
-Change = OpenGroup | InsertCall | InsertEpisode | CloseGroup
+@dataclass(frozen=True)
+class DeleteEpisodes:
+    """The episodes of a group that is not trained on are forgotten, with their calls."""
+
+    group_id: int
+
+    def write(self, db: sqlite3.Connection, restart: int) -> int:
+        """Write it. Returns the group's id."""
+        db.execute("DELETE FROM calls WHERE episode IN (SELECT id FROM episodes WHERE group_id = ?)", (self.group_id,))
+        db.execute("DELETE FROM episodes WHERE group_id = ?", (self.group_id,))
+        return self.group_id
+
+
+Change = OpenGroup | InsertCall | InsertEpisode | CloseGroup | DeleteEpisodes

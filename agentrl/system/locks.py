@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
+import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, one_line
 from agentrl.system.files import open_private, private
 
 RETRY_EVERY_S = 0.05
@@ -32,9 +36,8 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class DirectoryInUseError(AgentRLError):
     """The directory is locked. `owner`: the process that took the lock, None where it is gone and a child of its holds on."""
 
-    def __init__(self, owner: int | None) -> None:
-        super().__init__(f"in use by {f'process {owner}' if owner else 'a process of one that has ended'}")
-        self.owner = owner
+    def __init__(self, owner: str | None) -> None:
+        super().__init__(f"in use by {owner or 'a process of one that has ended'}")
 
 
 def lock_directory(directory: Path, orphan_timeout_s: float = 0.0) -> int:
@@ -61,7 +64,7 @@ def lock_directory(directory: Path, orphan_timeout_s: float = 0.0) -> int:
             fcntl.flock(lock, fcntl.LOCK_UN)
             time.sleep(RETRY_EVERY_S)
         os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        os.pwrite(lock, _this_process().encode(errors="replace"), 0)
     except BaseException:
         os.close(lock)
         raise
@@ -90,16 +93,23 @@ def _take(lock: int, kind: int) -> bool:
     return True
 
 
-def _owner(lock: int) -> int | None:
-    """Return the process that took the lock last, if it is there."""
+def _this_process() -> str:
+    """Return "PID HOST DAY TIME COMMAND" of this process. Options may hold keys: the command ends before the first."""
+    words = [Path(sys.argv[0]).name, *takewhile(lambda word: not word.startswith("-"), sys.argv[1:])]
+    return f"{os.getpid()} {socket.gethostname()} {time.strftime('%Y-%m-%d %H:%M:%S')} {one_line(shlex.join(words))}"
+
+
+def _owner(lock: int) -> str | None:
+    """Return the process that took the lock last, as a user reads it; None where it has ended."""
     try:
-        owner = int(os.pread(lock, 20, 0))
-        os.kill(owner, 0)
+        number, host, day, clock, command = os.pread(lock, 2**12, 0).decode().split(" ", 4)
+        if host == socket.gethostname():
+            os.kill(int(number), 0)
     except (ValueError, ProcessLookupError):
         return None
     except PermissionError:
         pass
-    return owner
+    return f"process {number} on {host} since {day} {clock} ({command})"
 
 
 @contextmanager

@@ -49,6 +49,11 @@ def span(
     return _current(begun) if begun.get_span_context().is_valid else _UNRECORDED
 
 
+def sandbox_run(image: str | None) -> AbstractContextManager[Span]:
+    """Record a block as the span of a run in a sandbox of this image."""
+    return span("sandbox run", {"agentrl.sandbox.image": image or ""})
+
+
 @contextmanager
 def _current(begun: Span) -> Iterator[Span]:
     with trace.use_span(begun, end_on_exit=True, record_exception=False, set_status_on_exception=False):

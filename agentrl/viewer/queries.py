@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError
-from agentrl.evaluation.directory import is_evaluation
+from agentrl.evaluation.directory import untrained_kind
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
@@ -58,9 +58,9 @@ class ShownRun:
         return Run(self.path)
 
     @cached_property
-    def is_evaluation(self) -> bool:
-        """Whether it is an evaluation."""
-        return is_evaluation(self.path)
+    def kind(self) -> str:
+        """Its kind: "run", "evaluation" or "service"."""
+        return untrained_kind(self.path) or "run"
 
     @cached_property
     def reader(self) -> MessageReader | None:
@@ -102,7 +102,7 @@ class ShownRun:
         return {
             "name": self.path.name,
             "path": str(self.path),
-            "kind": "evaluation" if begun and self.is_evaluation else "run",
+            "kind": self.kind if begun else "run",
             "status": self._run.status if begun else "running",
             "step": self.metrics[-1]["step"] if self.metrics else 0,
             "steps": steps,
@@ -115,10 +115,10 @@ class ShownRun:
             StoreError: It cannot be read.
         """
         head, summary, steps = self.head(), self._run.summary or {}, self._config.steps
-        if head["kind"] == "evaluation":
+        if head["kind"] != "run":
             low, high = summary.get("mean_reward_95", (None, None))
             mean_reward = "" if low is None else f"{summary['mean_reward']:.3f} [{low:.3f}, {high:.3f}]"
-            return {"state": f"evaluation {head['status']}", "step": "", "reward": mean_reward, "held_out": ""}
+            return {"state": f"{head['kind']} {head['status']}", "step": "", "reward": mean_reward, "held_out": ""}
         rewards = [row["reward_mean"] for row in self.metrics if row.get("reward_mean") is not None]
         held_out = [self._eval_before.get("mean_reward"), summary.get("eval_after")]
         return {
@@ -244,7 +244,7 @@ class ShownRun:
 
     def episode(self, number: int) -> dict[str, Any]:
         """Return an episode with every token."""
-        replay = None if self.is_evaluation else f"agentrl replay {shlex.quote(str(self.path))} {number}"
+        replay = None if self.kind != "run" else f"agentrl replay {shlex.quote(str(self.path))} {number}"
         return {**self.read(self._run.episode(number)), "replay": replay}
 
     def neighbours(self, number: int, query: EpisodeQuery) -> dict[str, int | None]:

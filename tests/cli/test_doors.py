@@ -206,6 +206,8 @@ ROWS: list[Row] = [
     ("an --out with a damaged store", lambda d: d.eval("--out", d.made_run(store=lambda _: b"x" * 8192)), "store.sqlite"),
     ("init where something is", lambda d: ["init", d.folder], "exists already; choose another name"),
     ("serve on a port in use", lambda d: ["serve", "--model", "nano", "--proxy.port", listening(d)], "already in use"),
+    ("serve with a key that it does not use", lambda d: ["serve", "--rollout.max-tokens=24"], "serve takes no --rollout.max-tokens"),
+    ("serve into a run", lambda d: ["serve", "--model", "nano", "--out", d.made_run()], "holds something else than this service"),
     ("serve on no port", lambda d: ["serve", "--model", "nano", "--proxy.port", 70000], "proxy.port = 70000"),
     ("serve on nobody's address", lambda d: ["serve", "--model", "nano", "--proxy.host", "192.0.2.1"], "192.0.2.1"),
 ]  # fmt: skip

@@ -115,14 +115,12 @@ def test_two_evaluations_never_share_a_directory(tmp_path: Path, monkeypatch: py
     with kept_in(path), pytest.raises(ConfigError, match="another evaluation goes on in `out`"):
         kept_in(path, seed=2)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentrl.evaluation.directory.NAMED_BY_TIME", "evaluations/now")
     with ThreadPoolExecutor(8) as at_once:
-        made = [future.result() for future in [at_once.submit(new_directory) for _ in range(16)]]
+        made = [future.result() for future in [at_once.submit(new_directory, "evaluations/now") for _ in range(16)]]
     assert len(set(made)) == 16
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in made)
-    monkeypatch.setattr("agentrl.evaluation.directory.NAMED_BY_TIME", "evaluation/store.sqlite/now")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"):
-        new_directory()
+        new_directory("evaluation/store.sqlite/now")
 
 
 def test_an_evaluation_that_was_refused_holds_nothing(tmp_path: Path) -> None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.run.serve import Service
+from agentrl.run.session_store import SessionStore
+from agentrl.store.store import Store
 from benchmarks.fuzz_proxy import ADMIN_KEY, fuzz_bytes
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[SessionStore]:
+    with Store(tmp_path / "store.sqlite") as store:
+        yield SessionStore(store)
+
+
 @pytest.mark.soak
-async def test_no_damaged_request_is_a_failure_of_the_proxy(nano_format: ChatFormat) -> None:
+async def test_no_damaged_request_is_a_failure_of_the_proxy(nano_format: ChatFormat, kept: SessionStore) -> None:
     async with open_proxy(
-        InstantEngine(), nano_format, "nano", middleware=lambda proxy: Service(proxy, ADMIN_KEY).handle
+        InstantEngine(), nano_format, "nano", middleware=lambda proxy: Service(proxy, kept, ADMIN_KEY).handle
     ) as proxy:
         statuses, failed = await fuzz_bytes(proxy.url, 4, seed=1, at_once=4)
     assert not failed, statuses

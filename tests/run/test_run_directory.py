@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -44,18 +45,21 @@ sys.stdin.read()
 """
 
 
-def test_a_second_run_on_the_same_directory_is_refused_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_a_second_run_on_the_same_directory_is_told_whose_it_is_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
     """Its trainer, which still writes, holds on a moment longer."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    command = [sys.executable, "-c", HOLD, str(tmp_path), "--key=secret"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(StoreError, match=f"is in use by process {holder.pid}; wait for it, or end it"):
+        who = (
+            rf"process {holder.pid} on {socket.gethostname()} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d \(-c {tmp_path}\)"
+        )
+        with pytest.raises(StoreError, match=f"is in use by {who}; wait for it, or end it"):
             lock_run(tmp_path)
         holder.kill()
         holder.wait(40)
     lock = lock_run(tmp_path)
-    assert (tmp_path / "lock").read_text() == str(os.getpid())
+    assert (tmp_path / "lock").read_text().split()[0] == str(os.getpid())
     os.close(lock)
 
 
@@ -166,7 +170,7 @@ def test_a_process_that_outlives_the_run_that_started_it_is_waited_for_and_then_
     lock = lock_run(tmp_path)
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    (tmp_path / "lock").write_text(str(ended.pid))
+    (tmp_path / "lock").write_text(f"{ended.pid} {socket.gethostname()} 2026-11-30 08:00:00 agentrl train")
     with pytest.raises(StoreError, match="in use by a process of one that has ended; wait"):
         lock_run(tmp_path)
     os.close(lock)

@@ -8,20 +8,30 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 
+from agentrl import open_run
 from agentrl.models import NANO
 from agentrl.record.trajectory import TokenRecord
+from agentrl.tasks.conversation_rows import read_conversation
+from agentrl.tasks.json_lines import load_tasks
 from tests.rescoring import Rescorer
+
+AGENTRL_SERVE = [sys.executable, "-m", "agentrl", "serve"]
 
 
 @dataclass
 class Service:
     http: httpx2.Client
+    out: Path = Path()
+    """The directory that keeps its sessions."""
+    page: str = ""
+    """The address of the page that shows them."""
 
     def ask(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
         reply = self.http.request(method, path, json=body)
@@ -30,18 +40,22 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agentrl", "serve", "--model", str(NANO), "--proxy.max_sessions", "3"],
-        env={**os.environ, "AGENTRL_ADMIN_KEY": "admin"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    out = tmp_path_factory.mktemp("service") / "kept"
+    with (out.parent / "stderr").open("w") as stderr:
+        process = subprocess.Popen(
+            [*AGENTRL_SERVE, "--model", str(NANO), "--proxy.max_sessions", "3", "--out", str(out), "--view"],
+            env={**os.environ, "AGENTRL_ADMIN_KEY": "admin"},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
     assert process.stdout is not None
     line = process.stdout.readline()
+    page = (out.parent / "stderr").read_text().split("the page is at ")[1].split()[0]
     assert line.startswith("serving nano at http://127.0.0.1:")
     with httpx2.Client(base_url=line.split()[-1], headers={"Authorization": "Bearer admin"}, timeout=30) as http:
-        yield Service(http)
+        yield Service(http, out, page)
     process.send_signal(signal.SIGTERM)
     assert process.wait(40) == 0
     process.stdout.close()
@@ -55,7 +69,7 @@ def test_a_session_from_opening_to_trajectories(service: Service, versions: Any)
         messages += [first.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "1"}]
         second = client.chat.completions.create(model=opened["model"], messages=messages)
         path = f"/sessions/{opened['id']}"
-        service.ask("POST", f"{path}/reward", {"value": 0.25, "completion_id": second.id})
+        service.ask("POST", f"{path}/reward", {"reward": 0.25, "completion_id": second.id})
         closed = service.ask("POST", f"{path}/close", {"reward": 1.5})
         assert (closed["status"], closed["calls"], closed["reward"]) == ("ended", 2, 1.5)
         with pytest.raises(openai.ConflictError):
@@ -80,7 +94,7 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
         with openai.OpenAI(base_url=opened["base_url"], api_key=key) as client:
             client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
     path = f"/sessions/{opened['id']}"
-    service.ask("POST", f"{path}/reward", {"value": 0.5, "role": "helper"})
+    service.ask("POST", f"{path}/reward", {"reward": 0.5, "role": "helper"})
     service.ask("POST", f"{path}/close", {"reward": 1.0})
     fetched = service.ask("GET", f"{path}/trajectories")
     assert [(turn["role"], turn["role_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
@@ -89,15 +103,41 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
     assert {root["kind"] for root in fetched["roots"]} == {"main"}
 
 
+def test_a_session_that_was_closed_is_an_episode_on_the_page(service: Service, tmp_path: Path) -> None:
+    opened = service.ask("POST", "/sessions", {"max_tokens": 8})
+    path = f"/sessions/{opened['id']}"
+    with openai.OpenAI(base_url=opened["base_url"], api_key=f"{opened['api_key']}.solver") as client:
+        client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "2 + 3 ="}])
+    service.ask("POST", f"{path}/reward", {"reward": 0.5, "role": "solver"})
+    service.ask("POST", f"{path}/close", {"reward": 2.0})
+    fetched = service.ask("GET", f"{path}/trajectories")
+    run = open_run(service.out)
+    (episode,) = run.episodes(newest_first=True, limit=1)
+    assert (run.status, episode.reason, episode.reward) == ("running", "finished", 2.0)
+    assert episode.details["session"]["id"] == opened["id"]
+    assert episode.record.to_json() == fetched["turns"]
+    assert [path.returns[-1] for path in episode.trajectories] == [0.5]
+    with httpx2.Client(base_url=f"{service.page}api/", timeout=60) as page:
+        (head,) = page.get("runs").json()["runs"]
+        assert (head["kind"], head["status"]) == ("service", "running")
+        (turn,) = page.get(f"runs/0/episodes/{episode.id}").json()["turns"]
+        assert [message["text"] for message in turn["messages"]] == ["2 + 3 ="]
+        exported = tmp_path / "learn.jsonl"
+        exported.write_bytes(page.get(f"runs/0/export?format=sft&ids={episode.id}").content)
+    (row,) = load_tasks(exported)
+    messages, *_ = read_conversation(row, "here")
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+
+
 def test_what_was_closed_is_final(service: Service) -> None:
     opened = service.ask("POST", "/sessions", {"max_tokens": 3})
     path = f"/sessions/{opened['id']}"
     with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:
         said = client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
-    service.ask("POST", f"{path}/reward", {"value": 0.25})
+    service.ask("POST", f"{path}/reward", {"reward": 0.25})
     closed = service.ask("POST", f"{path}/close", {"reward": 1.0})
     kept = service.ask("GET", f"{path}/trajectories")
-    for change in ({"value": 2}, {"value": 2, "completion_id": said.id}, {"value": 2, "role": "helper"}):
+    for change in ({"reward": 2}, {"reward": 2, "completion_id": said.id}, {"reward": 2, "role": "helper"}):
         refused = service.ask("POST", f"{path}/reward", change, status=409)
         assert refused["error"]["code"] == "session_closed"
     service.ask("POST", f"{path}/close", {"reward": 2}, status=409)
@@ -122,12 +162,12 @@ def test_new_weights_are_loaded_into_the_service(service: Service, versions: Any
 
 def test_bad_requests_are_refused(service: Service) -> None:
     service.ask("POST", "/sessions", {"temprature": 1}, status=400)
-    service.ask("POST", "/sessions/ses_none/reward", {"value": 1}, status=404)
+    service.ask("POST", "/sessions/ses_none/reward", {"reward": 1}, status=404)
     service.ask("PUT", "/sessions", status=404)
     opened = service.ask("POST", "/sessions")
     path = f"/sessions/{opened['id']}"
-    assert service.ask("POST", f"{path}/reward", {"value": "much"}, 400)["error"]["param"] == "value"
-    service.ask("POST", f"{path}/reward", {"value": 1, "completion_id": "none"}, status=404)
+    assert service.ask("POST", f"{path}/reward", {"reward": "much"}, 400)["error"]["param"] == "reward"
+    service.ask("POST", f"{path}/reward", {"reward": 1, "completion_id": "none"}, status=404)
     service.http.headers["Authorization"] = "Bearer wrong"
     service.ask("GET", "/sessions", status=401)
     service.http.headers["Authorization"] = "Bearer admin"

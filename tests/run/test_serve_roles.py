@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.check_start import with_roles
 from tests.engine.test_adapter import save_adapter
 from tests.engine.test_real_sglang import assert_exact
-from tests.run.test_serve import Service
+from tests.run.test_serve import AGENTRL_SERVE, Service
 
 NAMES = ("writer", "critic")
 
@@ -44,7 +43,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service(checkpoint: Path) -> Iterator[Service]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "agentrl", "serve", "--model", str(checkpoint)],
+        [*AGENTRL_SERVE, "--model", str(checkpoint), "--out", str(checkpoint.parent / "kept")],
         env={**os.environ, "AGENTRL_ADMIN_KEY": "admin"},
         stdout=subprocess.PIPE,
         text=True,

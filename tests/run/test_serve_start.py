@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import anyio
 import pytest
@@ -20,12 +21,14 @@ SILENCE_S = 60
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
-def test_a_signal_ends_it_while_it_starts_and_it_never_says_that_it_serves(number: signal.Signals) -> None:
+def test_a_signal_ends_it_while_it_starts_and_it_never_says_that_it_serves(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(SILENCE_S)
         urls = json.dumps([f"http://127.0.0.1:{silent.getsockname()[1]}"])
         command = [sys.executable, "-m", "agentrl", "serve", "--model", str(NANO), "--admin-key", "k"]
-        command += ["--engine.urls", urls, "--engine.hang_timeout_s", str(SILENCE_S)]
+        command += ["--out", str(tmp_path / "kept"), "--engine.urls", urls, "--engine.hang_timeout_s", str(SILENCE_S)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             asked, _ = silent.accept()
@@ -37,10 +40,11 @@ def test_a_signal_ends_it_while_it_starts_and_it_never_says_that_it_serves(numbe
         asked.close()
     assert (process.returncode, said) == (130, "")
     assert complained.splitlines()[-1] == "agentrl: interrupted"
+    assert f"starting the engine; sessions are kept in {tmp_path / 'kept'}" in complained
 
 
 @pytest.mark.anyio
-async def test_it_starts_without_blocking_its_event_loop(server_url: str) -> None:
+async def test_it_starts_without_blocking_its_event_loop(server_url: str, tmp_path: Path) -> None:
     """Where it did, the fixture that looks for blocking calls would raise."""
     config = load_config([], {"model.path": json.dumps(str(NANO)), "engine.urls": json.dumps([server_url])})
     served: list[tuple[str, str]] = []
@@ -51,5 +55,5 @@ async def test_it_starts_without_blocking_its_event_loop(server_url: str) -> Non
                 served.append((model, url))
                 group.cancel_scope.cancel()
 
-            group.start_soon(serve, config, "admin", announce)
+            group.start_soon(serve, config, "admin", announce, tmp_path / "kept")
     assert [model for model, _ in served] == ["nano"]

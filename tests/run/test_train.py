@@ -48,7 +48,7 @@ SUMMARY = {
     "tokens_in_interrupted_replies",
     "logprob_mismatch_mean",
     "episodes_finished",
-    "episodes_failed",
+    "attempts_failed",
 }
 
 
@@ -144,7 +144,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert summary["tokens_in_interrupted_replies"] > 0
     assert summary["logprob_mismatch_mean"] < 1e-4
     assert summary["logprob_mismatch_max"] < 1e-3
-    assert summary["episodes_failed"] == 0
+    assert summary["attempts_failed"] == 0
     rows = metrics(run_dir)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert all(row["episodes"] == 16 for row in rows)

@@ -48,6 +48,8 @@ START_TIMEOUT_S = 300.0
 MAX_FAILED_STARTS = 3
 """So many times in a row a worker may fail to start again."""
 RESTART_AFTER_S = 0.5
+LARGEST = ("sandbox_wait_max_s",)
+"""Metrics of workers of which the largest is the run's; the others are summed."""
 
 
 @dataclass(eq=False)
@@ -142,7 +144,7 @@ class WorkerPool:
         total: dict[str, float] = {"workers_lost": sum(worker.lost.is_set() for worker in self._opened)}
         for name, value in (item for worker in self._opened for item in worker.metrics.items()):
             before = total.get(name, 0.0)
-            total[name] = max(before, value) if "_max_" in name else before + value
+            total[name] = max(before, value) if name in LARGEST else before + value
         return total
 
     @asynccontextmanager
@@ -256,4 +258,5 @@ async def config_of_worker(config: RunConfig, host: Host) -> RunConfig:
     model = str(await host.bring(Path(config.model.path), weights=False))
     workflow = config.workflow if host.work is None else str(host.work / Path(config.workflow).name)
     parts = {"sandbox": sandbox.model_copy(update=own), "model": config.model.model_copy(update={"path": model})}
-    return config.model_copy(update={**parts, "workflow": workflow})
+    proxy = config.proxy.model_copy(update={"port": 0})  # each has its own
+    return config.model_copy(update={**parts, "proxy": proxy, "workflow": workflow})

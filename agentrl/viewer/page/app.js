@@ -15,7 +15,7 @@ const TABS = [["run", "Run"], ["timeline", "Timeline"], ["episodes", "Episodes"]
 const WITHIN = { group: "episodes", episode: "episodes" };
 
 function Head({ run, runs, page }) {
-  const tabs = TABS.filter(([name]) => name !== "timeline" || run.kind !== "evaluation");
+  const tabs = TABS.filter(([name]) => name !== "timeline" || run.kind === "run");
   return html`<header class="head">
     <a class="brand" href=${link(["run", run.run])}>agentrl</a>
     ${runs.length > 1

@@ -91,7 +91,7 @@ export function EpisodesPage({ run, query }) {
   return html`
     <${Filters} run=${run} info=${info} query=${query} change=${(values) => go(["episodes", run.run], values)} />
     <div class="actions">
-      ${run.kind !== "evaluation" && html`<button onClick=${worst} disabled=${!info}>Worst group of the last step${stored > 0 && stored < run.step && ` with a checkpoint, ${stored}`}</button>`}
+      ${run.kind === "run" && html`<button onClick=${worst} disabled=${!info}>Worst group of the last step${stored > 0 && stored < run.step && ` with a checkpoint, ${stored}`}</button>`}
       <${Exports} run=${run} label="Export the ten best, one of a group" filters=${{ ...query, sort: "best", best_of_group: true }} limit=${10} />
       <${Exports} run=${run} label="Export what is filtered" filters=${query} limit=${10000} />
       ${Object.values(query).some(Boolean) && html`<a href=${link(["episodes", run.run])}>Clear the filters</a>`}

@@ -113,7 +113,7 @@ function Tiles({ run, rows, summary }) {
   const last = rows.at(-1) ?? {};
   const attempts = rows.length ? Object.keys(last).filter((name) => name.startsWith("reason_")).reduce((sum, name) => sum + last[name], 0) : null;
   const ofEvaluation = ["mean_reward", "tasks", "episodes", "failed"].map((name) => [name.replace("_", " "), figure(summary?.[name]), name]);
-  const tiles = run.kind === "evaluation" ? [...ofEvaluation, ["time", duration(summary?.duration_s), "duration_s"]] : [
+  const tiles = run.kind !== "run" ? [...ofEvaluation, ["time", duration(summary?.duration_s), "duration_s"]] : [
     ["step", run.steps ? `${run.step} of ${run.steps}` : figure(run.step), "step"],
     ["reward", figure(last.reward_mean), "reward_mean"],
     ["episodes", figure(last.episodes_finished), "episodes_finished"],
@@ -156,14 +156,14 @@ export function RunPage({ run, runs, query }) {
   const begun = run.status !== "running" || own.length > 0;
   return html`
     ${begun && answers.map((one) => html`<${Failure} error=${one.error} />`)}
-    <${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />
+    ${run.kind !== "service" && html`<${Tiles} run=${run} rows=${own} summary=${shownInfos[0]?.summary} />`}
     ${runs.length > 1 && html`<fieldset class="overlay"><legend>Compare</legend><span>${swatch(run)}${run.name}</span>
       ${runs.filter((one) => one !== run).map((one) => html`<label><input type="checkbox" checked=${others.includes(one.run)} onChange=${() => toggle(one.run)} />${swatch(one)}${one.name}</label>`)}
     </fieldset>`}
     ${zoom && html`<p class="zoomed">Steps ${Math.ceil(zoom[0])} to ${Math.floor(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="charts">
       ${run.kind !== "evaluation" && !measured.has("nll") && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
-      ${run.kind !== "evaluation" && curves.map((curve, i) => {
+      ${run.kind === "run" && curves.map((curve, i) => {
         const bound = curve.bound?.reduce((inner, key) => inner?.[key], shownInfos[0]?.config);
         return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}
           lines=${drawn[i]} marks=${marks} bound=${bound} boundText=${curve.bound?.join(".")} ...${shared} />`;
@@ -183,7 +183,7 @@ export function RunPage({ run, runs, query }) {
       <ul>${marks.map((mark) => html`<li class=${mark.kind === "alarm" ? "bad" : ""}>step ${mark.x}: ${mark.text}</li>`)}</ul>
     </details>`}
     <${Configurations} shown=${shown} infos=${shownInfos} />
-    ${shownInfos[0]?.summary && html`<details class="card" open=${run.kind === "evaluation"}><summary>Summary</summary><${Fields} value=${shownInfos[0].summary} /></details>`}
-    ${run.kind !== "evaluation" && html`<${Audit} key=${run.run} run=${run} />`}
+    ${shownInfos[0]?.summary && html`<details class="card" open=${run.kind !== "run"}><summary>Summary</summary><${Fields} value=${shownInfos[0].summary} /></details>`}
+    ${run.kind === "run" && html`<${Audit} key=${run.run} run=${run} />`}
   `;
 }

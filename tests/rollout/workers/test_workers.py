@@ -12,20 +12,22 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import psutil
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.config import RolloutConfig, RunConfig, SandboxConfig, load_config
+from agentrl.config import ProxyConfig, RolloutConfig, RunConfig, SandboxConfig
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError
 from agentrl.models import NANO
-from agentrl.proxy import SamplingDefaults
+from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
@@ -33,10 +35,12 @@ from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workers.pool import WorkerPool, config_of_worker
 from agentrl.run.audit import audit
+from agentrl.run.metrics_page import metrics_of_run
 from agentrl.run.train import train
+from agentrl.run.view import RunView
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.system.host import ThisMachine
+from agentrl.system.host import ThisMachine, free_port
 from agentrl.tasks.tasks import TaskList
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
@@ -380,7 +384,7 @@ async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_the
     assert metrics(tmp_path / "run")[-1]["workers_lost"] == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["steps"] == 3
-    assert summary["episodes_failed"] == 0
+    assert summary["attempts_failed"] == 0
     assert summary["eval_before"] is not None
     assert summary["eval_after"] is not None
     assert summary["logprob_mismatch_max"] < 1e-3
@@ -428,8 +432,32 @@ async def test_what_cannot_be_sent_to_a_worker_is_refused_before_work_starts(tmp
     with pytest.raises(TaskFileError, match=r"task 1 .* 'when' \(tuple\)"):
         await train(config, tasks=[{"n": 1}, {"n": 2, "when": (1, 2)}])
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match=r"proxy\.port"):
-        load_config(overrides={"rollout.workers": "2", "proxy.port": "8000"})
+
+
+async def test_beside_workers_the_port_of_the_proxy_is_that_of_the_metrics(
+    workflow: Path, nano_format: ChatFormat
+) -> None:
+    config = settings(workflow)
+    config = config.model_copy(update={"proxy": ProxyConfig(port=free_port())})
+    view = RunView(config, steps=[{"step": 1, "tokens": 70, "episodes_running": 2}])
+    async with (
+        scripted_server(lambda body: []) as server,
+        sglang_engine([server.url]) as engine,
+        open_rollout(
+            config,
+            unused,
+            engine,
+            chat_format=nano_format,
+            logs=workflow.parent,
+            say=print,
+            middleware=partial(metrics_of_run, config, view),
+        ),
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{config.proxy.port}", trust_env=False) as http,
+    ):
+        shown = (await http.get("/metrics")).text
+        assert (await http.get("/v1/models", headers={"Authorization": "Bearer sk"})).status_code == 401
+    for name, value in (("step", 1), ("generated_tokens", 70), ("sessions_open", 2)):
+        assert f'\nagentrl_{name}{{run=""}} {value}.0\n' in shown
 
 
 @pytest.mark.soak
