@@ -3,10 +3,10 @@
     run_isolated(call) ──► a task that catches everything ──► CallResult(value) or CallResult(error)
          │ the time is up, or the caller is cancelled
          ▼
-    task.cancel(), CANCELS times over `cancel_timeout_s` ──► CallResult(timed_out)
+    task.cancel(), CANCELS times over `cancel_timeout_s` ──► CallResult(error, TIMEOUT)
          │ it still runs
          ▼
-    left behind: CallResult(timed_out, hangs_at)
+    left behind: CallResult(error, HUNG)
 
 The caller's task waits for an event and nothing else, so a cancellation that it sees is always its own. What the code
 cancels, raises, or leaves open (its own task, a cancel scope, SystemExit) stays in the other task.
@@ -19,10 +19,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 
+from agentrl.errors import EpisodeError, EpisodeTimeoutError
+from agentrl.record.end_reason import EndReason, reason_of
 from agentrl.system.event_loop import leave_behind
 from agentrl.system.failure_text import place_of_task
 
@@ -38,20 +40,20 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class CallResult(Generic[T]):
-    """The end of an isolated call: with a value, with an error, or none yet."""
+    """The end of an isolated call: with a value, or with an error and the reason that it is."""
 
     value: T | None = None
     error: BaseException | None = None
-    timed_out: bool = False
-    """Whether it had to be cancelled."""
-    hangs_at: str | None = None
-    """Where a call that was left behind waits, as `FILE:LINE in NAME`. None: the call has ended."""
+    reason: EndReason = EndReason.FINISHED
 
 
 async def run_isolated(
     call: Callable[[], Awaitable[T]],
-    *,
+    what: str,
+    bound: str,
     timeout_s: float,
+    *,
+    reason: EndReason | None = None,
     cancel_timeout_s: float,
     hanging: set[str],
     clock: Callable[[], float] = time.monotonic,
@@ -60,7 +62,10 @@ async def run_isolated(
 
     Args:
         call: The code; it may raise anything.
+        what: What errors call it.
+        bound: The field of the configuration that `timeout_s` is of.
         timeout_s: Bound of the call; then it is cancelled.
+        reason: What its failure is, unless it hangs. Default: what `reason_of` says of its error.
         cancel_timeout_s: How long it may take to end once it is cancelled; then it is left behind.
         hanging: The places where calls hang, to which this one is added if it does not end. The log names each once.
         clock: What `timeout_s` goes by; it may stand still for a while.
@@ -96,11 +101,21 @@ async def run_isolated(
                 log.warning(
                     "hung: %s ignores its cancellation. It runs on, and cannot call the model any more", hangs_at
                 )
-    if hangs_at is not None:
-        return CallResult(timed_out=timed_out, hangs_at=hangs_at)
-    if values:
-        return CallResult(values[0], timed_out=timed_out)
-    return CallResult(error=errors[0] if errors else asyncio.CancelledError(), timed_out=timed_out)
+    raised = errors[0] if errors else None if values else asyncio.CancelledError()
+    if timed_out:
+        late = f"{what} took longer than `{bound}` = {timeout_s:g} s"
+        if hangs_at is not None:
+            late += f", and `rollout.cancel_timeout_s` = {cancel_timeout_s:g} s after it was cancelled it still hung at {hangs_at}: it was left behind"
+        return _failure(EpisodeTimeoutError(late), raised, EndReason.HUNG if hangs_at else reason or EndReason.TIMEOUT)
+    if isinstance(raised, asyncio.CancelledError):
+        own = EpisodeError(f"{what} cancelled itself: its own code raised CancelledError, or cancelled its task")
+        return _failure(own, raised, reason or EndReason.CANCELLED)
+    return CallResult(values[0]) if raised is None else CallResult(error=raised, reason=reason or reason_of(raised))
+
+
+def _failure(error: EpisodeError, cause: BaseException | None, reason: EndReason) -> CallResult[Any]:
+    error.__cause__ = cause
+    return CallResult(error=error, reason=reason)
 
 
 async def _cancel(task: asyncio.Task[None], ended: asyncio.Event, timeout_s: float) -> None:

@@ -5,6 +5,7 @@ A worker is lost when its process ends, which it also does by itself when its ev
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,8 +36,7 @@ class RunningEpisode:
 
     calls: dict[Key, CallRow]
     call_log: EpisodeCallLog | None
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    outcome: Outcome | None = None
+    outcome: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 @dataclass(eq=False)
@@ -66,20 +66,20 @@ class Worker:
         self.episodes[frame.episode] = episode
         try:
             self.connection.send(frame)
-            await episode.ended.wait()
+            return await episode.outcome
         finally:
             del self.episodes[frame.episode]
-            if not episode.ended.is_set():
+            if episode.outcome.cancelled():
                 self.connection.send(protocol.Cancel(frame.episode))
-        if episode.outcome is None:
-            raise WorkerLostError(self.reason)
-        return episode.outcome
 
     def mark_lost(self, reason: str) -> None:
         """Note that the worker is lost, and wake what waits for it."""
         self.reason = self.reason or f"{self.name} {reason}"
-        for event in (self.lost, self.started, *(episode.ended for episode in self.episodes.values())):
-            event.set()
+        self.lost.set()
+        self.started.set()
+        for episode in self.episodes.values():
+            if not episode.outcome.done():
+                episode.outcome.set_exception(WorkerLostError(self.reason))
 
     async def serve(self, child: Child, log: Path, log_start: int, hang_timeout_s: float) -> None:
         """Do what the worker asks until it is gone, then note why: its log says it, from where it began to write there."""
@@ -109,8 +109,8 @@ class Worker:
                 else:
                     committed()  # of an episode that has ended, nothing is kept
             case protocol.EpisodeResult() if (episode := self.episodes.get(frame.episode)) is not None:
-                episode.outcome = frame.outcome(episode.calls)
-                episode.ended.set()
+                if not episode.outcome.done():
+                    episode.outcome.set_result(frame.outcome(episode.calls))
             case protocol.Report():
                 self.started.set()
                 self.metrics = frame.metrics
