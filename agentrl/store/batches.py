@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+import msgspec
 
 from agentrl.errors import StoreError, one_line
 from agentrl.store.token_figures import Columns
 
-Count = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 GroupSizes = tuple[tuple[int, Count], ...]
 """(group id, number of its training sequences), by group id."""
 Minibatch = tuple[tuple[int, tuple[Count, ...]], ...]
@@ -52,10 +52,7 @@ class TrainedStep:
         Raises:
             ValueError: It gave nothing like this.
         """
-        return _READER.validate_python(value)
-
-
-_READER = TypeAdapter(TrainedStep)
+        return msgspec.convert(value, cls)
 
 
 def trained_step(
@@ -98,12 +95,11 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[TrainedStep]:
         "SELECT step, groups, minibatches, optimizer_steps FROM batches WHERE step > ? ORDER BY step",
         (after,),
     ).fetchall()
-    names = ("step", "groups", "minibatches", "optimizer_steps")
     found = []
-    for number, (step, groups, minibatches, *rest) in enumerate(rows, after + 1):
+    for number, (step, groups, minibatches, taken) in enumerate(rows, after + 1):
+        content = f'{{"step": {step}, "groups": {groups}, "minibatches": {minibatches}, "optimizer_steps": {taken}}}'
         try:
-            content = dict(zip(names, (step, json.loads(groups), json.loads(minibatches), *rest), strict=True))
-            found.append(TrainedStep.from_json(content))
+            found.append(msgspec.json.decode(content, type=TrainedStep))
         except ValueError as error:
             raise StoreError(f"the batch of step {step} cannot be read: {one_line(error)}") from error
         if step != number:
@@ -140,21 +136,18 @@ def commit(db: sqlite3.Connection, restart: int, path: str, step: int, trained: 
 
 
 def _commit_batch(db: sqlite3.Connection, restart: int, checkpoint: int, trained: TrainedStep) -> None:
-    content = trained.to_json()
-    computed = (json.dumps(content["groups"]), json.dumps(content["minibatches"]), trained.optimizer_steps)
+    groups, minibatches = json.dumps(trained.groups), json.dumps(trained.minibatches)
     figures = ((episode, *columns) for episode, columns in trained.figures.items())
     db.executemany("INSERT OR REPLACE INTO token_figures VALUES (?, ?, ?, ?)", figures)
-    again = db.execute(
-        "UPDATE batches SET restart = ?, groups = ?, minibatches = ?, optimizer_steps = ? WHERE step = ?",
-        (restart, *computed, trained.step),
+    before = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (trained.step,)).fetchall()
+    db.execute(
+        "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET restart = excluded.restart, groups = excluded.groups,"
+        " minibatches = excluded.minibatches, optimizer_steps = excluded.optimizer_steps",
+        (trained.step, checkpoint, restart, groups, minibatches, trained.optimizer_steps),
     )
-    if again.rowcount:
-        rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (trained.step,)).fetchall()
-        if [group for (group,) in rows] != trained.group_ids:
-            raise StoreError(f"step {trained.step} was trained again on other groups than before")
-        return
-    db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (trained.step, checkpoint, restart, *computed))
-    for group_id in trained.group_ids:
+    if before and [group for (group,) in before] != trained.group_ids:
+        raise StoreError(f"step {trained.step} was trained again on other groups than before")
+    for group_id in [] if before else trained.group_ids:
         done = db.execute(
             "UPDATE groups SET step = ? WHERE id = ? AND step IS NULL AND state = 'ready'", (trained.step, group_id)
         )

@@ -100,12 +100,14 @@ def uniform_groups(db: sqlite3.Connection) -> tuple[list[float], int, float]:
     return [lowest for lowest, *_ in uniform], newest, -math.inf if highest is None else highest
 
 
-_REWARD_OF_VERSIONS = """
-WITH own AS (SELECT id, state FROM groups WHERE version > :before AND version <= :step)
-SELECT AVG(mean), COUNT(*) FROM (
-    SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND reason = 'finished'
-    WHERE own.id < COALESCE((SELECT MIN(id) FROM own WHERE state = 'open'), 9223372036854775807) GROUP BY own.id
-)
+_UPDATE_REWARDS = """
+WITH spans AS (SELECT step, kept, LAG(step, 1, -1) OVER (ORDER BY step) AS before FROM checkpoints),
+own AS (SELECT s.step, g.id, MIN(CASE WHEN g.state = 'open' THEN g.id END) OVER (PARTITION BY s.step) AS running
+        FROM spans s JOIN groups g ON s.kept AND g.version > s.before AND g.version <= s.step),
+means AS (SELECT own.step, AVG(e.reward) AS mean FROM own JOIN episodes e ON e.group_id = own.id AND e.reason = 'finished'
+          WHERE own.id < COALESCE(own.running, own.id + 1) GROUP BY own.step, own.id)
+UPDATE checkpoints SET (reward_mean, reward_groups) = (SELECT AVG(mean), COUNT(*) FROM means WHERE means.step = checkpoints.step)
+WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)
 """
 
 
@@ -115,18 +117,11 @@ def update_checkpoint_rewards(db: sqlite3.Connection) -> None:
     The mean reward of a checkpoint is that of the groups that started under the versions after the checkpoint before it, up to
     its own. Of these, only groups before the first that still runs count, so that short episodes have no advantage.
     """
-    kept = db.execute(
-        "SELECT step, COALESCE((SELECT MAX(step) FROM checkpoints o WHERE o.step < c.step), -1) FROM checkpoints c"
-        " WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)"
-    ).fetchall()
-    for step, before in kept:
-        mean = db.execute(_REWARD_OF_VERSIONS, {"before": before, "step": step}).fetchone()
-        db.execute("UPDATE checkpoints SET reward_mean = ?, reward_groups = ? WHERE step = ?", (*mean, step))
+    db.execute(_UPDATE_REWARDS)
 
 
 def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:
     """Return step, mean reward and the number of groups behind it of the best checkpoint that is kept and has a mean reward."""
-    row = db.execute(
-        "SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept AND reward_mean IS NOT NULL ORDER BY reward_mean DESC"
-    ).fetchone()
-    return None if row is None else {"step": row[0], "reward": row[1], "groups": row[2]}
+    query = "SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept AND reward_mean IS NOT NULL ORDER BY reward_mean DESC"
+    row = db.execute(query).fetchone()
+    return None if row is None else dict(zip(("step", "reward", "groups"), row, strict=True))

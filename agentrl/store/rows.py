@@ -28,7 +28,7 @@ import pydantic_core
 
 from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key, RecordedChoice, recorded_choices
-from agentrl.record.soundness import Expected, fault_of, fault_of_id
+from agentrl.record.soundness import Expected, fault_of, fault_of_tokens
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
@@ -244,13 +244,11 @@ def record_fault(record: TokenRecord, reward: float, vocabulary: int | None) -> 
 
 
 def _turn_fault(turn: Turn, vocabulary: int | None) -> str | None:
-    for position, token in enumerate(turn.prompt_ids):
-        if (fault := fault_of_id(token, vocabulary)) is not None:
-            return f"token {position} of its prompt is {fault}"
-    if not (math.isfinite(turn.temperature) and turn.temperature > 0):
-        return f"its temperature is {turn.temperature}"
+    expected = Expected(vocabulary=vocabulary)
+    if (fault := fault_of_tokens(turn.prompt_ids, [0.0] * len(turn.prompt_ids), expected)) is not None:
+        return f"{fault}, in its prompt"
     for given in (turn.reward, turn.role_reward):
         if given is not None and not math.isfinite(given):
             return f"it was given the reward {given}"
     generation = Generation(output_ids=turn.output_ids, logprobs=turn.logprobs, versions=turn.versions, finish="abort")
-    return fault_of(generation, Expected(vocabulary=vocabulary))
+    return fault_of(generation, expected)
