@@ -47,8 +47,7 @@ from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.worker_process import EpisodeServer
 from agentrl.rollout.workers import protocol
-from agentrl.rollout.workers.pool import WorkerPool
-from agentrl.rollout.workers.worker import Worker
+from agentrl.rollout.workers.pool import Worker, WorkerPool
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import pack, row_of
 from agentrl.store.store import Store

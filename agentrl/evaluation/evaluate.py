@@ -23,13 +23,10 @@ from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.figures import Evaluation, evaluated_episode, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.proxy import ChatFormat, SamplingDefaults
-from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_endpoint, check_start
-from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
+from agentrl.rollout.alarms import AlarmWatch, Health, Seen, alarms, shares_text
+from agentrl.rollout.check_start import check_endpoint, check_for_workers, check_nothing_missing, check_start
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.health import Health, shares_text
-from agentrl.rollout.open_engine import NAME_A_LOG, open_engine, open_hosts
-from agentrl.rollout.open_runner import Runner, open_rollout
+from agentrl.rollout.open_runner import NAME_A_LOG, Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.system.failure_text import without_secrets

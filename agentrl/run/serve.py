@@ -45,8 +45,7 @@ from agentrl.record.returns import turn_returns
 from agentrl.record.roots import roots_of
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
-from agentrl.rollout.open_engine import open_engine
-from agentrl.rollout.open_runner import open_model_proxy
+from agentrl.rollout.open_runner import open_engine, open_model_proxy
 from agentrl.run.metrics_page import with_metrics
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import settled

@@ -25,14 +25,11 @@ from agentrl.episode import Task
 from agentrl.evaluation.figures import Evaluation
 from agentrl.proxy import ChatFormat, Proxy
 from agentrl.proxy.http_door import Handle
-from agentrl.rollout.alarms import ALARMS, AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_start
-from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
+from agentrl.rollout.alarms import ALARMS, RECENT_EPISODES, AlarmWatch, Seen, alarms
+from agentrl.rollout.check_start import check_for_workers, check_nothing_missing, check_start, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.health import RECENT_EPISODES
-from agentrl.rollout.open_engine import open_engine, open_hosts
-from agentrl.rollout.open_runner import Runner, open_rollout
+from agentrl.rollout.open_runner import Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.metrics_page import with_metrics
