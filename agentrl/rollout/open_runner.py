@@ -172,8 +172,7 @@ async def in_process_runner(
         yield runner
 
 
-@asynccontextmanager
-async def open_rollout(
+def open_rollout(
     config: RunConfig,
     workflow: Workflow,
     engine: Engine,
@@ -184,8 +183,8 @@ async def open_rollout(
     say: Callable[[str], None],
     open_host: OpenHost = on_this_machine,
     middleware: Callable[[Proxy], Handle] | None = None,
-) -> AsyncIterator[Runner]:
-    """Yield the runner that `rollout.workers` asks for, for the length of the context.
+) -> AbstractAsyncContextManager[Runner]:
+    """Open the runner that `rollout.workers` asks for.
 
     Args:
         config: The run.
@@ -198,20 +197,20 @@ async def open_rollout(
         open_host: Opens the machine of each worker.
         middleware: As for `agentrl.proxy.open_proxy`, of the proxy in this process, if there is one.
 
+    Returns:
+        A context of the runner. It raises AgentRLError where the model's tokenizer cannot be loaded, there is no sandbox, or no worker
+        can be started.
+
     Raises:
-        AgentRLError: The model's tokenizer cannot be loaded, or there is no sandbox.
-        WorkerError: No worker can be started.
+        WorkerError: The engine is none that workers can call.
     """
     if config.rollout.workers == 0:
-        async with in_process_runner(
+        return in_process_runner(
             config, workflow, engine, chat_format=chat_format, training=training, middleware=middleware
-        ) as runner:
-            yield runner
-    else:
-        if not isinstance(engine, SGLangEngine):
-            raise WorkerError(
-                f"`rollout.workers` = {config.rollout.workers} needs an engine of servers, which workers call themselves, not a "
-                f"{type(engine).__name__}; run the workflows in this process with `rollout.workers` = 0"
-            )
-        async with open_workers(config, engine, training=training, logs=logs, say=say, open_host=open_host) as workers:
-            yield workers
+        )
+    if not isinstance(engine, SGLangEngine):
+        raise WorkerError(
+            f"`rollout.workers` = {config.rollout.workers} needs an engine of servers, which workers call themselves, not a "
+            f"{type(engine).__name__}; run the workflows in this process with `rollout.workers` = 0"
+        )
+    return open_workers(config, engine, training=training, logs=logs, say=say, open_host=open_host)

@@ -26,11 +26,10 @@ from typing import Any, NamedTuple
 
 import pydantic_core
 
-from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key, RecordedChoice, recorded_choices
 from agentrl.record.soundness import Expected, fault_of, fault_of_tokens
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
-from agentrl.record.trajectory import TokenRecord, Turn
+from agentrl.record.trajectory import RecordFigures, TokenRecord, Turn
 
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _INTEGERS = "Hiq"

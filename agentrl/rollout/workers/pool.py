@@ -193,8 +193,10 @@ class WorkerPool:
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
-        self._alone = list(range(self.config.rollout.workers, 2 * self.config.rollout.workers))
-        """Indices that workers for a single episode may have."""
+        self._alone = anyio.Semaphore(self.config.rollout.workers)
+        """Bounds the workers for a single episode."""
+        self._indices = itertools.count(self.config.rollout.workers)
+        """The indices of these."""
 
     async def run(
         self,
@@ -284,15 +286,8 @@ class WorkerPool:
     @asynccontextmanager
     async def new_worker(self) -> AsyncIterator[Worker]:
         """Yield a worker for a single episode."""
-        while not self._alone:
-            await self._changed.wait()
-        index = self._alone.pop()
-        try:
-            async with self._open(index) as worker:
-                yield worker
-        finally:
-            self._alone.append(index)
-            self._changed.notify_all()
+        async with self._alone, self._open(next(self._indices)) as worker:
+            yield worker
 
     @asynccontextmanager
     async def _open(self, index: int) -> AsyncIterator[Worker]:

@@ -28,9 +28,8 @@ from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossRe
 from agentrl.episode import Task
 from agentrl.errors import EpisodeError
 from agentrl.proxy import SamplingDefaults
-from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key
-from agentrl.record.trajectory import TokenRecord
+from agentrl.record.trajectory import RecordFigures, TokenRecord
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, PackedRecord
 
