@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 
@@ -70,29 +70,29 @@ async def run_isolated(
         hanging: The places where calls hang, to which this one is added if it does not end. The log names each once.
         clock: What `timeout_s` goes by; it may stand still for a while.
     """
-    values: list[T] = []
-    errors: list[BaseException] = []
+
+    ends: list[CallResult[T]] = []
 
     async def run() -> None:
         # Everything, and inside the task: the event loop ends with a task that ends with SystemExit or KeyboardInterrupt.
         try:
-            values.append(await call())
-        except BaseException as error:
-            errors.append(error)
+            ends.append(CallResult(await call()))
+        except BaseException as raised:
+            ends.append(CallResult(error=raised, reason=reason or reason_of(raised)))
 
     task = asyncio.create_task(run())
-    ended = asyncio.Event()
-    task.add_done_callback(lambda _: ended.set())
     hangs_at: str | None = None
-    timed_out, deadline = True, clock() + timeout_s
+    deadline = clock() + timeout_s
     try:
-        while timed_out and (left := deadline - clock()) > 0:
-            with anyio.move_on_after(max(left, LOOK_EVERY_S)):
-                await ended.wait()
-                timed_out = False
+        while not task.done() and (left := deadline - clock()) > 0:
+            await asyncio.wait([task], timeout=max(left, LOOK_EVERY_S))
     finally:
-        if not task.done():
-            await _cancel(task, ended, cancel_timeout_s)
+        timed_out = not task.done()
+        with anyio.CancelScope(shield=True):
+            for _ in range(CANCELS):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait([task], timeout=cancel_timeout_s / CANCELS)
         if not task.done():
             hangs_at = place_of_task(task)
             leave_behind(task)
@@ -101,29 +101,18 @@ async def run_isolated(
                 log.warning(
                     "hung: %s ignores its cancellation. It runs on, and cannot call the model any more", hangs_at
                 )
-    raised = errors[0] if errors else None if values else asyncio.CancelledError()
+    ended = ends[0] if ends else CallResult[T]()
     if timed_out:
         late = f"{what} took longer than `{bound}` = {timeout_s:g} s"
         if hangs_at is not None:
             late += f", and `rollout.cancel_timeout_s` = {cancel_timeout_s:g} s after it was cancelled it still hung at {hangs_at}: it was left behind"
-        return _failure(EpisodeTimeoutError(late), raised, EndReason.HUNG if hangs_at else reason or EndReason.TIMEOUT)
-    if isinstance(raised, asyncio.CancelledError):
+        return _failure(EpisodeTimeoutError(late), ended, EndReason.HUNG if hangs_at else reason or EndReason.TIMEOUT)
+    if not ends or isinstance(ended.error, asyncio.CancelledError):  # it may be cancelled before it begins
         own = EpisodeError(f"{what} cancelled itself: its own code raised CancelledError, or cancelled its task")
-        return _failure(own, raised, reason or EndReason.CANCELLED)
-    return CallResult(values[0]) if raised is None else CallResult(error=raised, reason=reason or reason_of(raised))
+        return _failure(own, ended, reason or EndReason.CANCELLED)
+    return ended
 
 
-def _failure(error: EpisodeError, cause: BaseException | None, reason: EndReason) -> CallResult[Any]:
-    error.__cause__ = cause
+def _failure(error: EpisodeError, ended: CallResult[T], reason: EndReason) -> CallResult[T]:
+    error.__cause__ = ended.error
     return CallResult(error=error, reason=reason)
-
-
-async def _cancel(task: asyncio.Task[None], ended: asyncio.Event, timeout_s: float) -> None:
-    """Tell a task to end, more than once, and wait for it."""
-    with anyio.CancelScope(shield=True):
-        for _ in range(CANCELS):
-            task.cancel()
-            with anyio.move_on_after(timeout_s / CANCELS):
-                await ended.wait()
-            if task.done():
-                return

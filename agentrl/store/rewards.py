@@ -15,6 +15,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 
@@ -44,12 +45,7 @@ class MeanReward:
 
     def to_metrics(self) -> dict[str, Any]:
         """Return it as the metrics of a step keep it."""
-        return {
-            "reward_mean": self.mean,
-            "reward_groups": self.groups,
-            "reward_episodes": self.episodes,
-            "reward_failed": self.failed,
-        }
+        return {f"reward_{name}": value for name, value in vars(self).items()}
 
 
 def mean_of_groups(groups: Iterable[GroupRewards]) -> MeanReward:
@@ -73,15 +69,11 @@ def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
         " GROUP BY g.id, e.episode_index ORDER BY g.id, e.episode_index",
         {"first": first},
     ).fetchall()
-    samples: dict[int, list[float | None]] = {}
-    for group_id, episode_index, reward in rows:
-        samples.setdefault(group_id, [])
-        if episode_index is not None:
-            samples[group_id].append(reward)
-    return [
-        GroupRewards(group_id, [r for r in rewards if r is not None], rewards.count(None))
-        for group_id, rewards in samples.items()
-    ]
+    found = []
+    for group_id, own in itertools.groupby(rows, key=itemgetter(0)):
+        rewards = [reward for _, episode_index, reward in own if episode_index is not None]
+        found.append(GroupRewards(group_id, [r for r in rewards if r is not None], rewards.count(None)))
+    return found
 
 
 def uniform_groups(db: sqlite3.Connection) -> tuple[list[float], int, float]:

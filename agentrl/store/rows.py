@@ -121,10 +121,12 @@ class PackedRecord(TokenRecord):
         columns: What the turns are to each other and to the workflow.
         prompt_ids: The ids between them.
         calls: What was sampled, by turn; a reply that the reader has is only named.
-        figures: Those of the turns.
+        figures: Those of the turns; None: they are computed of these.
     """
 
-    def __init__(self, columns: bytes, prompt_ids: bytes, calls: Sequence[CallRow], figures: RecordFigures) -> None:
+    def __init__(
+        self, columns: bytes, prompt_ids: bytes, calls: Sequence[CallRow], figures: RecordFigures | None = None
+    ) -> None:
         self.columns = columns
         self.prompt_ids = prompt_ids
         self.calls = calls
@@ -132,8 +134,15 @@ class PackedRecord(TokenRecord):
 
     @cached_property
     def turns(self) -> list[Turn]:  # type: ignore[override]
-        """The turns. Raises ValueError when they cannot be read."""
-        return record_of(self.columns, self.prompt_ids, self.calls).turns
+        """The turns.
+
+        Raises:
+            ValueError: They cannot be read.
+        """
+        try:
+            return list(_turns(json.loads(self.columns), from_column(self.prompt_ids), self.calls))
+        except _UNREADABLE as error:
+            raise ValueError(f"its record cannot be read: {type(error).__name__}: {error}") from error
 
     def fill(self, known: Mapping[Key, CallRow]) -> None:
         """Put the rows in place of references to them. Raises KeyError when one of them is not in `known`."""
@@ -141,7 +150,7 @@ class PackedRecord(TokenRecord):
 
     def figures(self) -> RecordFigures:
         """Return what came with it."""
-        return self._figures
+        return self._figures or super().figures()
 
 
 def pack(record: TokenRecord, known: Container[Key] = ()) -> PackedRecord:
@@ -188,18 +197,6 @@ def columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
             columns[name] = [[asdict(image) for image in images] for images in values] if name == "images" else values
     prompt_ids = [token for turn in record.turns for token in turn.prompt_ids]
     return json.dumps(columns, separators=(",", ":")).encode(), to_column(prompt_ids, _INTEGERS)
-
-
-def record_of(record: bytes, prompt_ids: bytes, calls: Sequence[CallRow]) -> TokenRecord:
-    """Return the token record of an episode, from its own columns and the rows of its calls, in the order of its turns.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    try:
-        return TokenRecord(list(_turns(json.loads(record), from_column(prompt_ids), calls)))
-    except _UNREADABLE as error:
-        raise ValueError(f"its record cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _turns(columns: dict[str, list[Any]], prompt_ids: list[int], calls: Sequence[CallRow]) -> Iterator[Turn]:
