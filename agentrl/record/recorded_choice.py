@@ -44,13 +44,11 @@ class RecordedCalls:
     _calls: dict[str, deque[dict[int, RecordedChoice]]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
-        by_id: dict[tuple[str, str], dict[int, RecordedChoice]] = {}
+        calls: dict[tuple[str, str], dict[int, RecordedChoice]] = defaultdict(dict)
         for choice in self.choices:
-            key = (choice.request, choice.completion_id)
-            if key not in by_id:
-                by_id[key] = {}
-                self._calls[choice.request].append(by_id[key])
-            by_id[key][choice.choice_index] = choice
+            calls[choice.request, choice.completion_id][choice.choice_index] = choice
+        for (request, _), choices in calls.items():
+            self._calls[request].append(choices)
 
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """Return the replies to the first call of this request that was not taken yet; none: {}."""

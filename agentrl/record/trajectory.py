@@ -302,15 +302,15 @@ class TokenRecord:
     def to_json(self) -> list[dict[str, Any]]:
         """Return the tree as JSON values; `parent` is an index into the list."""
         position = {id(turn): index for index, turn in enumerate(self.turns)}
-        rows = []
-        for turn in self.turns:
-            values = vars(turn)
-            row = {name: values[name] for name in _STORED}
-            row["parent"] = None if turn.parent is None else position[id(turn.parent)]
-            row["versions"] = [asdict(span) for span in turn.versions]
-            row["images"] = [asdict(image) for image in turn.images]
-            rows.append(row)
-        return rows
+        return [
+            {
+                **{name: getattr(turn, name) for name in _STORED},
+                "parent": None if turn.parent is None else position[id(turn.parent)],
+                "versions": [asdict(span) for span in turn.versions],
+                "images": [asdict(image) for image in turn.images],
+            }
+            for turn in self.turns
+        ]
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> TokenRecord:

@@ -172,57 +172,43 @@ SHOWN = 5
 """Missing things that the error names."""
 
 
-async def check_nothing_missing(task_type: TaskType | None, tasks: Sequence[Task], config: RunConfig) -> None:
-    """Check that all that tasks need is there.
+async def check_tasks(
+    config: RunConfig, function: Workflow | None, task_type: TaskType | None, tasks: Sequence[Task]
+) -> None:
+    """Check that all that tasks need is there, and that they and their workflow can be sent to worker processes, where there are some.
 
     Args:
-        task_type: The workflow's class of tasks, which says what that is; None: it needs nothing.
-        tasks: The tasks.
         config: The run's.
+        function: A workflow that was passed; None: it is loaded from a file.
+        task_type: The workflow's class of tasks, which says what they need; None: nothing.
+        tasks: The tasks that are known yet. Of a stream, one that cannot be sent fails its episodes.
 
     Raises:
-        TaskFileError: Something is missing; the message names each thing and its remedy.
+        ConfigError: The workflow was passed as a function.
+        TaskFileError: A task is not JSON, or something is missing; the message names each thing and its remedy.
     """
+    if config.rollout.workers and function is not None:
+        raise ConfigError(
+            "`rollout.workers` runs the workflow in other processes, which load it from a file: name the file with `workflow` in "
+            "the configuration instead of passing a function, or set `rollout.workers` = 0"
+        )
+    for index, task in enumerate(tasks if config.rollout.workers else ()):
+        if (fault := unsendable(task, f"task {index}")) is not None:
+            raise TaskFileError(fault)
     find: Any = getattr(task_type and task_type.model, "missing", None)
     if task_type is None or not inspect.iscoroutinefunction(find) or not tasks:  # a field may have that name
         return
     validate = task_type.adapter.validate_python
     values = await in_users_thread(lambda: [validate(task) for task in tasks])
     missing: list[str] = await find(values, config)
-    if not missing:
-        return
     if len(missing) == 1:
         raise TaskFileError(missing[0])
-    first = f" The first {SHOWN}:" if len(missing) > SHOWN else ""
-    shown = "".join(f"\n- {one}" for one in missing[:SHOWN])
-    raise TaskFileError(f"{len(missing)} things that the tasks need are missing.{first}{shown}")
+    if missing:
+        first = f" The first {SHOWN}:" if len(missing) > SHOWN else ""
+        shown = "".join(f"\n- {one}" for one in missing[:SHOWN])
+        raise TaskFileError(f"{len(missing)} things that the tasks need are missing.{first}{shown}")
 
 
 def tasks_at_hand(source: Tasks) -> Sequence[Task]:
     """Return the tasks of a source that are known before they are drawn: all of a list, none of a stream."""
     return source.tasks if isinstance(source, TaskList | DrawnTasks) else ()
-
-
-def check_for_workers(workflow: Workflow | None, tasks: Tasks, held_out: Sequence[Task]) -> None:
-    """Check that a workflow and its tasks can be sent to worker processes.
-
-    The tasks of a stream are not known yet: one that cannot be sent fails its episodes.
-
-    Args:
-        workflow: A function that was passed; None: it is loaded from a file.
-        tasks: The tasks of the groups.
-        held_out: The tasks of evaluations.
-
-    Raises:
-        ConfigError: The workflow was passed as a function.
-        TaskFileError: A task is not JSON.
-    """
-    if workflow is not None:
-        raise ConfigError(
-            "`rollout.workers` runs the workflow in other processes, which load it from a file: name the file with `workflow` in "
-            "the configuration instead of passing a function, or set `rollout.workers` = 0"
-        )
-    for kind, sequence in (("task", tasks_at_hand(tasks)), ("held-out task", held_out)):
-        for index, task in enumerate(sequence):
-            if (fault := unsendable(task, f"{kind} {index}")) is not None:
-                raise TaskFileError(fault)

@@ -70,7 +70,6 @@ async def run_isolated(
         hanging: The places where calls hang, to which this one is added if it does not end. The log names each once.
         clock: What `timeout_s` goes by; it may stand still for a while.
     """
-
     ends: list[CallResult[T]] = []
 
     async def run() -> None:

@@ -41,7 +41,7 @@ from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
-from agentrl.record.returns import turn_returns
+from agentrl.record.credit import turn_returns
 from agentrl.record.roots import roots_of
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start

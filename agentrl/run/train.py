@@ -26,7 +26,7 @@ from agentrl.evaluation.figures import Evaluation
 from agentrl.proxy import ChatFormat, Proxy
 from agentrl.proxy.http_door import Handle
 from agentrl.rollout.alarms import ALARMS, RECENT_EPISODES, AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_for_workers, check_nothing_missing, check_start, tasks_at_hand
+from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import Runner, open_engine, open_hosts, open_rollout
@@ -119,10 +119,9 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         return
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
-    if config.rollout.workers:
-        check_for_workers(sources.workflow, source, held_out)
     config, chat_format = await check_start(config, training=True)
-    await check_nothing_missing(task_type_of(workflow), [*tasks_at_hand(source), *held_out], config)
+    known = [*tasks_at_hand(source), *held_out]
+    await check_tasks(config, sources.workflow, task_type_of(workflow), known)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     async with AsyncExitStack() as stack:
         lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))
