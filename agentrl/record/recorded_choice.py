@@ -33,8 +33,8 @@ class RecordedChoice:
 
 
 @dataclass
-class RecordedCalls:
-    """Recorded replies, to be taken by their requests."""
+class CallLog:
+    """The calls of one episode, in which they are looked up when it starts over. This one keeps nothing that is new."""
 
     choices: Iterable[RecordedChoice]
     made_here: Container[Key] = ()
@@ -57,6 +57,9 @@ class RecordedCalls:
         earlier = (choice for choice in taken.values() if choice.key not in self.made_here)
         self.replayed_tokens += sum(len(choice.generation.output_ids) for choice in earlier)
         return taken
+
+    async def commit(self, choice: RecordedChoice) -> None:
+        """Commit a reply. Returns when it is safe."""
 
 
 def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:

@@ -30,7 +30,7 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
 from agentrl.errors import AgentRLError, EpisodeError
 from agentrl.record.end_reason import EndReason
-from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.record.recorded_choice import CallLog, Key, RecordedChoice
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
@@ -113,8 +113,8 @@ class EpisodeServer:
 
 
 @dataclass(eq=False, kw_only=True)
-class WorkerCallLog(RecordedCalls):
-    """One episode's calls, which the main process commits. It is `agentrl.proxy.CallLog`."""
+class WorkerCallLog(CallLog):
+    """One episode's calls, which the main process commits."""
 
     server: EpisodeServer
     episode: int

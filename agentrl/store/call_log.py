@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.record.recorded_choice import CallLog, Key, RecordedChoice
 from agentrl.store.changes import Change, InsertCall
 from agentrl.store.rows import CallRow, choice_of
 from agentrl.store.store import Store
@@ -24,8 +24,8 @@ from agentrl.system.tasks import in_thread
 
 
 @dataclass(eq=False, kw_only=True)
-class EpisodeCallLog(RecordedCalls):
-    """One attempt's calls. It is `agentrl.proxy.CallLog`."""
+class EpisodeCallLog(CallLog):
+    """One attempt's calls."""
 
     writer: StoreWriter
     group_id: int
