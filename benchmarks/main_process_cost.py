@@ -45,12 +45,11 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.worker_process import EpisodeServer
+from agentrl.rollout.worker_process import EpisodeServer, WorkerCallLog
 from agentrl.rollout.workers import protocol
-from agentrl.rollout.workers.pool import WorkerPool
-from agentrl.rollout.workers.worker import Worker
+from agentrl.rollout.workers.pool import Worker, WorkerPool
 from agentrl.store.outcome import Outcome
-from agentrl.store.rows import pack, row_of
+from agentrl.store.rows import pack
 from agentrl.store.store import Store
 from agentrl.system.event_loop import run_loop
 from agentrl.system.this_process import settled
@@ -79,7 +78,7 @@ async def converse(
     server: EpisodeServer, frame: protocol.Run, turns: int, prompts: list[list[int]], replies: list[Generation]
 ) -> protocol.EpisodeResult:
     """Have each call of an episode committed as it happens; what came of it."""
-    sent = set()
+    log = WorkerCallLog([], server=server, episode=frame.episode, sent=set())
     record, ids = TokenRecord(), list[int]()
     parent: Turn | None = None
     for index in range(turns):
@@ -88,8 +87,7 @@ async def converse(
         request, completion_id = f"{frame.seed:032x}{index:032x}", f"chatcmpl-{frame.seed:024x}{index:08x}"
         generation = replies[(frame.episode + index) % len(replies)]
         choice = RecordedChoice(request, completion_id, 0, [f"call_{index:024x}"], generation)
-        await server.commit(frame.episode, row_of(choice))
-        sent.add(choice.key)
+        await log.commit(choice)
         parent = Turn(
             completion_id=completion_id,
             parent=parent,
@@ -105,7 +103,7 @@ async def converse(
         )
         record.turns.append(parent)
         ids = ids + generation.output_ids
-    packed, reward = pack(record, sent), float(frame.episode % 2)
+    packed, reward = pack(record, log.sent), float(frame.episode % 2)
     outcome = Outcome(
         reason=EndReason.FINISHED,
         reward=reward,

@@ -188,7 +188,7 @@ def measured_run(directory: Path, setup: Setup) -> dict[str, Any]:
 
 
 def _episodes(store: Path) -> list[dict[str, Any]]:
-    from agentrl.store.rows import CallRow, record_of
+    from agentrl.store.rows import CallRow, PackedRecord
 
     with sqlite3.connect(store) as db:
         rows = db.execute(
@@ -199,7 +199,7 @@ def _episodes(store: Path) -> list[dict[str, Any]]:
             query = f"SELECT {', '.join(CallRow._fields)} FROM calls WHERE episode = ? ORDER BY turn"
             calls = [CallRow(*row) for row in db.execute(query, (number,))]
             turns = [
-                (len(turn.prompt_ids), len(turn.output_ids)) for turn in record_of(record, prompt_ids, calls).turns
+                (len(turn.prompt_ids), len(turn.output_ids)) for turn in PackedRecord(record, prompt_ids, calls).turns
             ]
             found.append({"seed": seed, "turns": turns, "ended": started_at + duration_s, "duration_s": duration_s})
     return found

@@ -26,7 +26,7 @@ from agentrl.run.run_directory import read_config, write_config
 from agentrl.run.trainer_client import TrainerClient, open_trainer
 from agentrl.run.trainer_ranks import Hosts, TrainerRanks
 from agentrl.run.trainer_supervisor import TrainerSupervisor
-from agentrl.store.batch_file import write_batch
+from agentrl.store.batches import write_batch
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store

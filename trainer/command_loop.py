@@ -1,7 +1,7 @@
 """The trainer process: `python -m agentrl.trainer CONFIG WEIGHTS_DIR`, started by `agentrl train`.
 
 It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
-standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.store.batch_file`), and
+standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.store.batches`), and
 weights are published into WEIGHTS_DIR, with figures of single tokens beside them (`agentrl.store.token_figures`): of the run's directory it needs nothing, which may be on another machine.
 
     {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}

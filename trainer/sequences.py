@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from agentrl.config import TrainerConfig
-from agentrl.record.group_advantages import group_advantages
+from agentrl.record.credit import group_advantages
 from agentrl.record.trajectory import Trajectory
 from agentrl.store.episodes import FinishedEpisode
 from agentrl.store.token_figures import has_figures

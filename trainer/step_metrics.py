@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
-from agentrl.record.returns import mean, role_reward
+from agentrl.record.credit import mean, role_reward
 from agentrl.record.trajectory import TokenRecord
 from agentrl.store.episodes import FinishedEpisode
 from agentrl.trainer.packing import TrainingSequence

@@ -17,7 +17,7 @@ from rich.table import Table
 from agentrl.cli.option_words import in_options
 from agentrl.config import RunConfig
 from agentrl.record.end_reason import reasons_text
-from agentrl.rollout.health import shares_text
+from agentrl.rollout.alarms import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.view import RunView, reward_text, step_line

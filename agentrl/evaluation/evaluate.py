@@ -23,13 +23,10 @@ from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.figures import Evaluation, evaluated_episode, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.proxy import ChatFormat, SamplingDefaults
-from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_endpoint, check_start
-from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
+from agentrl.rollout.alarms import AlarmWatch, Health, Seen, alarms, shares_text
+from agentrl.rollout.check_start import check_endpoint, check_start, check_tasks
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.health import Health, shares_text
-from agentrl.rollout.open_engine import NAME_A_LOG, open_engine, open_hosts
-from agentrl.rollout.open_runner import Runner, open_rollout
+from agentrl.rollout.open_runner import NAME_A_LOG, Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.system.failure_text import without_secrets
@@ -39,7 +36,7 @@ from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import settled, shortages
 from agentrl.tasks.run_tasks import with_columns
 from agentrl.tasks.task_type import task_type_of
-from agentrl.tasks.tasks import TaskList, episode_seed, fingerprint, list_tasks
+from agentrl.tasks.tasks import episode_seed, fingerprint, list_tasks
 from agentrl.tracking.tracker import load_trackers, open_tracking
 
 
@@ -103,11 +100,9 @@ async def evaluate(
         await check_endpoint(base_url)
         opened = _remote(config, run, base_url, api_key)
     else:
-        if config.rollout.workers:
-            check_for_workers(sources.workflow, TaskList(chosen), [])
         config, chat_format = await check_start(config)
         opened, decode = _served(config, run, chat_format, view=view), chat_format.decode
-    await check_nothing_missing(task_type_of(run), chosen, config)
+    await check_tasks(config, sources.workflow, task_type_of(run), chosen)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:

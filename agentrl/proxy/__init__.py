@@ -1,12 +1,12 @@
 """The OpenAI-compatible server that records what the policy said, token by token."""
 
 from agentrl.config.proxy import ProxyLimits
-from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.endpoints import Proxy
 from agentrl.proxy.http_door import open_proxy
 from agentrl.proxy.model_renderer import load_chat_format
 from agentrl.proxy.session import SamplingDefaults, Session
+from agentrl.record.recorded_choice import CallLog
 
 __all__ = [
     "CallLog",

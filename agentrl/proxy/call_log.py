@@ -10,29 +10,13 @@ the recorded replies in their order. What an episode does not ask again is not p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pydantic_core
 
 from agentrl.engine.protocol import Sampling
-from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import ImageSpan
-
-
-class CallLog(Protocol):
-    """The log of one episode's calls, in which they are looked up when the episode starts over."""
-
-    replayed_tokens: int
-    """Tokens that were taken from an earlier start of the run, and so not generated again."""
-
-    def take(self, request: str) -> dict[int, RecordedChoice]:
-        """Return the recorded replies to a request, by choice; each recorded call is handed out once."""
-        ...
-
-    async def commit(self, choice: RecordedChoice) -> None:
-        """Commit a reply. Returns when it is safe."""
-        ...
 
 
 def request_digest(

@@ -23,7 +23,6 @@ from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
-from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.call_span import call_span, describe_replies
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall, repeat
@@ -41,6 +40,7 @@ from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
+from agentrl.record.recorded_choice import CallLog
 from agentrl.system import traces
 
 T = TypeVar("T")

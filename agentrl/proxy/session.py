@@ -17,13 +17,13 @@ from opentelemetry.context import Context, get_current
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
 from agentrl.proxy.bounds import check_depth
-from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat, Message, Rendered, Tool
 from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.tries import Tries
 from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
+from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
 from agentrl.record.roots import TurnText
 from agentrl.record.tokens import Generation, ImageSpan

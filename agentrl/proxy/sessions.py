@@ -13,8 +13,8 @@ import anyio
 from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.session import Activity, SamplingDefaults, Session, SessionRole
+from agentrl.record.recorded_choice import CallLog
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
 """Keys of ended sessions that are still told apart from unknown ones (409 instead of 401)."""

@@ -33,8 +33,8 @@ class RecordedChoice:
 
 
 @dataclass
-class RecordedCalls:
-    """Recorded replies, to be taken by their requests."""
+class CallLog:
+    """The calls of one episode, in which they are looked up when it starts over. This one keeps nothing that is new."""
 
     choices: Iterable[RecordedChoice]
     made_here: Container[Key] = ()
@@ -44,13 +44,11 @@ class RecordedCalls:
     _calls: dict[str, deque[dict[int, RecordedChoice]]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
-        by_id: dict[tuple[str, str], dict[int, RecordedChoice]] = {}
+        calls: dict[tuple[str, str], dict[int, RecordedChoice]] = defaultdict(dict)
         for choice in self.choices:
-            key = (choice.request, choice.completion_id)
-            if key not in by_id:
-                by_id[key] = {}
-                self._calls[choice.request].append(by_id[key])
-            by_id[key][choice.choice_index] = choice
+            calls[choice.request, choice.completion_id][choice.choice_index] = choice
+        for (request, _), choices in calls.items():
+            self._calls[request].append(choices)
 
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """Return the replies to the first call of this request that was not taken yet; none: {}."""
@@ -59,6 +57,9 @@ class RecordedCalls:
         earlier = (choice for choice in taken.values() if choice.key not in self.made_here)
         self.replayed_tokens += sum(len(choice.generation.output_ids) for choice in earlier)
         return taken
+
+    async def commit(self, choice: RecordedChoice) -> None:
+        """Commit a reply. Returns when it is safe."""
 
 
 def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:

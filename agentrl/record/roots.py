@@ -108,14 +108,9 @@ class _Tree:
         self.text = self.texts[self.first]
         parents = {id(self.turns[index].parent) for index in self.members}
         self.leaves = [index for index in self.members if id(self.turns[index]) not in parents]
-        starts = {index for index in self.members if self.turns[index].parent is None}
-        self.later = [index for index in self.members if index not in starts]
+        self.later = [index for index in self.members if self.turns[index].parent is not None]
         """Its turns but the first."""
-        lengths: dict[int, int] = {}
-        for index in self.members:
-            turn = self.turns[index]
-            lengths[id(turn)] = 1 + (lengths[id(turn.parent)] if turn.parent is not None else 0)
-        self.depth = max(lengths.values())
+        self.depth = max(len(self.turns[leaf].path()) for leaf in self.leaves)
         """Turns of its longest path."""
 
     @cached_property

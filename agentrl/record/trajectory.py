@@ -18,12 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from agentrl.record.record_figures import RecordFigures, figures_of
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 RootKind = Literal["main", "sub_agent", "side_call", "compacted"]
 """What a conversation is to its episode: see `agentrl.record.roots`."""
+
+
+EXAMPLE_TOKENS = 200
+"""Tokens of a reply that is shown as an example."""
 
 
 @dataclass(eq=False, repr=False)
@@ -164,6 +167,33 @@ class Trajectory:
         return [per_turn[index] for index in self.turn_index]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordFigures:
+    """Sums over the turns of one token record, which a run looks at when an episode ends: few, also of a long record."""
+
+    replies: int = 0
+    truncated: int = 0
+    """Replies that were cut off for their length."""
+    with_tools: int = 0
+    """Replies to requests that offered tools."""
+    tool_calls: int = 0
+    """Replies that call a tool."""
+    failed_calls: int = 0
+    """Replies to requests that offered tools which the workflow marked as failed: those whose tool call could not be carried out."""
+    altered_by: list[str] = field(default_factory=list)
+    """By reply, of a role that is trained on, that was sampled otherwise than the policy samples: the fields that asked for it."""
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    interrupted_tokens: int = 0
+    """Sampled tokens of replies that a weight update interrupted."""
+    left_out_tokens: int = 0
+    """Sampled tokens of conversations that are not trained on."""
+    has_turn_rewards: bool = False
+    """Whether single calls or roles have rewards of their own."""
+    example: list[int] = field(default_factory=list)
+    """The beginning of the last reply that could call a tool and calls none."""
+
+
 @dataclass(repr=False)
 class TokenRecord:
     """The turns of one episode, in the order in which their calls ended."""
@@ -228,7 +258,22 @@ class TokenRecord:
 
     def figures(self) -> RecordFigures:
         """Return the figures that a run looks at."""
-        return figures_of(self.turns)
+        turns = self.turns
+        without_call = [turn for turn in turns if turn.tools and not turn.tool_call_ids]
+        return RecordFigures(
+            replies=len(turns),
+            truncated=sum(turn.truncated for turn in turns),
+            with_tools=sum(turn.tools for turn in turns),
+            tool_calls=sum(bool(turn.tool_call_ids) for turn in turns),
+            failed_calls=sum(turn.failed for turn in turns if turn.tools),
+            altered_by=[", ".join(turn.alterations) for turn in turns if turn.trained and turn.alterations],
+            prompt_tokens=sum(len(turn.prompt_ids) for turn in turns),
+            sampled_tokens=sum(len(turn.output_ids) for turn in turns),
+            interrupted_tokens=sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
+            left_out_tokens=sum(len(turn.output_ids) for turn in turns if turn.left_out),
+            has_turn_rewards=any(turn.reward is not None or turn.role_reward is not None for turn in turns),
+            example=without_call[-1].output_ids[:EXAMPLE_TOKENS] if without_call else [],
+        )
 
     def reward_roles(self, rewards: Mapping[str, float]) -> None:
         """Give roles rewards of their own."""
@@ -257,15 +302,15 @@ class TokenRecord:
     def to_json(self) -> list[dict[str, Any]]:
         """Return the tree as JSON values; `parent` is an index into the list."""
         position = {id(turn): index for index, turn in enumerate(self.turns)}
-        rows = []
-        for turn in self.turns:
-            values = vars(turn)
-            row = {name: values[name] for name in _STORED}
-            row["parent"] = None if turn.parent is None else position[id(turn.parent)]
-            row["versions"] = [asdict(span) for span in turn.versions]
-            row["images"] = [asdict(image) for image in turn.images]
-            rows.append(row)
-        return rows
+        return [
+            {
+                **{name: getattr(turn, name) for name in _STORED},
+                "parent": None if turn.parent is None else position[id(turn.parent)],
+                "versions": [asdict(span) for span in turn.versions],
+                "images": [asdict(image) for image in turn.images],
+            }
+            for turn in self.turns
+        ]
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> TokenRecord:

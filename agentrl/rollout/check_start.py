@@ -1,10 +1,22 @@
-"""Check a run, an evaluation or a service before anything of it is started."""
+"""Check a run, an evaluation or a service, and that what its tasks need is there, before anything of it is started.
+
+A class of tasks (`task_type.py`) may have a class method `missing`, which is called once with all of a run's tasks:
+
+    @classmethod
+    async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
+        "Return what the tasks need and cannot have here, each with its remedy, such as a folder, an image, an engine."
+
+What it finds is one error. The tasks of a stream are not known beforehand, so there it is each episode that finds out.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import socket
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -12,7 +24,8 @@ from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
 from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.launch import check_engine
 from agentrl.engine.protocol import ADAPTER_CONFIG
-from agentrl.errors import ConfigError, one_line
+from agentrl.episode import Task
+from agentrl.errors import ConfigError, TaskFileError, one_line
 from agentrl.models import model_directory, model_name
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
@@ -20,10 +33,15 @@ from agentrl.proxy.model_names import check_names
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
+from agentrl.rollout.workers.protocol import unsendable
+from agentrl.rollout.workflow import Workflow
 from agentrl.system.failure_text import without_secrets
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import is_loopback
+from agentrl.tasks.curriculum import DrawnTasks
+from agentrl.tasks.task_type import TaskType
+from agentrl.tasks.tasks import TaskList, Tasks
 
 ANSWER_TIMEOUT_S = 10.0
 """How long an endpoint may take to answer."""
@@ -148,3 +166,49 @@ async def check_endpoint(base_url: str) -> None:
         raise ConfigError(
             f"`base_url` {shown} does not answer: {why}; is the server running, and its port right?"
         ) from error
+
+
+SHOWN = 5
+"""Missing things that the error names."""
+
+
+async def check_tasks(
+    config: RunConfig, function: Workflow | None, task_type: TaskType | None, tasks: Sequence[Task]
+) -> None:
+    """Check that all that tasks need is there, and that they and their workflow can be sent to worker processes, where there are some.
+
+    Args:
+        config: The run's.
+        function: A workflow that was passed; None: it is loaded from a file.
+        task_type: The workflow's class of tasks, which says what they need; None: nothing.
+        tasks: The tasks that are known yet. Of a stream, one that cannot be sent fails its episodes.
+
+    Raises:
+        ConfigError: The workflow was passed as a function.
+        TaskFileError: A task is not JSON, or something is missing; the message names each thing and its remedy.
+    """
+    if config.rollout.workers and function is not None:
+        raise ConfigError(
+            "`rollout.workers` runs the workflow in other processes, which load it from a file: name the file with `workflow` in "
+            "the configuration instead of passing a function, or set `rollout.workers` = 0"
+        )
+    for index, task in enumerate(tasks if config.rollout.workers else ()):
+        if (fault := unsendable(task, f"task {index}")) is not None:
+            raise TaskFileError(fault)
+    find: Any = getattr(task_type and task_type.model, "missing", None)
+    if task_type is None or not inspect.iscoroutinefunction(find) or not tasks:  # a field may have that name
+        return
+    validate = task_type.adapter.validate_python
+    values = await in_users_thread(lambda: [validate(task) for task in tasks])
+    missing: list[str] = await find(values, config)
+    if len(missing) == 1:
+        raise TaskFileError(missing[0])
+    if missing:
+        first = f" The first {SHOWN}:" if len(missing) > SHOWN else ""
+        shown = "".join(f"\n- {one}" for one in missing[:SHOWN])
+        raise TaskFileError(f"{len(missing)} things that the tasks need are missing.{first}{shown}")
+
+
+def tasks_at_hand(source: Tasks) -> Sequence[Task]:
+    """Return the tasks of a source that are known before they are drawn: all of a list, none of a stream."""
+    return source.tasks if isinstance(source, TaskList | DrawnTasks) else ()

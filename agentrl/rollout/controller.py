@@ -26,8 +26,8 @@ from agentrl.config import RolloutConfig
 from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError
 from agentrl.record.end_reason import EndReason
+from agentrl.rollout.alarms import Health
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.health import Health
 from agentrl.rollout.open_runner import Runner
 from agentrl.store.call_log import StoreWriter, open_call_log
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup

@@ -3,10 +3,10 @@
     run_isolated(call) ──► a task that catches everything ──► CallResult(value) or CallResult(error)
          │ the time is up, or the caller is cancelled
          ▼
-    task.cancel(), CANCELS times over `cancel_timeout_s` ──► CallResult(timed_out)
+    task.cancel(), CANCELS times over `cancel_timeout_s` ──► CallResult(error, TIMEOUT)
          │ it still runs
          ▼
-    left behind: CallResult(timed_out, hangs_at)
+    left behind: CallResult(error, HUNG)
 
 The caller's task waits for an event and nothing else, so a cancellation that it sees is always its own. What the code
 cancels, raises, or leaves open (its own task, a cancel scope, SystemExit) stays in the other task.
@@ -23,6 +23,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
+from agentrl.errors import EpisodeError, EpisodeTimeoutError
+from agentrl.record.end_reason import EndReason, reason_of
 from agentrl.system.event_loop import leave_behind
 from agentrl.system.failure_text import place_of_task
 
@@ -38,20 +40,20 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class CallResult(Generic[T]):
-    """The end of an isolated call: with a value, with an error, or none yet."""
+    """The end of an isolated call: with a value, or with an error and the reason that it is."""
 
     value: T | None = None
     error: BaseException | None = None
-    timed_out: bool = False
-    """Whether it had to be cancelled."""
-    hangs_at: str | None = None
-    """Where a call that was left behind waits, as `FILE:LINE in NAME`. None: the call has ended."""
+    reason: EndReason = EndReason.FINISHED
 
 
 async def run_isolated(
     call: Callable[[], Awaitable[T]],
-    *,
+    what: str,
+    bound: str,
     timeout_s: float,
+    *,
+    reason: EndReason | None = None,
     cancel_timeout_s: float,
     hanging: set[str],
     clock: Callable[[], float] = time.monotonic,
@@ -60,34 +62,36 @@ async def run_isolated(
 
     Args:
         call: The code; it may raise anything.
+        what: What errors call it.
+        bound: The field of the configuration that `timeout_s` is of.
         timeout_s: Bound of the call; then it is cancelled.
+        reason: What its failure is, unless it hangs. Default: what `reason_of` says of its error.
         cancel_timeout_s: How long it may take to end once it is cancelled; then it is left behind.
         hanging: The places where calls hang, to which this one is added if it does not end. The log names each once.
         clock: What `timeout_s` goes by; it may stand still for a while.
     """
-    values: list[T] = []
-    errors: list[BaseException] = []
+    ends: list[CallResult[T]] = []
 
     async def run() -> None:
         # Everything, and inside the task: the event loop ends with a task that ends with SystemExit or KeyboardInterrupt.
         try:
-            values.append(await call())
-        except BaseException as error:
-            errors.append(error)
+            ends.append(CallResult(await call()))
+        except BaseException as raised:
+            ends.append(CallResult(error=raised, reason=reason or reason_of(raised)))
 
     task = asyncio.create_task(run())
-    ended = asyncio.Event()
-    task.add_done_callback(lambda _: ended.set())
     hangs_at: str | None = None
-    timed_out, deadline = True, clock() + timeout_s
+    deadline = clock() + timeout_s
     try:
-        while timed_out and (left := deadline - clock()) > 0:
-            with anyio.move_on_after(max(left, LOOK_EVERY_S)):
-                await ended.wait()
-                timed_out = False
+        while not task.done() and (left := deadline - clock()) > 0:
+            await asyncio.wait([task], timeout=max(left, LOOK_EVERY_S))
     finally:
-        if not task.done():
-            await _cancel(task, ended, cancel_timeout_s)
+        timed_out = not task.done()
+        with anyio.CancelScope(shield=True):
+            for _ in range(CANCELS):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait([task], timeout=cancel_timeout_s / CANCELS)
         if not task.done():
             hangs_at = place_of_task(task)
             leave_behind(task)
@@ -96,19 +100,18 @@ async def run_isolated(
                 log.warning(
                     "hung: %s ignores its cancellation. It runs on, and cannot call the model any more", hangs_at
                 )
-    if hangs_at is not None:
-        return CallResult(timed_out=timed_out, hangs_at=hangs_at)
-    if values:
-        return CallResult(values[0], timed_out=timed_out)
-    return CallResult(error=errors[0] if errors else asyncio.CancelledError(), timed_out=timed_out)
+    ended = ends[0] if ends else CallResult[T]()
+    if timed_out:
+        late = f"{what} took longer than `{bound}` = {timeout_s:g} s"
+        if hangs_at is not None:
+            late += f", and `rollout.cancel_timeout_s` = {cancel_timeout_s:g} s after it was cancelled it still hung at {hangs_at}: it was left behind"
+        return _failure(EpisodeTimeoutError(late), ended, EndReason.HUNG if hangs_at else reason or EndReason.TIMEOUT)
+    if not ends or isinstance(ended.error, asyncio.CancelledError):  # it may be cancelled before it begins
+        own = EpisodeError(f"{what} cancelled itself: its own code raised CancelledError, or cancelled its task")
+        return _failure(own, ended, reason or EndReason.CANCELLED)
+    return ended
 
 
-async def _cancel(task: asyncio.Task[None], ended: asyncio.Event, timeout_s: float) -> None:
-    """Tell a task to end, more than once, and wait for it."""
-    with anyio.CancelScope(shield=True):
-        for _ in range(CANCELS):
-            task.cancel()
-            with anyio.move_on_after(timeout_s / CANCELS):
-                await ended.wait()
-            if task.done():
-                return
+def _failure(error: EpisodeError, ended: CallResult[T], reason: EndReason) -> CallResult[T]:
+    error.__cause__ = ended.error
+    return CallResult(error=error, reason=reason)

@@ -1,17 +1,22 @@
-"""Open what runs the episodes of a run: a proxy in front of an engine, sandboxes and the workflow, in this process or in worker processes."""
+"""Open what runs the episodes of a run: an engine, and what asks it, in this process or in worker processes.
+
+open_hosts ──► open_engine: servers, or the address of some ──► open_rollout: proxy, sandboxes and the workflow
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
+from agentrl.engine.adapter_folders import role_folders
 from agentrl.engine.client.reply_client import ReplyClient
 from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.errors import WorkerError
+from agentrl.engine.launch import launch_engine
+from agentrl.errors import EngineError, WorkerError
 from agentrl.models import model_name
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, load_chat_format, open_proxy
 from agentrl.proxy.http_door import Handle
@@ -20,8 +25,69 @@ from agentrl.rollout.run_episode import EpisodeRunner, local_runner, sampling_de
 from agentrl.rollout.trained_roots import load_trajectories
 from agentrl.rollout.workers.pool import WorkerPool, open_workers
 from agentrl.rollout.workflow import Workflow
+from agentrl.system.files import scratch_directory
 from agentrl.system.host import OpenHost, on_this_machine
+from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread
+
+NAME_A_LOG = (EngineError, WorkerError)
+"""Errors whose messages name the log of a process that was started here."""
+
+
+def open_hosts(config: RunConfig) -> AbstractAsyncContextManager[OpenHost]:
+    """Return a context of what opens the machines of a run's processes: the nodes of its cluster, or this one."""
+    if not config.cluster.address:
+        return nullcontext(on_this_machine)
+    check_extra("cluster", "`cluster.address`")
+    from agentrl.cluster.cluster import open_cluster
+
+    return open_cluster(config)
+
+
+@asynccontextmanager
+async def open_engine(
+    config: RunConfig,
+    *,
+    logs: Path | None = None,
+    seed: int | None = None,
+    training: bool = False,
+    open_host: OpenHost = on_this_machine,
+) -> AsyncIterator[SGLangEngine]:
+    """Serve the model of a configuration for the length of the context.
+
+    Args:
+        config: `model`, `engine` and `trainer.lora` are used. A checkpoint is served with the adapters of the roles that it holds.
+        logs: Directory of `engine.log`. Default: one that is deleted at the end, unless that is an error of `NAME_A_LOG`.
+        seed: What the engine samples by. Default: `config.seed`.
+        training: Whether the weights are to be updated, for which room is made where they are an adapter.
+        open_host: Opens the machine of each server that is started.
+
+    Yields:
+        The engine.
+
+    Raises:
+        AgentRLError: It cannot be started.
+    """
+    async with AsyncExitStack() as stack:
+        if logs is None:
+            logs = await stack.enter_async_context(scratch_directory("agentrl-engine-", kept_after=NAME_A_LOG))
+        held = await in_thread(role_folders, Path(config.model.path))
+        lora = config.trainer.lora if training or held else None
+        engine = await stack.enter_async_context(
+            launch_engine(
+                config.model.path,
+                config.engine,
+                log=logs / "engine.log",
+                seed=config.seed if seed is None else seed,
+                lora_rank=None if lora is None else lora.rank,
+                adapters=max(1, len(held or config.trainer.roles)),
+                open_host=open_host,
+            )
+        )
+        if held:
+            await engine.update_weights(Path(config.model.path), engine.version)
+        yield engine
+
 
 Runner = EpisodeRunner | WorkerPool
 """What runs episodes: in this process, or in others."""
@@ -119,7 +185,7 @@ async def open_rollout(
     open_host: OpenHost = on_this_machine,
     middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Runner]:
-    """Yield the runner that `rollout.workers` asks for, for the length of the context.
+    """Open the runner that `rollout.workers` asks for.
 
     Args:
         config: The run.
@@ -134,7 +200,7 @@ async def open_rollout(
 
     Raises:
         AgentRLError: The model's tokenizer cannot be loaded, or there is no sandbox.
-        WorkerError: No worker can be started.
+        WorkerError: The engine is none that workers can call, or no worker can be started.
     """
     if config.rollout.workers == 0:
         async with in_process_runner(
@@ -150,8 +216,6 @@ async def open_rollout(
         async with AsyncExitStack() as stack:
             opened = open_workers(config, engine, training=training, logs=logs, say=say, open_host=open_host)
             workers = await stack.enter_async_context(opened)
-            if (
-                middleware and chat_format and config.proxy.port
-            ):  # no session is opened in it: it has the middleware's pages
+            if middleware and chat_format and config.proxy.port:  # for the pages alone: no session is opened in it
                 await stack.enter_async_context(open_model_proxy(config, engine, chat_format, middleware=middleware))
             yield workers

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Required, TypedDict, TypeVar, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import anyio
 import httpx2
@@ -18,9 +17,9 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RolloutConfig
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
-from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
+from agentrl.errors import BadRewardError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
-from agentrl.record.end_reason import EndReason, reason_of
+from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.episode_parts import open_environments
@@ -38,7 +37,6 @@ IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""
 CANCEL_TIMEOUT_S = 10.0
 """How long a workflow may take to end once it is cancelled, where the configuration does not say."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,14 +138,19 @@ class EpisodeRunner:
                 raise
 
         try:
-            ended = await self._isolated(run, self.timeout_s, self.clock)
+            bound = "rollout.episode_timeout_s"
+            ended: CallResult[Reward] = await self._isolated(
+                run, "the workflow", bound, self.timeout_s, clock=self.clock
+            )
         finally:
             # First, so that nothing is said to an episode that has ended; and its record is final, whatever the workflow left.
             state.closed = True
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):
-                closed = await self._isolated(state.close, self.cancel_timeout_s)
+                what, bound = "the close of its environments", "rollout.cancel_timeout_s"
+                timeout_s = self.cancel_timeout_s
+                closed = await self._isolated(state.close, what, bound, timeout_s, reason=EndReason.CLOSE)
         record = session.record if session else None
         chosen = await self._choose_roots(session, state.trajectories)
         with anyio.CancelScope(shield=True):
@@ -162,85 +165,53 @@ class EpisodeRunner:
             replayed_tokens=call_log.replayed_tokens if call_log else 0,
         )
 
+    @property
+    def _isolated(self) -> Any:
+        return partial(run_isolated, cancel_timeout_s=self.cancel_timeout_s, hanging=self.hanging)
+
     def metrics(self) -> dict[str, float]:
         """Return sums since the run began, of a run that has used sandboxes."""
         return self.sandboxes.metrics() if self.sandboxes else {}
 
-    @property
-    def _grace(self) -> str:
-        return f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
-
-    async def _isolated(
-        self, call: Callable[[], Awaitable[T]], timeout_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> CallResult[T]:
-        bound = self.cancel_timeout_s
-        return await run_isolated(call, timeout_s=timeout_s, cancel_timeout_s=bound, hanging=self.hanging, clock=clock)
-
     async def _choose_roots(self, session: Session | None, own: object) -> CallResult[RootChoices]:
         """Choose the conversations that are trained on, and write that into the record. A function of the user's may do anything."""
-
-        async def choose() -> RootChoices:
-            if session is None:
-                return RootChoices()
-            trajectories = self.trajectories if own is None else own
-            if not callable(trajectories):
-                return await in_thread(choose_roots, session.record, session.turn_texts, trajectories)
-            with anyio.move_on_after(self.cancel_timeout_s):
-                return await in_users_thread(choose_roots, session.record, session.turn_texts, trajectories)
-            raise EpisodeTimeoutError(f"the function of trajectories took longer than {self._grace}")
-
+        if session is None:
+            return CallResult(RootChoices())
+        trajectories = self.trajectories if own is None else own
+        users = callable(trajectories)
+        run_in = in_users_thread if users else in_thread
+        choose = partial(run_in, choose_roots, session.record, session.turn_texts, trajectories)
+        what, bound = "the function of trajectories", "rollout.cancel_timeout_s"
+        timeout_s = self.cancel_timeout_s if users else math.inf
         with anyio.CancelScope(shield=True):
-            chosen = await self._isolated(choose, math.inf)
-        if session is not None and chosen.value is not None:
+            chosen: CallResult[RootChoices] = await self._isolated(
+                choose, what, bound, timeout_s, reason=EndReason.TRAJECTORIES
+            )
+        if chosen.value is not None:
             chosen.value.apply(session.record, session.role_rewards)
         return chosen
 
     def _outcome(
         self,
         ended: CallResult[Reward],
-        closed: CallResult[None],
-        chosen: CallResult[RootChoices],
+        closed: CallResult[Any],
+        chosen: CallResult[Any],
         state: EpisodeState,
         record: TokenRecord | None,
     ) -> Outcome:
         """Return what came of an episode that has ended, in plain numbers and texts."""
-        reason, failure = self._failure(ended, closed, chosen)
-        if failure is None and record is not None and not record.turns:
-            failure = NoModelCallError("run(episode) returned without calling the model")
-            reason = EndReason.NO_MODEL_CALL
-        if failure is not None or ended.value is None:
-            error = describe(failure or EpisodeError("it has no end"))
-            return Outcome(reason=reason, metrics=dict(state.metrics), error=error)
+        late = ended.reason == EndReason.TIMEOUT and closed.reason == EndReason.HUNG
+        results = (closed,) if late else (ended, closed, chosen)
+        failed = next((one for one in results if one.error is not None), None)
+        if failed is None and record is not None and not record.turns:
+            none = NoModelCallError("run(episode) returned without calling the model")
+            failed = CallResult(error=none, reason=EndReason.NO_MODEL_CALL)
+        if failed is not None and failed.error is not None:
+            return Outcome(reason=failed.reason, metrics=dict(state.metrics), error=describe(failed.error))
+        assert ended.value is not None
         metrics = add_metrics(dict(state.metrics), ended.value.metrics)
         details = json.dumps(ended.value.details) if ended.value.details else None
         return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics, details=details)
-
-    def _failure(
-        self, ended: CallResult[Reward], closed: CallResult[None], chosen: CallResult[RootChoices]
-    ) -> tuple[EndReason, BaseException | None]:
-        """Return the reason of the first thing that failed, and its exception: the workflow, its closing, or the choice of what is trained on."""
-        if ended.timed_out:
-            text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
-            if hangs_at := ended.hangs_at or closed.hangs_at:
-                what = "it" if ended.hangs_at else "the close of its environments"
-                text += (
-                    f", and {self._grace} after it was cancelled {what} still hung at {hangs_at}: it was left behind"
-                )
-            failure = _caused(EpisodeTimeoutError(text), ended.error)
-            return EndReason.HUNG if hangs_at else EndReason.TIMEOUT, failure
-        if isinstance(ended.error, asyncio.CancelledError):
-            text = "the workflow cancelled itself: its own code raised CancelledError, or cancelled its task"
-            return EndReason.CANCELLED, _caused(EpisodeError(text), ended.error)
-        if ended.error is not None:
-            return reason_of(ended.error), ended.error
-        if closed.timed_out:
-            hangs = f", and hang at {closed.hangs_at}: they were left behind" if closed.hangs_at else ""
-            text = f"the episode's environments took longer than {self._grace} to close{hangs}"
-            failure = _caused(EpisodeTimeoutError(text), closed.error)
-            return EndReason.HUNG if closed.hangs_at else EndReason.CLOSE, failure
-        if closed.error is not None:
-            return EndReason.CLOSE, closed.error
-        return EndReason.TRAJECTORIES if chosen.error else EndReason.ERROR, chosen.error
 
 
 def sampling_defaults(rollout: RolloutConfig) -> SamplingDefaults:
@@ -258,11 +229,6 @@ class _SharedTransport(httpx2.AsyncBaseTransport):
         for name, value in traces.headers().items():
             request.headers.setdefault(name, value)
         return await self._http.send(request, stream=True)
-
-
-def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:
-    failure.__cause__ = cause
-    return failure
 
 
 class EpisodeOptions(TypedDict, total=False):

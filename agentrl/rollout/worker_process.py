@@ -30,14 +30,14 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.following_engine import FollowingEngine, following_engine
 from agentrl.errors import AgentRLError, EpisodeError
 from agentrl.record.end_reason import EndReason
-from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.record.recorded_choice import CallLog, Key, RecordedChoice
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.workers import protocol
 from agentrl.rollout.workflow import load_workflow
 from agentrl.store.outcome import Outcome
-from agentrl.store.rows import CallRow, choice_of, pack, row_of
+from agentrl.store.rows import choice_of, pack, row_of
 from agentrl.system import traces
 from agentrl.system.event_loop import end_process, run_loop
 from agentrl.system.this_process import settled
@@ -57,8 +57,9 @@ class EpisodeServer:
     tasks: TaskGroup
     hang_timeout_s: float
     _running: dict[int, anyio.CancelScope] = field(default_factory=dict)
-    _committing: dict[int, anyio.Event] = field(default_factory=dict)
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    committing: dict[int, anyio.Event] = field(default_factory=dict)
+    """Set when the reply of this number is in the store."""
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def take(self, frame: protocol.ToWorker) -> None:
         """Do what the main process asks."""
@@ -68,8 +69,8 @@ class EpisodeServer:
                 self.tasks.start_soon(self._run, frame)
             case protocol.Cancel() if frame.episode in self._running:
                 self._running[frame.episode].cancel()
-            case protocol.Committed() if frame.number in self._committing:
-                self._committing[frame.number].set()
+            case protocol.Committed():
+                self.committing.pop(frame.number).set()
             case protocol.FleetChanged():
                 self.engine.take(frame.fleet)
                 self._report()
@@ -96,16 +97,6 @@ class EpisodeServer:
                 self.connection.send(protocol.EpisodeResult.of(frame.episode, failed, pack(TokenRecord())))
         del self._running[frame.episode]
 
-    async def commit(self, episode: int, call: CallRow) -> None:
-        """Have a reply committed. Returns when it is in the store."""
-        number = next(self._numbers)
-        committed = self._committing[number] = anyio.Event()
-        self.connection.send(protocol.SendCall(number, episode, call))
-        try:
-            await committed.wait()
-        finally:
-            del self._committing[number]
-
     def _report(self) -> None:
         self.connection.send(protocol.Report(self.runner.metrics(), self.engine.report()))
 
@@ -122,8 +113,8 @@ class EpisodeServer:
 
 
 @dataclass(eq=False, kw_only=True)
-class WorkerCallLog(RecordedCalls):
-    """One episode's calls, which the main process commits. It is `agentrl.proxy.CallLog`."""
+class WorkerCallLog(CallLog):
+    """One episode's calls, which the main process commits."""
 
     server: EpisodeServer
     episode: int
@@ -132,7 +123,10 @@ class WorkerCallLog(RecordedCalls):
 
     async def commit(self, choice: RecordedChoice) -> None:
         """Commit a reply. Returns when it is in the store."""
-        await self.server.commit(self.episode, row_of(choice))
+        number = next(self.server.numbers)
+        committed = self.server.committing[number] = anyio.Event()
+        self.server.connection.send(protocol.SendCall(number, self.episode, row_of(choice)))
+        await committed.wait()
         self.sent.add(choice.key)
 
 

@@ -11,7 +11,7 @@ from agentrl.engine.protocol import Engine
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.evaluation.directory import check_no_evaluation
-from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
+from agentrl.record.recorded_choice import CallLog, recorded_choices
 from agentrl.record.tokens import Generation
 from agentrl.rollout.open_runner import chat_format_of, in_process_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
@@ -45,13 +45,6 @@ class Replay:
         """Whether the episode asked the same and was worth the same."""
         same_end = (self.outcome.reason, self.outcome.reward) == (self.recorded.reason, self.recorded.reward)
         return same_end and not self.unknown and len(self.conversation) == self.calls_recorded
-
-
-class _Answers(RecordedCalls):
-    """A call log that has the answers, and keeps nothing."""
-
-    async def commit(self, choice: RecordedChoice) -> None:
-        """Nothing is new here."""
 
 
 class _NoEngine(Engine):
@@ -93,7 +86,7 @@ async def replay(
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     engine, decode = _NoEngine(), chat_format.tokenizer.decode  # type: ignore[abstract]
     record = await in_thread(lambda: recorded.record)
-    answers = _Answers(recorded_choices(record))
+    answers = CallLog(recorded_choices(record))
     # The run may be going on at its own address.
     config = config.model_copy(update={"proxy": config.proxy.model_copy(update={"host": "127.0.0.1", "port": 0})})
     async with in_process_runner(config, run, engine, chat_format=chat_format, training=False) as runner:

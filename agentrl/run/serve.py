@@ -43,14 +43,13 @@ from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
+from agentrl.record.credit import turn_returns
 from agentrl.record.end_reason import EndReason
-from agentrl.record.returns import turn_returns
 from agentrl.record.roots import roots_of
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
-from agentrl.rollout.open_engine import open_engine
-from agentrl.rollout.open_runner import open_model_proxy
+from agentrl.rollout.open_runner import open_engine, open_model_proxy
 from agentrl.run.metrics_page import with_metrics
 from agentrl.run.session_store import SessionStore
 from agentrl.store.outcome import Outcome

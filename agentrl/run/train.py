@@ -23,14 +23,11 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.evaluation.figures import Evaluation
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.alarms import ALARMS, AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_start
-from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing, tasks_at_hand
+from agentrl.rollout.alarms import ALARMS, RECENT_EPISODES, AlarmWatch, Seen, alarms
+from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.health import RECENT_EPISODES
-from agentrl.rollout.open_engine import open_engine, open_hosts
-from agentrl.rollout.open_runner import Runner, open_rollout
+from agentrl.rollout.open_runner import Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
 from agentrl.run.metrics_page import metrics_of_run
@@ -120,10 +117,9 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         return
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
-    if config.rollout.workers:
-        check_for_workers(sources.workflow, source, held_out)
     config, chat_format = await check_start(config, training=True)
-    await check_nothing_missing(task_type_of(workflow), [*tasks_at_hand(source), *held_out], config)
+    known = [*tasks_at_hand(source), *held_out]
+    await check_tasks(config, sources.workflow, task_type_of(workflow), known)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     async with AsyncExitStack() as stack:
         lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))

@@ -29,8 +29,7 @@ from agentrl.errors import (
     TrainerStateError,
 )
 from agentrl.run.trainer_ranks import Hosts, TrainerRanks, open_ranks
-from agentrl.store.batch_file import BATCH_FILE, write_batch
-from agentrl.store.batches import TrainedStep
+from agentrl.store.batches import BATCH_FILE, TrainedStep, write_batch
 from agentrl.store.manifest import check_files
 from agentrl.store.token_figures import read_figures
 from agentrl.system.files import make_directory, partial_path, sync, sync_tree, write_whole

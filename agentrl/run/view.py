@@ -10,8 +10,8 @@ from typing import Any
 from agentrl.config import RunConfig
 from agentrl.evaluation.progress import print_line
 from agentrl.record.end_reason import reasons_text
+from agentrl.rollout.alarms import shares_text
 from agentrl.rollout.controller import Controller
-from agentrl.rollout.health import shares_text
 
 BEFORE = "starting"
 """The phase of a run that has not begun to write."""

@@ -1,22 +1,36 @@
-"""Training steps as the store has them: over which sequences of which groups, in which minibatches, and in which checkpoint."""
+"""Training steps as the store has them, and the file of episodes that one is trained on.
+
+    store.sqlite ──rows of some groups──► episodes.sqlite ─► every machine that has a rank of the trainer
+         ▲                                                              │ over which sequences of which groups, in which minibatches
+         └── with the checkpoint that contains it ──── TrainedStep ◄────┘
+
+The file is a store itself (`agentrl.store.store`) that is read as one. 512 episodes of 4,096 tokens are 29 MB, and take 0.07 s to
+write, of which 0.04 s are this process's: rows go from file to file within SQLite, and nothing of them becomes Python.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+import msgspec
 
-from agentrl.errors import StoreError, one_line
+from agentrl.errors import DiskError, StoreError, one_line, unwritten
+from agentrl.store.database import check_version, reading_uri, reporting
+from agentrl.store.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.store.token_figures import Columns
+from agentrl.system.files import private
 
-Count = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 GroupSizes = tuple[tuple[int, Count], ...]
 """(group id, number of its training sequences), by group id."""
 Minibatch = tuple[tuple[int, tuple[Count, ...]], ...]
@@ -52,10 +66,7 @@ class TrainedStep:
         Raises:
             ValueError: It gave nothing like this.
         """
-        return _READER.validate_python(value)
-
-
-_READER = TypeAdapter(TrainedStep)
+        return msgspec.convert(value, cls)
 
 
 def trained_step(
@@ -98,12 +109,11 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[TrainedStep]:
         "SELECT step, groups, minibatches, optimizer_steps FROM batches WHERE step > ? ORDER BY step",
         (after,),
     ).fetchall()
-    names = ("step", "groups", "minibatches", "optimizer_steps")
     found = []
-    for number, (step, groups, minibatches, *rest) in enumerate(rows, after + 1):
+    for number, (step, groups, minibatches, taken) in enumerate(rows, after + 1):
+        content = f'{{"step": {step}, "groups": {groups}, "minibatches": {minibatches}, "optimizer_steps": {taken}}}'
         try:
-            content = dict(zip(names, (step, json.loads(groups), json.loads(minibatches), *rest), strict=True))
-            found.append(TrainedStep.from_json(content))
+            found.append(msgspec.json.decode(content, type=TrainedStep))
         except ValueError as error:
             raise StoreError(f"the batch of step {step} cannot be read: {one_line(error)}") from error
         if step != number:
@@ -140,23 +150,80 @@ def commit(db: sqlite3.Connection, restart: int, path: str, step: int, trained: 
 
 
 def _commit_batch(db: sqlite3.Connection, restart: int, checkpoint: int, trained: TrainedStep) -> None:
-    content = trained.to_json()
-    computed = (json.dumps(content["groups"]), json.dumps(content["minibatches"]), trained.optimizer_steps)
+    groups, minibatches = json.dumps(trained.groups), json.dumps(trained.minibatches)
     figures = ((episode, *columns) for episode, columns in trained.figures.items())
     db.executemany("INSERT OR REPLACE INTO token_figures VALUES (?, ?, ?, ?)", figures)
-    again = db.execute(
-        "UPDATE batches SET restart = ?, groups = ?, minibatches = ?, optimizer_steps = ? WHERE step = ?",
-        (restart, *computed, trained.step),
+    before = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (trained.step,)).fetchall()
+    db.execute(
+        "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET restart = excluded.restart, groups = excluded.groups,"
+        " minibatches = excluded.minibatches, optimizer_steps = excluded.optimizer_steps",
+        (trained.step, checkpoint, restart, groups, minibatches, trained.optimizer_steps),
     )
-    if again.rowcount:
-        rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (trained.step,)).fetchall()
-        if [group for (group,) in rows] != trained.group_ids:
-            raise StoreError(f"step {trained.step} was trained again on other groups than before")
-        return
-    db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (trained.step, checkpoint, restart, *computed))
-    for group_id in trained.group_ids:
+    if before and [group for (group,) in before] != trained.group_ids:
+        raise StoreError(f"step {trained.step} was trained again on other groups than before")
+    for group_id in [] if before else trained.group_ids:
         done = db.execute(
             "UPDATE groups SET step = ? WHERE id = ? AND step IS NULL AND state = 'ready'", (trained.step, group_id)
         )
         if done.rowcount != 1:
             raise StoreError(f"group {group_id} of step {trained.step} was not waiting to be trained on")
+
+
+BATCH_FILE = "episodes.sqlite"
+
+_COPY = """
+INSERT INTO main.restarts SELECT restart, started_at, '{{}}' FROM run.restarts ORDER BY restart DESC LIMIT 1;
+INSERT INTO main.groups SELECT * FROM run.groups WHERE id IN ({ids});
+INSERT INTO main.episodes SELECT * FROM run.episodes WHERE reason = 'finished' AND group_id IN ({ids});
+INSERT INTO main.calls SELECT * FROM run.calls WHERE episode IN (SELECT id FROM main.episodes);
+"""
+
+
+def write_batch(store: Path, group_ids: Sequence[int], directory: Path) -> Path:
+    """Write what a training step reads of the store of a run.
+
+    It waits for no disk, because a batch that a power cut takes can be written again; and it does not wait for the
+    run's own connection.
+
+    Args:
+        store: The file of the run's store.
+        group_ids: The groups of the batch.
+        directory: Where the file goes, in place of one that is there; made where it is missing.
+
+    Returns:
+        The file, to be opened `read_only`.
+
+    Raises:
+        StoreError: The run's store is missing, damaged or of another version, or does not have all these groups.
+        DiskError: A file cannot be read or written.
+    """
+    if not store.is_file():
+        raise StoreError(f"{store} is missing, and with it the episodes of groups {list(group_ids)}")
+    path = directory / BATCH_FILE
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.close(private(str(path), os.O_RDWR | os.O_CREAT))
+    except OSError as error:
+        raise DiskError(unwritten(str(path), error, directory)) from error
+    with reporting(path), closing(sqlite3.connect(path.resolve().as_uri(), uri=True, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = OFF")
+        db.execute("PRAGMA synchronous = OFF")
+        db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        _copy(db, store, group_ids)
+    return path
+
+
+def _copy(db: sqlite3.Connection, store: Path, group_ids: Sequence[int]) -> None:
+    """Copy the rows of some groups from a run's store into an empty one.
+
+    Raises:
+        StoreError: The run's store is damaged or of another version, or does not have all these groups.
+    """
+    with reporting(store):
+        db.execute("ATTACH ? AS run", (reading_uri(store),))
+        check_version(db, store, "run")
+        db.executescript(f"BEGIN; {_COPY.format(ids=', '.join(str(int(group)) for group in group_ids))} COMMIT;")
+        (found,) = db.execute("SELECT COUNT(*) FROM main.groups").fetchone()
+    if found != len(set(group_ids)):
+        raise StoreError(f"{store} holds {found} of the groups {list(group_ids)}, which a step is to be trained on")

@@ -9,13 +9,14 @@ Each caller goes on when what it gave is committed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
 
-from agentrl.record.recorded_choice import Key, RecordedCalls, RecordedChoice
+from agentrl.record.recorded_choice import CallLog, Key, RecordedChoice
 from agentrl.store.changes import Change, InsertCall
 from agentrl.store.rows import CallRow, choice_of
 from agentrl.store.store import Store
@@ -23,8 +24,8 @@ from agentrl.system.tasks import in_thread
 
 
 @dataclass(eq=False, kw_only=True)
-class EpisodeCallLog(RecordedCalls):
-    """One attempt's calls. It is `agentrl.proxy.CallLog`."""
+class EpisodeCallLog(CallLog):
+    """One attempt's calls."""
 
     writer: StoreWriter
     group_id: int
@@ -47,7 +48,8 @@ class EpisodeCallLog(RecordedCalls):
             committed()
             return
         self._committed.add(reply.key)
-        self.writer.enqueue(InsertCall(self.group_id, self.episode_index, reply), committed)
+        written = self.writer.enqueue(InsertCall(self.group_id, self.episode_index, reply))
+        written.add_done_callback(lambda _: None if written.exception() else committed())
 
     def close(self) -> set[Key]:
         """End the attempt: nothing more of it goes to the store but what `InsertEpisode` holds. Returns the replies that are there."""
@@ -56,24 +58,13 @@ class EpisodeCallLog(RecordedCalls):
 
 
 @dataclass(eq=False)
-class _Transaction:
-    """Changes that are committed together."""
-
-    changes: list[Change] = field(default_factory=list)
-    committed: list[Callable[[], object]] = field(default_factory=list)
-    """Functions to call then."""
-    written: list[int] = field(default_factory=list)
-    """The results of the changes, once they are committed; empty where that failed."""
-    due: anyio.Event = field(default_factory=anyio.Event)
-    ended: anyio.Event = field(default_factory=anyio.Event)
-
-
-@dataclass(eq=False)
 class StoreWriter:
     """Writes the calls of all running episodes, and their ends. Open it with `open_call_log`."""
 
     store: Store
-    _next: _Transaction = field(default_factory=_Transaction)
+    _waiting: list[tuple[Change, asyncio.Future[int]]] = field(default_factory=list)
+    """Changes for the next transaction, each with what its `write` will return."""
+    _due: anyio.Event = field(default_factory=anyio.Event)
     _closed: bool = False
     _failure: BaseException | None = None
     """The reason why nothing more is written."""
@@ -86,12 +77,15 @@ class StoreWriter:
             choices=choices, writer=self, group_id=group_id, episode_index=episode_index, recorded=rows
         )
 
-    def enqueue(self, change: Change, committed: Callable[[], object]) -> int:
-        """Have a change written, together with what else waits. Returns its index there. `committed` is called when it is written."""
-        self._next.changes.append(change)
-        self._next.committed.append(committed)
-        self._next.due.set()
-        return len(self._next.changes) - 1
+    def enqueue(self, change: Change) -> asyncio.Future[int]:
+        """Have a change written, together with what else waits. Returns what its `write` does, once it is committed."""
+        written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self._failure is not None:
+            written.set_exception(self._failure)
+        else:
+            self._waiting.append((change, written))
+            self._due.set()
+        return written
 
     async def commit(self, change: Change) -> int:
         """Write a change, together with what else waits. Returns what its `write` does.
@@ -100,40 +94,33 @@ class StoreWriter:
             DiskError: It could not be written.
             StoreError: The same, where the store is damaged.
         """
-        transaction = self._next
-        index = self.enqueue(change, lambda: None)
-        if self._failure is None:
-            await transaction.ended.wait()
-        if not transaction.written:
-            assert self._failure is not None
-            raise self._failure
-        return transaction.written[index]
+        return await self.enqueue(change)
 
     async def run(self) -> None:
         """Write until it is closed, and then what is left. It is not cancelled: what it holds is nowhere else."""
         with anyio.CancelScope(shield=True):
-            while self._next.changes or not self._closed:
-                await self._next.due.wait()
-                await self._write()
+            while self._waiting or not self._closed:
+                await self._due.wait()
+                transaction, self._waiting, self._due = self._waiting, [], anyio.Event()
+                await self._write(transaction)
 
     def close(self) -> None:
         """End `run`, once it has written what waits."""
         self._closed = True
-        self._next.due.set()
+        self._due.set()
 
-    async def _write(self) -> None:
-        transaction, self._next = self._next, _Transaction()
+    async def _write(self, transaction: Sequence[tuple[Change, asyncio.Future[int]]]) -> None:
         try:
-            if transaction.changes:
-                transaction.written = await in_thread(self.store.write, transaction.changes)
+            results = await in_thread(self.store.write, [change for change, _ in transaction]) if transaction else []
         except BaseException as error:
             self._failure = error
-            transaction.ended.set()
-            self._next.ended.set()
+            for _, written in (*transaction, *self._waiting):
+                if not written.done():  # who waited for it was cancelled
+                    written.set_exception(error)
             raise
-        transaction.ended.set()
-        for committed in transaction.committed:
-            committed()
+        for (_, written), result in zip(transaction, results, strict=True):
+            if not written.done():
+                written.set_result(result)
 
 
 @asynccontextmanager

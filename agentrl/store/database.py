@@ -156,19 +156,9 @@ def transaction(db: sqlite3.Connection, path: Path, *, durable: bool = False) ->
             _empty_log(db)
 
 
-Files = list[tuple[int, int] | None]
-
-
-def files_at(path: Path) -> Files:
-    """Which files a store's path and its log's stand for, as device and inode; None for none."""
-    found: Files = []
-    for name in (path, path.with_name(path.name + "-wal")):
-        try:
-            stat = name.stat()
-            found.append((stat.st_dev, stat.st_ino))
-        except OSError:
-            found.append(None)
-    return found
+def files_at(path: Path) -> list[int | None]:
+    """Return which files a store's path and its log's stand for, as inodes; None for none."""
+    return [file.stat().st_ino if file.exists() else None for file in (path, path.with_name(path.name + "-wal"))]
 
 
 def _empty_log(db: sqlite3.Connection) -> None:

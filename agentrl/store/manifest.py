@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+import msgspec
 
 from agentrl.errors import CheckpointError, one_line
 
@@ -37,9 +37,6 @@ class Manifest:
     """All files of its directory but itself, by their names in it."""
 
 
-_MANIFEST = TypeAdapter(Manifest)
-
-
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of all files that `directory` holds now."""
     content = asdict(replace(manifest, files=_sums(directory, _names(directory))))
@@ -57,7 +54,7 @@ def read_manifest(directory: Path) -> Manifest:
         content = dict(json.loads(path.read_bytes()))
         if content.pop("sha256", None) != _own_sum(content):
             raise CheckpointError(f"{path} does not hold what was written: its SHA-256 is another")
-        return _MANIFEST.validate_python(content)
+        return msgspec.convert(content, Manifest)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError) as error:
@@ -74,15 +71,11 @@ def check_files(directory: Path) -> Manifest:
         CheckpointError: It is damaged; the message names the file.
     """
     manifest = read_manifest(directory)
-    for name, expected in manifest.files.items():
-        try:
-            size = (directory / name).stat().st_size
-        except OSError as error:
-            raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from error
-        if size != expected.size:
-            raise CheckpointError(f"{directory / name} has {size} bytes, and was written with {expected.size}")
     for name, found in _sums(directory, list(manifest.files)).items():
-        if found != manifest.files[name]:
+        expected = manifest.files[name]
+        if found.size != expected.size:
+            raise CheckpointError(f"{directory / name} has {found.size} bytes, and was written with {expected.size}")
+        if found != expected:
             raise CheckpointError(f"{directory / name} does not hold what was written: its SHA-256 is another")
     return manifest
 

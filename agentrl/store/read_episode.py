@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import one_line
 from agentrl.models.text import TokenText
-from agentrl.record.group_advantages import group_advantages
-from agentrl.record.returns import turn_returns
+from agentrl.record.credit import group_advantages, turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.store.database import reading
 from agentrl.store.episodes import ListedEpisode

@@ -15,6 +15,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 
@@ -44,12 +45,7 @@ class MeanReward:
 
     def to_metrics(self) -> dict[str, Any]:
         """Return it as the metrics of a step keep it."""
-        return {
-            "reward_mean": self.mean,
-            "reward_groups": self.groups,
-            "reward_episodes": self.episodes,
-            "reward_failed": self.failed,
-        }
+        return {f"reward_{name}": value for name, value in vars(self).items()}
 
 
 def mean_of_groups(groups: Iterable[GroupRewards]) -> MeanReward:
@@ -73,15 +69,11 @@ def rewards_in_order(db: sqlite3.Connection, first: int) -> list[GroupRewards]:
         " GROUP BY g.id, e.episode_index ORDER BY g.id, e.episode_index",
         {"first": first},
     ).fetchall()
-    samples: dict[int, list[float | None]] = {}
-    for group_id, episode_index, reward in rows:
-        samples.setdefault(group_id, [])
-        if episode_index is not None:
-            samples[group_id].append(reward)
-    return [
-        GroupRewards(group_id, [r for r in rewards if r is not None], rewards.count(None))
-        for group_id, rewards in samples.items()
-    ]
+    found = []
+    for group_id, own in itertools.groupby(rows, key=itemgetter(0)):
+        rewards = [reward for _, episode_index, reward in own if episode_index is not None]
+        found.append(GroupRewards(group_id, [r for r in rewards if r is not None], rewards.count(None)))
+    return found
 
 
 def uniform_groups(db: sqlite3.Connection) -> tuple[list[float], int, float]:
@@ -100,12 +92,14 @@ def uniform_groups(db: sqlite3.Connection) -> tuple[list[float], int, float]:
     return [lowest for lowest, *_ in uniform], newest, -math.inf if highest is None else highest
 
 
-_REWARD_OF_VERSIONS = """
-WITH own AS (SELECT id, state FROM groups WHERE version > :before AND version <= :step)
-SELECT AVG(mean), COUNT(*) FROM (
-    SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND reason = 'finished'
-    WHERE own.id < COALESCE((SELECT MIN(id) FROM own WHERE state = 'open'), 9223372036854775807) GROUP BY own.id
-)
+_UPDATE_REWARDS = """
+WITH spans AS (SELECT step, kept, LAG(step, 1, -1) OVER (ORDER BY step) AS before FROM checkpoints),
+own AS (SELECT s.step, g.id, MIN(CASE WHEN g.state = 'open' THEN g.id END) OVER (PARTITION BY s.step) AS running
+        FROM spans s JOIN groups g ON s.kept AND g.version > s.before AND g.version <= s.step),
+means AS (SELECT own.step, AVG(e.reward) AS mean FROM own JOIN episodes e ON e.group_id = own.id AND e.reason = 'finished'
+          WHERE own.id < COALESCE(own.running, own.id + 1) GROUP BY own.step, own.id)
+UPDATE checkpoints SET (reward_mean, reward_groups) = (SELECT AVG(mean), COUNT(*) FROM means WHERE means.step = checkpoints.step)
+WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)
 """
 
 
@@ -115,18 +109,11 @@ def update_checkpoint_rewards(db: sqlite3.Connection) -> None:
     The mean reward of a checkpoint is that of the groups that started under the versions after the checkpoint before it, up to
     its own. Of these, only groups before the first that still runs count, so that short episodes have no advantage.
     """
-    kept = db.execute(
-        "SELECT step, COALESCE((SELECT MAX(step) FROM checkpoints o WHERE o.step < c.step), -1) FROM checkpoints c"
-        " WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)"
-    ).fetchall()
-    for step, before in kept:
-        mean = db.execute(_REWARD_OF_VERSIONS, {"before": before, "step": step}).fetchone()
-        db.execute("UPDATE checkpoints SET reward_mean = ?, reward_groups = ? WHERE step = ?", (*mean, step))
+    db.execute(_UPDATE_REWARDS)
 
 
 def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:
     """Return step, mean reward and the number of groups behind it of the best checkpoint that is kept and has a mean reward."""
-    row = db.execute(
-        "SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept AND reward_mean IS NOT NULL ORDER BY reward_mean DESC"
-    ).fetchone()
-    return None if row is None else {"step": row[0], "reward": row[1], "groups": row[2]}
+    query = "SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept AND reward_mean IS NOT NULL ORDER BY reward_mean DESC"
+    row = db.execute(query).fetchone()
+    return None if row is None else dict(zip(("step", "reward", "groups"), row, strict=True))

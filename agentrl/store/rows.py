@@ -26,11 +26,10 @@ from typing import Any, NamedTuple
 
 import pydantic_core
 
-from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key, RecordedChoice, recorded_choices
-from agentrl.record.soundness import Expected, fault_of, fault_of_id
+from agentrl.record.soundness import Expected, fault_of, fault_of_tokens
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
-from agentrl.record.trajectory import TokenRecord, Turn
+from agentrl.record.trajectory import RecordFigures, TokenRecord, Turn
 
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _INTEGERS = "Hiq"
@@ -122,10 +121,12 @@ class PackedRecord(TokenRecord):
         columns: What the turns are to each other and to the workflow.
         prompt_ids: The ids between them.
         calls: What was sampled, by turn; a reply that the reader has is only named.
-        figures: Those of the turns.
+        figures: Those of the turns; None: they are computed of these.
     """
 
-    def __init__(self, columns: bytes, prompt_ids: bytes, calls: Sequence[CallRow], figures: RecordFigures) -> None:
+    def __init__(
+        self, columns: bytes, prompt_ids: bytes, calls: Sequence[CallRow], figures: RecordFigures | None = None
+    ) -> None:
         self.columns = columns
         self.prompt_ids = prompt_ids
         self.calls = calls
@@ -133,8 +134,15 @@ class PackedRecord(TokenRecord):
 
     @cached_property
     def turns(self) -> list[Turn]:  # type: ignore[override]
-        """The turns. Raises ValueError when they cannot be read."""
-        return record_of(self.columns, self.prompt_ids, self.calls).turns
+        """The turns.
+
+        Raises:
+            ValueError: They cannot be read.
+        """
+        try:
+            return list(_turns(json.loads(self.columns), from_column(self.prompt_ids), self.calls))
+        except _UNREADABLE as error:
+            raise ValueError(f"its record cannot be read: {type(error).__name__}: {error}") from error
 
     def fill(self, known: Mapping[Key, CallRow]) -> None:
         """Put the rows in place of references to them. Raises KeyError when one of them is not in `known`."""
@@ -142,7 +150,7 @@ class PackedRecord(TokenRecord):
 
     def figures(self) -> RecordFigures:
         """Return what came with it."""
-        return self._figures
+        return self._figures or super().figures()
 
 
 def pack(record: TokenRecord, known: Container[Key] = ()) -> PackedRecord:
@@ -196,18 +204,6 @@ def columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
     return json.dumps(columns, separators=(",", ":")).encode(), to_column(prompt_ids, _INTEGERS)
 
 
-def record_of(record: bytes, prompt_ids: bytes, calls: Sequence[CallRow]) -> TokenRecord:
-    """Return the token record of an episode, from its own columns and the rows of its calls, in the order of its turns.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    try:
-        return TokenRecord(list(_turns(json.loads(record), from_column(prompt_ids), calls)))
-    except _UNREADABLE as error:
-        raise ValueError(f"its record cannot be read: {type(error).__name__}: {error}") from error
-
-
 def _turns(columns: dict[str, list[Any]], prompt_ids: list[int], calls: Sequence[CallRow]) -> Iterator[Turn]:
     parents, lengths = columns.pop("parent"), columns.pop("prompt_length")
     turns: list[Turn] = []
@@ -249,13 +245,11 @@ def record_fault(record: TokenRecord, reward: float, vocabulary: int | None) -> 
 
 
 def _turn_fault(turn: Turn, vocabulary: int | None) -> str | None:
-    for position, token in enumerate(turn.prompt_ids):
-        if (fault := fault_of_id(token, vocabulary)) is not None:
-            return f"token {position} of its prompt is {fault}"
-    if not (math.isfinite(turn.temperature) and turn.temperature > 0):
-        return f"its temperature is {turn.temperature}"
+    expected = Expected(vocabulary=vocabulary)
+    if (fault := fault_of_tokens(turn.prompt_ids, [0.0] * len(turn.prompt_ids), expected)) is not None:
+        return f"{fault}, in its prompt"
     for given in (turn.reward, turn.role_reward):
         if given is not None and not math.isfinite(given):
             return f"it was given the reward {given}"
     generation = Generation(output_ids=turn.output_ids, logprobs=turn.logprobs, versions=turn.versions, finish="abort")
-    return fault_of(generation, Expected(vocabulary=vocabulary))
+    return fault_of(generation, expected)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from agentrl.store.changes import Change
 from agentrl.store.database import RESTORE, create_database, files_at, open_database, reporting, transaction
 from agentrl.store.episodes import FinishedEpisode
 from agentrl.store.rewards import update_checkpoint_rewards
-from agentrl.store.rows import CallRow, record_fault, record_of
+from agentrl.store.rows import CallRow, PackedRecord, record_fault
 
 T = TypeVar("T")
 
@@ -147,45 +148,43 @@ class Store:
             What was set aside and why, for the user.
         """
         waiting = (
-            "SELECT e.id, e.group_id, e.reward, e.record, e.prompt_ids FROM episodes e JOIN groups g ON g.id = e.group_id"
-            " WHERE e.reason = 'finished' AND g.step IS NULL AND g.state != 'rejected'"
+            "reason = 'finished' AND group_id IN (SELECT id FROM groups WHERE step IS NULL AND state != 'rejected')"
         )
         said = []
         with self._writing() as db:
-            for episode, group, reward, record, prompt_ids in db.execute(waiting).fetchall():
+            for episode in self._episodes(waiting):
                 try:
-                    fault = record_fault(record_of(record, prompt_ids, self._turns(episode)), reward, vocabulary)
+                    fault = record_fault(episode.record, episode.reward, vocabulary)
                 except ValueError as error:
                     fault = str(error)
                 if fault is None:
                     continue
-                said.append(f"episode {episode} is set aside, it cannot be trained on: {fault}")
-                db.execute("UPDATE episodes SET reason = 'rejected', error = ? WHERE id = ?", (said[-1], episode))
-                db.execute("UPDATE groups SET state = 'open', rejected = NULL WHERE id = ?", (group,))
+                said.append(f"episode {episode.id} is set aside, it cannot be trained on: {fault}")
+                db.execute("UPDATE episodes SET reason = 'rejected', error = ? WHERE id = ?", (said[-1], episode.id))
+                db.execute("UPDATE groups SET state = 'open', rejected = NULL WHERE id = ?", (episode.group_id,))
         return said
 
     def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
         """Return the finished episodes of some groups, by group and episode_index."""
         marks = ", ".join("?" * len(group_ids))
         with self._lock:
-            rows = self._db.execute(
-                "SELECT id, restart, group_id, reward, replayed_tokens, record, prompt_ids FROM episodes"
-                f" WHERE reason = 'finished' AND group_id IN ({marks}) ORDER BY group_id, episode_index, id",
-                list(group_ids),
-            ).fetchall()
-            turns = [self._turns(row[0]) for row in rows]
-        return [
-            FinishedEpisode(*(*values, record_of(record, prompt_ids, contents)))
-            for (*values, record, prompt_ids), contents in zip(rows, turns, strict=True)
-        ]
+            found = self._episodes(f"reason = 'finished' AND group_id IN ({marks})", *group_ids)
+        return [replace(episode, record=TokenRecord(episode.record.turns)) for episode in found]
 
     def record(self, episode_id: int) -> TokenRecord:
         """Return the token record of one episode, which is there. Raises ValueError when it cannot be read."""
         with self._lock:
-            row = self._db.execute("SELECT record, prompt_ids FROM episodes WHERE id = ?", (episode_id,)).fetchone()
-            turns = self._turns(episode_id)
-        record, prompt_ids = row
-        return record_of(record, prompt_ids, turns)
+            (episode,) = self._episodes("id = ?", episode_id)
+        return TokenRecord(episode.record.turns)
+
+    def _episodes(self, where: str, *values: int) -> list[FinishedEpisode]:
+        """Return episodes whose records are not read yet."""
+        columns = "id, restart, group_id, reward, replayed_tokens, record, prompt_ids"
+        query = f"SELECT {columns} FROM episodes WHERE {where} ORDER BY group_id, episode_index, id"
+        return [
+            FinishedEpisode(*(*own, PackedRecord(record, prompt_ids, self._turns(own[0]))))
+            for *own, record, prompt_ids in self._db.execute(query, values).fetchall()
+        ]
 
     def begin_checkpoint(self, path: Path) -> None:
         """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""

@@ -12,8 +12,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RunConfig
 from agentrl.proxy import SamplingDefaults
-from agentrl.rollout.open_engine import open_engine
-from agentrl.rollout.open_runner import chat_format_of, open_model_proxy
+from agentrl.rollout.open_runner import chat_format_of, open_engine, open_model_proxy
 from agentrl.system.tasks import in_thread
 from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedModel
 

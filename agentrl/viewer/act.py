@@ -30,7 +30,7 @@ from agentrl.errors import AgentRLError, EngineError, UsageError
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout.check_start import MAX_REPLY_TOKENS, with_model, with_roles
-from agentrl.rollout.open_engine import open_engine
+from agentrl.rollout.open_runner import open_engine
 from agentrl.run.open_run import Run
 from agentrl.run.replay import replay
 from agentrl.store.read_episode import RunEpisode

@@ -20,7 +20,7 @@ from agentrl.errors import ConfigError, EngineError, error_line
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.open_engine import open_engine
+from agentrl.rollout.open_runner import open_engine
 from tests.components import wait_until
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer

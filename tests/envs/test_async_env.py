@@ -15,7 +15,7 @@ from agentrl.config import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
 from agentrl.proxy import ChatFormat, SamplingDefaults, bounds, open_proxy
 from agentrl.proxy.api_error import ApiError
-from agentrl.record.group_advantages import mask_turns
+from agentrl.record.credit import mask_turns
 from agentrl.rollout.run_episode import local_runner
 from agentrl.store.outcome import Outcome
 from tests.components import wait_until

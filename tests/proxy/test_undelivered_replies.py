@@ -16,7 +16,7 @@ import pytest
 from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
-from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice
+from agentrl.record.recorded_choice import CallLog, RecordedChoice
 from agentrl.record.tokens import Generation
 from tests.components import wait_until
 from tests.instant_engine import InstantEngine
@@ -48,7 +48,7 @@ class Failing(InstantEngine):
         return reply
 
 
-class Kept(RecordedCalls):
+class Kept(CallLog):
     """A call log that takes a while to keep a reply."""
 
     async def commit(self, choice: RecordedChoice) -> None:

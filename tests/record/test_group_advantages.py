@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import GroupAdvantage, Overlong, TurnsConfig
-from agentrl.record.group_advantages import (
+from agentrl.record.credit import (
     Estimator,
     baselines,
     overlong_penalty,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import GroupAdvantage, TrainerConfig
-from agentrl.record.group_advantages import mask_turns, turn_advantages, turn_rewards
-from agentrl.record.returns import immediate_rewards, turn_returns
+from agentrl.record.credit import immediate_rewards, mask_turns, turn_advantages, turn_returns, turn_rewards
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 

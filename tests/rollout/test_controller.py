@@ -610,7 +610,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
         ({"versions": b"J[]"}, r"turn 0: its version spans cover 0 of \d tokens"),
         ({"output_ids": b"i\x00"}, "its record cannot be read: ValueError"),
         pytest.param(
-            {"record": b'{"parent": [-1], "prompt_length": [1], "reward": [Infinity]}'},
+            {"record": b'{"parent": [-1], "prompt_length": [1], "temperature": [1.0], "reward": [Infinity]}'},
             "it was given the reward inf",
             marks=pytest.mark.soak,
         ),

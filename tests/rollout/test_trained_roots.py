@@ -19,7 +19,7 @@ from agentrl.episode import Episode
 from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.roots import Root
-from agentrl.rollout.health import Health
+from agentrl.rollout.alarms import Health
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.trained_roots import Trajectories, load_trajectories
 from agentrl.rollout.workflow import Workflow

@@ -18,10 +18,9 @@ from agentrl.config import RunConfig
 from agentrl.errors import EngineError, error_line, one_line
 from agentrl.proxy import ChatFormat
 from agentrl.rollout import alarms as alarms_module
-from agentrl.rollout.alarms import ALARMS, Alarm, AlarmWatch, Seen, alarms
+from agentrl.rollout.alarms import ALARMS, Alarm, AlarmWatch, Health, Seen, alarms
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.health import Health
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.training_loop import _step, waiting_for
 from agentrl.store.outcome import Outcome

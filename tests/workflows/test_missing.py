@@ -16,7 +16,7 @@ from agentrl.cli.main import main
 from agentrl.config import RunConfig
 from agentrl.errors import TaskFileError
 from agentrl.models import NANO
-from agentrl.rollout.check_tasks import SHOWN
+from agentrl.rollout.check_start import SHOWN
 from agentrl.sandboxes import BackendName
 from agentrl.sandboxes.backends.docker_images import missing_images
 from agentrl.sandboxes.seams import DEFAULT_IMAGE

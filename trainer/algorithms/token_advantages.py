@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config import KlReward, TeacherConfig, TrainerConfig
-from agentrl.record.group_advantages import EPSILON
+from agentrl.record.credit import EPSILON
 from agentrl.trainer.algorithms.losses import kl_estimate
 from agentrl.trainer.packing import Pack, TrainingSequence
 

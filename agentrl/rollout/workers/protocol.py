@@ -13,6 +13,7 @@ and does not decode. Nothing is pickled, and what is no frame ends the connectio
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,11 +25,11 @@ from anyio.abc import ByteStream
 from msgspec.msgpack import Decoder, Encoder
 
 from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
+from agentrl.episode import Task
 from agentrl.errors import EpisodeError
 from agentrl.proxy import SamplingDefaults
-from agentrl.record.record_figures import RecordFigures
 from agentrl.record.recorded_choice import Key
-from agentrl.record.trajectory import TokenRecord
+from agentrl.record.trajectory import RecordFigures, TokenRecord
 from agentrl.store.outcome import Outcome
 from agentrl.store.rows import CallRow, PackedRecord
 
@@ -142,6 +143,21 @@ ToMain = SendCall | EpisodeResult | Report | ServerLost
 ENCODER = Encoder()
 TO_WORKER: Decoder[ToWorker] = Decoder(ToWorker)
 TO_MAIN: Decoder[ToMain] = Decoder(ToMain)
+
+
+def unsendable(task: Task, name: str = "the task") -> str | None:
+    """Return why a task, of this name, cannot be sent to a worker process, as it is no plain JSON; None: it can."""
+    for key, value in task.items():
+        try:
+            same = json.loads(json.dumps({key: value})) == {key: value}
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            return (
+                f"{name} cannot be sent to a worker process: its field {key!r} ({type(value).__name__}) is not plain JSON; write it as JSON "
+                "values, or set `rollout.workers` = 0"
+            )
+    return None
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ import pytest
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
 from agentrl.proxy.session import SamplingDefaults
-from agentrl.record.recorded_choice import RecordedCalls, RecordedChoice, recorded_choices
+from agentrl.record.recorded_choice import CallLog, RecordedChoice, recorded_choices
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.instant_engine import InstantEngine
@@ -250,7 +250,7 @@ async def test_an_episode_that_starts_over_gets_its_altered_replies_again_and_re
     assert again.record.to_json() == first.record.to_json()
 
 
-class _Log(RecordedCalls):
+class _Log(CallLog):
     """A call log that keeps nothing."""
 
     async def commit(self, choice: RecordedChoice) -> None:

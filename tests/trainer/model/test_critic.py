@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
-from agentrl.record.returns import immediate_rewards
+from agentrl.record.credit import immediate_rewards
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.store.episodes import FinishedEpisode
