@@ -36,7 +36,7 @@ from agentrl.run.audit import audit
 from agentrl.run.train import train
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.system.host import ThisMachine
+from agentrl.system.host import Host
 from agentrl.tasks.tasks import TaskList
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
@@ -453,7 +453,7 @@ async def test_workers_that_cannot_load_the_workflow_or_end_with_it_are_an_error
 @pytest.mark.parametrize("count", [1, 2, 4])
 async def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(count: int, graders: int | None) -> None:
     config = RunConfig(rollout=RolloutConfig(workers=count), sandbox=SandboxConfig(graders=graders, leases=3))
-    share = (await config_of_worker(config, ThisMachine())).sandbox
+    share = (await config_of_worker(config, Host())).sandbox
     graders = graders or max(2, len(os.sched_getaffinity(0)))
     assert (share.graders, share.leases) == (max(2, -(-graders // count)), -(-3 // count))
 
