@@ -13,12 +13,12 @@ there before keeps its mode.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -150,8 +150,9 @@ def quarantine(run_dir: Path, checkpoint: Path) -> Path | None:
     """
     if not checkpoint.exists():
         return None
-    make_directory(run_dir / "damaged")
-    return checkpoint.rename(tempfile.mkdtemp(prefix=f"{checkpoint.name}-", dir=run_dir / "damaged"))
+    make_directory(folder := run_dir / "damaged")
+    places = (folder / f"{checkpoint.name}-{number}" for number in itertools.count(1))
+    return checkpoint.rename(next(place for place in places if not place.exists()))
 
 
 def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:

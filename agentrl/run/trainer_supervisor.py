@@ -95,10 +95,7 @@ class TrainerSupervisor:
         try:
             self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, step - 1))
         except TrainerStateError as error:
-            raise TrainerError(
-                f"step {step} failed {MAX_FAILURES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
-                f"mend the cause, and go on with `resume=True` in {self.run_dir}"
-            ) from error
+            raise self._failed(f"step {step} failed {MAX_FAILURES + 1} times", error) from error
         self._consumed.append(trained)
         return metrics
 
@@ -256,7 +253,8 @@ class TrainerSupervisor:
             raise DiskError(unwritten(f"the checkpoint of step {step}", error, self.run_dir)) from error
         except (TrainerError, CheckpointUrlError) as error:
             self._saving = None
-            raise TrainerError(
-                f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
-                f"`resume=True` in {self.run_dir}"
-            ) from error
+            raise self._failed(f"the checkpoint of step {step} was not made", error) from error
+
+    def _failed(self, what: str, error: AgentRLError) -> TrainerError:
+        remedy = f"What was committed is safe: mend the cause, and go on with `resume=True` in {self.run_dir}"
+        return TrainerError(f"{what}: {error}. {remedy}")
