@@ -13,12 +13,12 @@ from pathlib import Path
 
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.errors import AgentRLError
-from agentrl.system.child_process import Child, ChildProcess
-from agentrl.system.host import ThisMachine
+from agentrl.errors import AgentRLError, NodeLostError
+from agentrl.system.child_process import Child
+from agentrl.system.host import Host
 
 
-class OtherMachine(ThisMachine):
+class OtherMachine(Host):
     """A host with a disk of its own. `hidden`: the directories of this machine and of others that its processes do not have."""
 
     def __init__(self, name: str, root: Path, hidden: Sequence[Path]) -> None:
@@ -26,7 +26,7 @@ class OtherMachine(ThisMachine):
         self.name, self.root = name, root
         self.scratch = root / "scratch"
         self._hidden = hidden
-        self.children: list[ChildProcess] = []
+        self.children: list[Child] = []
         self.gone = False
         """Whether the machine is lost, with all that it does."""
         self.on_fetch: Callable[[Path], None] = lambda arrived: None
@@ -47,7 +47,6 @@ class OtherMachine(ThisMachine):
         hidden = [word for path in self._hidden for word in ("--tmpfs", str(path))]
         inside = ["bwrap", "--dev-bind", "/", "/", *hidden, "--die-with-parent", "--chdir", str(self.root), *command]
         async with super().child_process(name, inside, log=log, error=error, env=env) as child:
-            assert isinstance(child, ChildProcess)
             self.children.append(child)
             yield child
 
@@ -76,4 +75,4 @@ class OtherMachine(ThisMachine):
 
     def _check(self) -> None:
         if self.gone:
-            raise AgentRLError(f"{self.name} cannot be reached")
+            raise NodeLostError(f"{self.name} cannot be reached")

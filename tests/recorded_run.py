@@ -30,8 +30,8 @@ from agentrl.store.batches import write_batch
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.system.child_process import ChildProcess
-from agentrl.system.host import ThisMachine
+from agentrl.system.child_process import Child
+from agentrl.system.host import Host
 from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.model.ranks import Ranks
 
@@ -111,7 +111,7 @@ async def trainer_of(
         yield trainer
 
 
-class ThreadTrainer(ChildProcess):
+class ThreadTrainer(Child):
     """The trainer process as a thread of this one, which saves its start: it takes lines, and answers them one by one."""
 
     def __init__(self, run_dir: Path, config: RunConfig) -> None:
@@ -160,7 +160,7 @@ async def running(
         child = ThreadTrainer(run_dir, config)
         child.thread.start()
         try:
-            yield TrainerRanks([ThisMachine()], [child])
+            yield TrainerRanks([Host()], [child])
         finally:
             child.end()
             with anyio.CancelScope(shield=True):

@@ -1,4 +1,4 @@
-"""`python -m agentrl.trainer CONFIG WEIGHTS_DIR`; see `agentrl.trainer.command_loop`."""
+"""`python -m agentrl.trainer WEIGHTS_DIR`; see `agentrl.trainer.command_loop`."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""The trainer process: `python -m agentrl.trainer CONFIG WEIGHTS_DIR`, started by `agentrl train`.
+"""The trainer process: `python -m agentrl.trainer WEIGHTS_DIR`, started by `agentrl train`.
 
-It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
-standard input closes. CONFIG is the run's configuration, the episodes of a step come in a file (`agentrl.store.batches`), and
+It reads the run's configuration from the first line of its standard input, then one JSON command a line, and answers each with one line
+on standard output; it ends when its standard input closes. The episodes of a step come in a file (`agentrl.store.batches`), and
 weights are published into WEIGHTS_DIR, with figures of single tokens beside them (`agentrl.store.token_figures`): of the run's directory it needs nothing, which may be on another machine.
 
     {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
@@ -42,7 +42,7 @@ from safetensors import SafetensorError
 
 from agentrl.config import RunConfig
 from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
-from agentrl.errors import AgentRLError, ConfigError, TrainerStateError, one_line
+from agentrl.errors import AgentRLError, TrainerStateError
 from agentrl.store.batches import trained_step
 from agentrl.store.episodes import FinishedEpisode
 from agentrl.store.store import Store
@@ -319,31 +319,19 @@ def _origins(
     return origins, sizes
 
 
-def configuration(path: Path) -> RunConfig:
-    """Return the configuration in a file.
-
-    Raises:
-        ConfigError: It holds none.
-    """
-    try:
-        return RunConfig.model_validate_json(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} holds no configuration of a run: {one_line(error)}") from error
-
-
 def main() -> None:
     """Answer commands until standard input closes."""
-    if len(sys.argv) != 3:
-        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer CONFIG WEIGHTS_DIR")
+    if len(sys.argv) != 2:
+        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer WEIGHTS_DIR")
+    config = RunConfig.model_validate_json(sys.stdin.readline())
     try:
-        config = configuration(Path(sys.argv[1]))
         # Whatever a library prints must not mix with the answers.
         answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     except AgentRLError as error:
         sys.exit(f"agentrl: {error}")
-    process = TrainerProcess(config, Path(sys.argv[2]), ranks)
+    process = TrainerProcess(config, Path(sys.argv[1]), ranks)
     # Every rank is told every command: waiting for the next one is then no collective, which would have a time limit.
     while line := sys.stdin.readline():
         reply = process.answer(line)

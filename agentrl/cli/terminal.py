@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -20,7 +20,7 @@ from agentrl.record.end_reason import reasons_text
 from agentrl.rollout.alarms import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
-from agentrl.run.view import RunView, reward_text, step_line
+from agentrl.run.view import RunView, reward_text
 
 REFRESH_PER_S = 4
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -31,19 +31,13 @@ class TerminalView(RunView):
     """A `RunView` that prints."""
 
     def __init__(self, config: RunConfig, console: Console) -> None:
-        super().__init__(config)
+        super().__init__(config, says_steps=not console.is_terminal)
         self._console = console
 
     def say(self, text: str) -> None:
         """Print a line above the live table."""
         whole_lines = not self._console.is_terminal  # a log is searched by line; on a screen, words stay whole
         self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=whole_lines)
-
-    def on_step(self, metrics: dict[str, Any]) -> None:
-        """Note a step's metrics, and print them as a line where the output is no terminal."""
-        super().on_step(metrics)
-        if not self._console.is_terminal:
-            self.say(step_line(metrics, self.tokens_per_s()))
 
     def __rich__(self) -> Panel:
         table = Table.grid(padding=(0, 2))

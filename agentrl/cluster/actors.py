@@ -12,14 +12,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import ray
@@ -28,33 +26,18 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Ray
 
 import agentrl
 from agentrl.errors import ClusterError, NodeLostError, one_line
-from agentrl.system.child_process import end_process
+from agentrl.system.child_process import end_process, kill_group
 from agentrl.system.host import free_port
 
 CALL_TIMEOUT_S = 60.0
 """Bound of a call of an actor that has nothing to copy."""
 CONNECT_TIMEOUT_S = 30.0
 """Bound of connecting a process with the main process."""
+GREETING_TIMEOUT_S = 1.0
+"""How long a connection may take to say whose it is, while the next one waits."""
 TOKEN_BYTES = 32
+"""What each connection begins with, before a byte with its number."""
 Answer = TypeVar("Answer")
-
-
-@dataclass(kw_only=True, eq=False)
-class ActorPlace:
-    """Where an actor is, and how the main process connects with the process that it starts."""
-
-    node: str
-    """The node's id."""
-    name: str
-    address: str
-    port: int
-    token: bytes
-    """What each connection begins with, before a byte with its number, so that a stranger's is refused."""
-    python: str
-    package: Path
-    """Where agentrl is there."""
-    work: Path | None
-    """The working directory, with the workflow's file."""
 
 
 class NodeProcess:
@@ -66,20 +49,20 @@ class NodeProcess:
         self._listener = socket.create_server((ray.util.get_node_ip_address(), 0))
         self._listener.setblocking(False)
 
-    async def place(self) -> ActorPlace:
-        """Return where this actor is."""
+    async def place(self) -> dict[str, Any]:
+        """Return where this actor is, and how the main process connects with its process: fields of a `RayHost`."""
         address, port = self._listener.getsockname()[:2]
         node = ray.get_runtime_context().get_node_id()
-        return ActorPlace(
-            node=node,
-            name=f"node {address} ({node[:8]})",
-            address=address,
-            port=port,
-            token=self._token,
-            python=sys.executable,
-            package=Path(agentrl.__file__).parent,
-            work=Path.cwd(),
-        )
+        return {
+            "node": node,
+            "name": f"node {address} ({node[:8]})",
+            "address": address,
+            "port": port,
+            "token": self._token,
+            "python": sys.executable,
+            "package": Path(agentrl.__file__).parent,
+            "work": Path.cwd(),
+        }
 
     async def free_port(self) -> int:
         """Return a free port of this machine."""
@@ -124,8 +107,7 @@ class NodeProcess:
     async def kill(self) -> None:
         """Kill the process and all that it started."""
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            kill_group(self._process)
 
     async def stop(self) -> None:
         """Wait for the end of the process, whose standard input is closed by now; kill it where it does not come, and all that it started."""
@@ -148,48 +130,35 @@ async def call_actor(call: Awaitable[Answer], what: str, timeout_s: float = CALL
     try:
         with anyio.fail_after(timeout_s):
             return await call
-    except RayTaskError as error:
-        raise ClusterError(f"{what}: {one_line(error.cause)}") from error
     except (RayActorError, ActorUnschedulableError) as error:
         raise NodeLostError(f"{what}: {one_line(error)}") from error
     except RayError as error:
-        raise ClusterError(f"{what}: {one_line(error)}") from error
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        raise ClusterError(f"{what}: {one_line(cause)}") from error
     except TimeoutError:
         raise ClusterError(f"{what}: no answer within {timeout_s:g} s") from None
 
 
 async def _accept(listener: socket.socket, token: bytes, connections: int) -> list[socket.socket]:
-    """Return the main process's connections in their order. A stranger's keeps none of them waiting.
-
-    Each begins with the token and its number. One that says something else, or nothing, is closed.
+    """Return the main process's connections in their order. One that does not begin with the token, or not soon, is closed.
 
     Raises:
         ClusterError: They are not made in time.
     """
     loop = asyncio.get_running_loop()
     accepted: dict[int, socket.socket] = {}
-
-    async def identify(connection: socket.socket) -> None:
-        with ExitStack() as refused:
-            refused.enter_context(connection)
-            said = b""
-            with suppress(OSError):
-                while len(said) <= TOKEN_BYTES and (
-                    more := await loop.sock_recv(connection, TOKEN_BYTES + 1 - len(said))
-                ):
-                    said += more
-            if secrets.compare_digest(said[:TOKEN_BYTES], token):
-                refused.pop_all()
-                connection.setblocking(True)  # as a program expects of its files
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                accepted[said[-1]] = connection
-        if len(accepted) == connections:
-            tasks.cancel_scope.cancel()
-
     with anyio.move_on_after(CONNECT_TIMEOUT_S):
-        async with anyio.create_task_group() as tasks:
-            while True:
-                tasks.start_soon(identify, (await loop.sock_accept(listener))[0])
+        while len(accepted) < connections:
+            connection, _ = await loop.sock_accept(listener)
+            greeting = b""
+            with suppress(OSError), anyio.move_on_after(GREETING_TIMEOUT_S):
+                greeting = await loop.sock_recv(connection, TOKEN_BYTES + 1)
+            if not secrets.compare_digest(greeting[:-1], token):
+                connection.close()
+                continue
+            connection.setblocking(True)  # as a program expects of its files
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted[greeting[-1]] = connection
     if len(accepted) < connections:
         raise ClusterError(f"the main process did not connect within {CONNECT_TIMEOUT_S:g} s")
     listener.close()

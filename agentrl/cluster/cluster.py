@@ -88,21 +88,19 @@ def check_room(config: RunConfig) -> None:
     counts = {"RolloutWorker": config.cluster.rollout_workers, "EngineServer": servers, "TrainerRank": ranks}
     needs = {role: _resources(config.cluster, role) for role, count in counts.items() if count}
     for name in sorted({name for need in needs.values() for name, amount in need.items() if amount}):
-        total = sum(need.get(name, 0) * counts[role] for role, need in needs.items())
-        has = sum(node.get(name, 0) for node in nodes)
-        if total > has:
-            each = ", ".join(
-                f"{counts[role]} x {need[name]:g} of {role}" for role, need in needs.items() if need.get(name)
-            )
+        wanted = {role: need[name] for role, need in needs.items() if need.get(name)}
+        total = sum(amount * counts[role] for role, amount in wanted.items())
+        has = [node.get(name, 0) for node in nodes]
+        if total > sum(has):
+            each = ", ".join(f"{counts[role]} x {amount:g} of {role}" for role, amount in wanted.items())
             raise ConfigError(
-                f"the run needs {total:g} {name}s ({each}), the cluster has {has:g}; add nodes, or ask for less in `[cluster]`"
+                f"the run needs {total:g} {name}s ({each}), the cluster has {sum(has):g}; add nodes, or ask for less in `[cluster]`"
             )
-        largest = max((node.get(name, 0) for node in nodes), default=0)
-        for role, need in needs.items():
-            if need.get(name, 0) > largest:
-                raise ConfigError(
-                    f"one {role} needs {need[name]:g} {name}s on one node, and the largest node has {largest:g}; ask for less in `[cluster]`"
-                )
+        role, most = max(wanted.items(), key=lambda item: item[1])
+        if most > max(has, default=0):
+            raise ConfigError(
+                f"one {role} needs {most:g} {name}s on one node, and the largest node has {max(has, default=0):g}; ask for less in `[cluster]`"
+            )
 
 
 def _resources(cluster: ClusterConfig, role: str) -> dict[str, float]:
@@ -120,8 +118,8 @@ def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
             actor = await in_thread(_start_actor, cluster, role, name)
             try:
                 found = await call_actor(actor.place.remote(), f"no node has room for the {name}", PLACE_TIMEOUT_S)
-                scratch = await files.new_directory(found.node)
-                return RayHost(**vars(found), actor=actor, scratch=scratch, files=files, servers=servers)
+                scratch = await files.new_directory(found["node"])
+                return RayHost(**found, actor=actor, scratch=scratch, files=files, servers=servers)
             except BaseException as error:
                 with anyio.CancelScope(shield=True):
                     await in_thread(ray.kill, actor)

@@ -15,12 +15,12 @@ import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from ray.exceptions import RayError
 
-from agentrl.cluster.actors import CONNECT_TIMEOUT_S, ActorPlace, call_actor
+from agentrl.cluster.actors import CONNECT_TIMEOUT_S, call_actor
 from agentrl.cluster.files import ClusterFiles
 from agentrl.errors import ClusterError, one_line
 from agentrl.system.child_process import STOP_TIMEOUT_S, Child
 from agentrl.system.files import open_private
-from agentrl.system.host import ProcessOptions
+from agentrl.system.host import Host, ProcessOptions
 from agentrl.system.tasks import in_thread
 
 LOST = 255
@@ -30,11 +30,20 @@ LOG_TIMEOUT_S = 2.0
 
 
 @dataclass(kw_only=True, eq=False)
-class RayHost(ActorPlace):
-    """The node of an actor. It is `agentrl.system.host.Host`."""
+class RayHost(Host):
+    """The node of an actor."""
 
-    actor: Any
+    node: str
+    """The node's id."""
+    name: str
+    address: str
+    port: int
+    token: bytes
+    python: str
+    package: Path
+    work: Path | None
     scratch: Path | None
+    actor: Any
     files: ClusterFiles
     servers: Sequence[RayHost]
     """The hosts of the engine's servers, which change while the run goes on."""
@@ -61,21 +70,39 @@ class RayHost(ActorPlace):
                 raise error(str(failure)) from failure
             except (OSError, anyio.BrokenResourceError) as failure:
                 raise error(f"the {name} cannot be started on {self.name}: {one_line(failure)}") from failure
-            lines, own_stream = streams[0], streams[2] if connections == 3 else None
-            child = RayChild(f"{name} on {self.name}", lines, lines, log, error, own_stream, self, streams)
+            name = f"{name} on {self.name}"
             # No task group: who ends a server may be another task than who started it, which no cancel scope allows.
-            watching = asyncio.create_task(child.watch())
+            ended = asyncio.create_task(self._watch(name, streams, log))
+
+            async def wait() -> int:
+                return await asyncio.shield(ended)
+
+            lines, own_stream = streams[0], streams[2] if connections == 3 else None
             try:
-                yield child
+                yield Child(name, lines, lines, log, error, own_stream, wait, self.actor.kill.remote)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await streams[0].send_eof()
+                    await lines.send_eof()
                     with suppress(ClusterError):
                         await call_actor(self.actor.stop.remote(), f"the {name} does not end", 2 * STOP_TIMEOUT_S)
-                        with anyio.move_on_after(STOP_TIMEOUT_S):
-                            await child.wait()
-                    watching.cancel()
-                    await asyncio.gather(watching, return_exceptions=True)
+                    await asyncio.wait([ended], timeout=STOP_TIMEOUT_S)
+                    ended.cancel()
+                    await asyncio.gather(ended, return_exceptions=True)
+
+    async def _watch(self, name: str, streams: Sequence[SocketStream], log: Path) -> int:
+        """Write the log of a process, until it has ended or its actor is gone, and nothing more is heard of it; return its exit status."""
+        copying, status = asyncio.create_task(_copy_log(streams[1], log)), LOST
+        try:
+            status = await self.actor.wait.remote()
+        except RayError as error:
+            await in_thread(_write_log, log, f"\nagentrl: lost the {name}: {one_line(error)}\n".encode())
+            for stream in streams:  # a node that is cut off would not end them
+                with suppress(OSError):
+                    stream.extra(SocketAttribute.raw_socket).shutdown(socket.SHUT_RDWR)  # noqa: S610  no Django here
+        finally:
+            await asyncio.wait([copying], timeout=LOG_TIMEOUT_S)
+            copying.cancel()
+        return status
 
     async def free_port(self) -> int:
         """Return a port that is free there."""
@@ -95,48 +122,10 @@ class RayHost(ActorPlace):
         await self.files.release(self.node, directory)
 
 
-@dataclass(eq=False)
-class RayChild(Child):
-    """A process on a node. It is `agentrl.system.child_process.Child`."""
-
-    host: RayHost
-    streams: Sequence[SocketStream]
-    """Standard input and output, standard error and, it may be, the stream."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._status = LOST
-        self._ended = anyio.Event()
-
-    async def wait(self) -> int:
-        """Wait until the process has ended; its exit status, negative for a signal."""
-        await self._ended.wait()
-        return self._status
-
-    def kill(self) -> None:
-        """Kill the process and all that it started."""
-        self.host.actor.kill.remote()
-
-    async def watch(self) -> None:
-        """Write the log, until the process has ended or its actor is gone; then nothing more is heard of it."""
-        log = asyncio.create_task(self._copy_log())
-        try:
-            self._status = await self.host.actor.wait.remote()
-        except RayError as error:
-            lost = f"\nagentrl: lost the {self.name}: {one_line(error)}\n"
-            await in_thread(_write_log, self.log, lost.encode())
-            for stream in self.streams:  # a node that is cut off would not end them
-                with suppress(OSError):
-                    stream.extra(SocketAttribute.raw_socket).shutdown(socket.SHUT_RDWR)  # noqa: S610  no Django here
-        finally:
-            await asyncio.wait([log], timeout=LOG_TIMEOUT_S)
-            log.cancel()
-            self._ended.set()
-
-    async def _copy_log(self) -> None:
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            while True:
-                await in_thread(_write_log, self.log, await self.streams[1].receive(2**18))
+async def _copy_log(stream: SocketStream, log: Path) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        async for content in stream:
+            await in_thread(_write_log, log, content)
 
 
 def _write_log(log: Path, content: bytes) -> None:

@@ -24,7 +24,7 @@ from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.model_facts import vocabulary_of
 from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
-from agentrl.system.host import Host, OpenHost, ThisMachine, on_this_machine
+from agentrl.system.host import Host, OpenHost, on_this_machine
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import raise_file_limit
@@ -72,7 +72,7 @@ class LocalServer:
     lora_rank: int | None = None
     adapters: int = 1
     open_host: OpenHost = on_this_machine
-    _host: Host = field(default_factory=ThisMachine)
+    _host: Host = field(default_factory=Host)
     _port: int = 0
     _process: AsyncExitStack = field(default_factory=AsyncExitStack)
 

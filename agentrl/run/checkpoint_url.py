@@ -10,7 +10,7 @@ what goes first when it is deleted, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,19 @@ class CheckpointUrl:
             CheckpointError: It is damaged there too, or not there.
             CheckpointUrlError: The URL does not answer.
         """
-        with atomic_dir(directory) as partial:
-            self._get(directory.name, MANIFEST, partial)
-            for name in read_manifest(partial).files:
-                self._get(directory.name, name, partial)
+        with atomic_dir(directory) as partial, self._speaking(f"{directory.name} cannot be read from"):
+            names = [MANIFEST]
+            for name in names:
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    self._files.get_file(f"{self._root}/{directory.name}/{name}", str(partial / name))
+                except FileNotFoundError as error:
+                    raise CheckpointError(f"{self.shown}/{directory.name}/{name} is not there") from error
+                if name == MANIFEST:
+                    names += read_manifest(partial).files
             check_files(partial)
             sync_tree(partial)
         sync(directory.parent)
-
-    def _get(self, checkpoint: str, name: str, directory: Path) -> None:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        with self._speaking(f"{checkpoint} cannot be read from"):
-            try:
-                self._files.get_file(f"{self._root}/{checkpoint}/{name}", str(directory / name))
-            except FileNotFoundError as error:
-                raise CheckpointError(f"{self.shown}/{checkpoint}/{name} is not there") from error
 
     def remove(self, checkpoint: str) -> None:
         """Delete what is there of a checkpoint.
@@ -100,6 +98,16 @@ class CheckpointUrl:
             names = self._files.find(folder)
             for path in sorted(names, key=lambda path: path != f"{folder}/{MANIFEST}"):
                 self._files.rm_file(path)
+
+    def remove_unwanted(self, unwanted: Container[str]) -> None:
+        """Delete the checkpoints that are there by a name that is `unwanted`, or half.
+
+        Raises:
+            CheckpointUrlError: One cannot be deleted.
+        """
+        for name, files in self.files().items():
+            if name in unwanted or MANIFEST not in files:
+                self.remove(name)
 
     def files(self) -> dict[str, dict[str, int]]:
         """Return the sizes of the files that are there of each checkpoint, in bytes. One is whole where its manifest is there.

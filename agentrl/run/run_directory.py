@@ -30,7 +30,7 @@ from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.store.database import RESTORE, check_pages
 from agentrl.store.store import Store
-from agentrl.system.files import open_private, sync, write_whole
+from agentrl.system.files import make_directory, open_private, sync, write_whole
 from agentrl.system.locks import room_in_shared_memory, shared_memory_directory
 
 PUBLISHED_VERSIONS = PUBLISHED_VERSIONS_KEPT + 2
@@ -148,16 +148,11 @@ def quarantine(run_dir: Path, checkpoint: Path) -> Path | None:
     Returns:
         Where it is now; None: nothing was left here.
     """
-    folder = run_dir / "damaged"
-    folder.mkdir(exist_ok=True)
-    target = next(
-        path for number in itertools.count(1) if not (path := folder / f"{checkpoint.name}-{number}").exists()
-    )
-    try:
-        checkpoint.rename(target)
-    except FileNotFoundError:
+    if not checkpoint.exists():
         return None
-    return target
+    make_directory(folder := run_dir / "damaged")
+    places = (folder / f"{checkpoint.name}-{number}" for number in itertools.count(1))
+    return checkpoint.rename(next(place for place in places if not place.exists()))
 
 
 def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:

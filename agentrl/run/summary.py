@@ -1,59 +1,75 @@
-"""The metrics of a whole run, over all its starts."""
+"""The end of a run: what is shown of it, and its metrics over all its starts."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentrl.evaluation.figures import Evaluation
+from agentrl.rollout.alarms import ALARMS, RECENT_EPISODES
+from agentrl.run.open_run import Run
 from agentrl.run.run_directory import read_metrics
+from agentrl.run.training_loop import TrainingRun
 from agentrl.store.episodes import count_totals
+from agentrl.store.read_episode import sample_replies
 from agentrl.store.rewards import MeanReward, best_checkpoint
-from agentrl.store.store import Store
+from agentrl.system.files import write_whole
+from agentrl.system.tasks import in_thread
 
 SUMMED_UP_STEPS = 5
 """Steps at either end of a run whose rewards its summary shows."""
 
 
-def run_summary(
-    run_dir: Path,
-    store: Store,
-    *,
-    step: int,
-    eval_after: float | None,
-    alarms: Mapping[str, int],
-    staleness_bound: int | None,
-) -> dict[str, Any]:
-    """Return the metrics of a run, from its store and its steps; `summary.json` holds them.
+async def conclude(run: TrainingRun, after: Evaluation | None) -> None:
+    """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step.
 
     Args:
-        run_dir: The run directory.
-        store: Its store.
-        step: The last training step.
-        eval_after: Mean reward after training.
-        alarms: How often each alarm has begun.
-        staleness_bound: The bound that the order of consumption gives; None: there is none.
+        run: The run.
+        after: The evaluation after training, if there was one.
     """
+    store, view, shown = run.store, run.view, Path(run.config.run_dir)
+    await in_thread(store.check_in_place)
+    last = partial(Run(store.directory).episodes, reason="finished", limit=RECENT_EPISODES, newest_first=True)
+    for line in await in_thread(lambda: list(sample_replies(last()))):
+        view.say(line)
+    kept = await in_thread(store.kept_checkpoints)
+    view.say(
+        f"the run is in {shown}"
+        + (f", its newest checkpoint in {shown / 'checkpoints' / kept[-1][1].name}" if kept else "")
+        + f"; agentrl view {shown} shows it, agentrl audit {shown} tells what became of every task"
+    )
+    summary = await in_thread(_summary, run, after)
+    await in_thread(write_whole, store.directory / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def _summary(run: TrainingRun, after: Evaluation | None) -> dict[str, Any]:
+    """Return the metrics of a run, from its store and its steps; `summary.json` holds them."""
+    store, run_dir = run.store, run.store.directory
     steps, before = read_metrics(run_dir), run_dir / "eval_before.json"
     totals = store.read(count_totals)
+    begun = {
+        name: int(run.counted_before.get(f"alarm_{name}", 0)) + run.alarm_watch.begun.get(name, 0) for name in ALARMS
+    }
     aged = metric_values(steps, "staleness_mean", "staleness_max", "trained_tokens")
     tokens = sum(trained for _, _, trained in aged) or 1
     compared = metric_values(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
     compared_tokens = sum(count for _, _, count in compared)
     return {
         "eval_before": json.loads(before.read_bytes())["mean_reward"] if before.exists() else None,
-        "eval_after": eval_after,
-        "steps": step,
+        "eval_after": after.mean_reward if after else None,
+        "steps": run.trainer.weights.version,
         "wall_s": steps[-1]["wall_s"] if steps else 0.0,
         "reward_first_steps": pooled_reward(steps[:SUMMED_UP_STEPS]).to_metrics(),
         "reward_last_steps": pooled_reward(steps[-SUMMED_UP_STEPS:]).to_metrics(),
         "best_checkpoint": store.read(best_checkpoint),
-        "alarms": dict(alarms),
+        "alarms": {name: count for name, count in begun.items() if count},
         "staleness_mean": sum(mean * trained for mean, _, trained in aged) / tokens,
         "staleness_max": max((most for _, most, _ in aged), default=0.0),
-        "staleness_bound": staleness_bound,
+        "staleness_bound": run.controller.gate.bound,
         "tokens_total": totals.tokens,
         "tokens_in_interrupted_replies": totals.interrupted_tokens,
         "tokens_replayed": totals.replayed_tokens,

@@ -1,13 +1,12 @@
 """One training run, from configuration to summary.
 
 train ─► _begin: checks, and holds the directory
-└─► _run: store ─► trainer process ─► open_engine ─► open_rollout ─► _load ─► train_and_save ─► _conclude: summary
+└─► _run: store ─► trainer process ─► open_engine ─► open_rollout ─► _load ─► train_and_save ─► conclude: summary
 one `async with` opens them, and closes them in the other order         `training_loop`
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -21,9 +20,8 @@ from agentrl.config import RunConfig, check_groups, check_is_config, check_sampl
 from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
-from agentrl.evaluation.figures import Evaluation
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.alarms import ALARMS, RECENT_EPISODES, AlarmWatch, Seen, alarms
+from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
@@ -42,16 +40,14 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
-from agentrl.run.summary import run_summary
+from agentrl.run.summary import conclude
 from agentrl.run.trainer_client import open_trainer
 from agentrl.run.trainer_ranks import rank_hosts
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
-from agentrl.store.read_episode import sample_replies
 from agentrl.store.store import Store
 from agentrl.system.event_loop import first_signal
-from agentrl.system.files import write_whole
 from agentrl.system.imports import check_extra
 from agentrl.system.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.system.tasks import in_thread, in_users_thread
@@ -201,7 +197,7 @@ async def _run(start: _Start) -> None:
                 await evaluate_held_out(run, start.held_out, "before training")
                 await train_and_save(run)
                 after = await evaluate_held_out(run, start.held_out, "after training")
-                await _conclude(run, after)
+                await conclude(run, after)
 
 
 async def _open_store(start: _Start) -> Store:
@@ -301,33 +297,3 @@ def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
         f"run {config.run_dir}: step {gate.version} of {config.steps}, order {config.rollout.order}, "
         f"η = {config.rollout.max_staleness}, staleness bound {bound}"
     )
-
-
-async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
-    """Show a good and a bad reply, tell where everything is, and write the summary of a run that has ended with its last step."""
-    store, view, shown = run.store, run.view, Path(run.config.run_dir)
-    await in_thread(store.check_in_place)
-    ended = await in_thread(
-        partial(Run(run.store.directory).episodes, reason="finished", limit=RECENT_EPISODES, newest_first=True)
-    )
-    for line in await in_thread(lambda: list(sample_replies(ended))):
-        view.say(line)
-    kept = await in_thread(store.kept_checkpoints)
-    view.say(
-        f"the run is in {shown}"
-        + (f", its newest checkpoint in {shown / 'checkpoints' / kept[-1][1].name}" if kept else "")
-        + f"; agentrl view {shown} shows it, agentrl audit {shown} tells what became of every task"
-    )
-    before, begun = run.counted_before, run.alarm_watch.begun
-    alarms_begun = {name: int(before.get(f"alarm_{name}", 0)) + begun.get(name, 0) for name in ALARMS}
-    summary = await in_thread(
-        lambda: run_summary(
-            run.store.directory,
-            store,
-            step=run.trainer.weights.version,
-            eval_after=after.mean_reward if after else None,
-            alarms={name: count for name, count in alarms_begun.items() if count},
-            staleness_bound=run.controller.gate.bound,
-        )
-    )
-    await in_thread(write_whole, run.store.directory / "summary.json", json.dumps(summary, indent=2) + "\n")

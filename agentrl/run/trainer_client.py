@@ -14,15 +14,18 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from agentrl.config import RunConfig, config_text
+from agentrl.config import RunConfig
 from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
 from agentrl.errors import (
     AgentRLError,
+    CheckpointError,
+    ClusterError,
     TrainerDiskError,
     TrainerError,
     TrainerLostError,
@@ -32,8 +35,8 @@ from agentrl.run.trainer_ranks import Hosts, TrainerRanks, open_ranks
 from agentrl.store.batches import BATCH_FILE, TrainedStep, write_batch
 from agentrl.store.manifest import check_files
 from agentrl.store.token_figures import read_figures
-from agentrl.system.files import make_directory, partial_path, sync, sync_tree, write_whole
-from agentrl.system.host import Host, ThisMachine
+from agentrl.system.files import make_directory, partial_path, scratch_directory, sync, sync_tree
+from agentrl.system.host import Host
 from agentrl.system.tasks import in_thread
 
 WORK = "trainer"
@@ -61,22 +64,24 @@ class TrainerClient:
     """One for the weights, where rank 0 is elsewhere."""
     saving: bool = field(default=False, init=False)
     """Whether a checkpoint was being written when the trainer last spoke."""
-    _fetched: list[Path] = field(default_factory=list, init=False)
-    """Versions of the weights that were fetched, and are kept."""
+    _writing: Path | None = field(default=None, init=False)
+    """Where the checkpoint is to be that these processes began to write, and that is not here."""
     _running: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
     _started: TrainerRanks = field(init=False)
     _unread: int = field(default=0, init=False)
     """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
-    _batches: int = field(default=0, init=False)
-    """How many batches were written for the ranks: each has a directory of its own, so that none is taken for another."""
-    _written: tuple[Path, Path] | None = field(default=None, init=False)
-    """Where the checkpoint that is being written lies on rank 0's machine, and where it is to be here; None: there already."""
 
     async def start(self) -> None:
-        """Start the processes, in place of those that were lost. They know nothing: `load` comes next."""
+        """Start the processes, in place of those that were lost. They know nothing: `load` comes next.
+
+        Raises:
+            TrainerLostError: One cannot be started, or there is no machine for it.
+        """
         await self.stop()
-        self._unread, self.saving, self._written = 0, False, None
-        self._started = await self._running.enter_async_context(self.ranks())
+        self._unread, self.saving, self._writing = 0, False, None
+        await in_thread(make_directory, self.run_dir / WORK, 0o700)
+        with _lost_with_machine():
+            self._started = await self._running.enter_async_context(self.ranks())
 
     async def stop(self) -> None:
         """End the processes."""
@@ -100,16 +105,12 @@ class TrainerClient:
         Returns:
             The new weights, what they were trained on, and the step's metrics.
         """
-        self._batches += 1
-        directory = self.run_dir / WORK / f"batch-{self._batches}"
-        try:
+        # Each batch has a directory of its own, so that none is taken for another.
+        async with scratch_directory("batch-", within=self.run_dir / WORK) as directory:
             await in_thread(write_batch, self.run_dir / "store.sqlite", groups, directory)
             async with self._brought(directory, self._started.hosts) as there:
                 own = [{"episodes": str(path / BATCH_FILE)} for path in there]
                 reply = await self._ask(op="step", own=own, groups=list(groups), after=after)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
         self.saving = reply["saving"]
         weights, trained = await self._weights(reply), TrainedStep.from_json(reply["trained"])
         return weights, replace(trained, figures=await in_thread(read_figures, weights.path)), reply["metrics"]
@@ -124,10 +125,8 @@ class TrainerClient:
         Raises:
             TrainerStateError: The trainer holds anything else.
         """
-        scratch = self._started.hosts[0].scratch
-        there = directory if scratch is None else scratch / "checkpoints" / directory.name
-        await self._ask(op="save", directory=str(there), step=step)
-        self.saving, self._written = True, None if scratch is None else (there, directory)
+        await self._ask(op="save", directory=str(self._started.hosts[0].path_of(directory)), step=step)
+        self.saving, self._writing = True, directory
 
     async def saved(self) -> None:
         """Wait until the checkpoint is written, and is here: all of its files as they were written.
@@ -136,38 +135,35 @@ class TrainerClient:
             TrainerLostError: Rank 0's machine is gone, or what arrived from there is damaged.
         """
         await self._ask(op="saved")
-        if self._written is not None:
-            there, directory = self._written
-            await in_thread(make_directory, directory.parent)
-            await self._fetch(there, directory, check_files, sync_tree)
-            await in_thread(sync, directory.parent)
-            with _of_host(self._started.hosts[0]):
-                await self._started.hosts[0].remove(there)
-            self._written = None
-        self.saving = False
+        if self._writing is not None:
+            await self._fetch(self._writing, weights=False)
+        self.saving, self._writing = False, None
 
-    async def _fetch(
-        self, there: Path, directory: Path, *finish: Callable[[Path], object], for_servers: bool = False
-    ) -> None:
-        """Copy a directory from rank 0's machine, in place of one of before: of weights, when a step was taken again.
-
-        Args:
-            there: Where it is.
-            directory: Where it is to be, once it is whole.
-            finish: Called with the copy before it gets its name.
-            for_servers: Whether the engine's servers will read it.
+    async def _fetch(self, directory: Path, *, weights: bool) -> None:
+        """Have here, in place of one of before, a directory that rank 0 wrote: weights, which the servers will read, or a checkpoint.
 
         Raises:
-            TrainerLostError: The machine is gone, or the copy is damaged.
+            TrainerLostError: The machine is gone, or the checkpoint is damaged.
         """
-        host, partial = self._started.hosts[0], partial_path(directory)
-        await in_thread(lambda: shutil.rmtree(partial, ignore_errors=True))
-        with _of_host(host):
-            await host.fetch(there, partial, for_servers=for_servers)
-            for one in finish:
-                await in_thread(one, partial)
-        await in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
-        await in_thread(partial.rename, directory)
+        host, arriving = self._started.hosts[0], partial_path(directory)
+        if (there := host.path_of(directory)) == directory:
+            return
+
+        def put_in_place() -> None:
+            if not weights:
+                check_files(arriving)
+                sync_tree(arriving)
+            shutil.rmtree(directory, ignore_errors=True)
+            arriving.rename(directory)
+            sync(directory.parent)
+
+        await in_thread(make_directory, directory.parent)
+        await in_thread(lambda: shutil.rmtree(arriving, ignore_errors=True))
+        with _lost_with_machine():
+            await host.fetch(there, arriving, for_servers=weights)
+            await in_thread(put_in_place)
+            if not weights:
+                await host.remove(there)
 
     @asynccontextmanager
     async def _brought(self, directory: Path, hosts: Sequence[Host]) -> AsyncIterator[list[Path]]:
@@ -187,7 +183,7 @@ class TrainerClient:
         try:
             for host in hosts:
                 if host not in paths:
-                    with _of_host(host):
+                    with _lost_with_machine():
                         paths[host] = await host.bring(directory)
             yield [paths[host] for host in hosts]
         finally:
@@ -237,15 +233,10 @@ class TrainerClient:
         Raises:
             TrainerLostError: Rank 0's machine is gone.
         """
-        version, there = reply["version"], Path(reply["weights"])
-        if self._started.hosts[0].scratch is None:
-            return Weights(version, there)
-        here = self.weights_dir / there.name
-        await self._fetch(there, here, for_servers=True)
-        self._fetched = [*(path for path in self._fetched if path != here), here]
-        while len(self._fetched) > PUBLISHED_VERSIONS_KEPT:
-            await in_thread(lambda: shutil.rmtree(self._fetched.pop(0), ignore_errors=True))
-        return Weights(version, here)
+        directory = self.weights_dir / Path(reply["weights"]).name
+        await self._fetch(directory, weights=True)
+        await in_thread(_remove_old_weights, self.weights_dir)
+        return Weights(reply["version"], directory)
 
     async def _read(self) -> str:
         line = await self._started.read_line(self.timeout_s)
@@ -254,16 +245,21 @@ class TrainerClient:
 
 
 @contextmanager
-def _of_host(host: Host) -> Iterator[None]:
-    """Say of an error of a host that the trainer is lost with it: it is started again, where there are hosts.
+def _lost_with_machine() -> Iterator[None]:
+    """Within the context, a machine that fails is a trainer that is lost: it is started again, where there are machines.
 
     Raises:
-        TrainerLostError: Any error of agentrl within the context.
+        TrainerLostError: In place of an error of a machine, and of a checkpoint that arrived damaged from one.
     """
     try:
         yield
-    except AgentRLError as error:
-        raise TrainerLostError(f"the trainer's machine {host.name} failed: {error}") from error
+    except (ClusterError, CheckpointError) as error:
+        raise TrainerLostError(f"a machine of the trainer's failed: {error}") from error
+
+
+def _remove_old_weights(weights_dir: Path) -> None:
+    for old in sorted(weights_dir.glob("v*"), key=lambda path: path.stat().st_mtime)[:-PUBLISHED_VERSIONS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @asynccontextmanager
@@ -279,44 +275,16 @@ async def open_trainer(
         lock: The descriptor that holds the run's directory, which the ranks on this machine hold on to; None: nothing holds it.
         hosts: The machine of each rank, asked for whenever the trainer starts; this one by default.
     """
-    here: Host = ThisMachine(() if lock is None else (lock,))
-    work_dir = run_dir / WORK
-    open_machines = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
-    await in_thread(lambda: shutil.rmtree(work_dir, ignore_errors=True))
-
-    @asynccontextmanager
-    async def ranks() -> AsyncIterator[TrainerRanks]:
-        async with open_machines() as machines:
-            arguments = {
-                host: (
-                    await _configuration(host, config, work_dir / f"config-{number}"),
-                    weights_dir if host.scratch is None else host.scratch / "weights",
-                )
-                for number, host in enumerate(dict.fromkeys(machines))
-            }
-            async with open_ranks(machines, arguments, run_dir / "trainer.log") as started:
-                yield started
-
+    here, remove_work = Host(), lambda: shutil.rmtree(run_dir / WORK, ignore_errors=True)
+    here.pass_fds = () if lock is None else (lock,)
+    machines = hosts or (lambda: nullcontext([here] * config.trainer.ranks))
+    ranks = partial(open_ranks, config, run_dir / "trainer.log", weights_dir, machines)
     client = TrainerClient(ranks, config.trainer.step_timeout_s, run_dir, weights_dir)
     try:
+        await in_thread(remove_work)
         await client.start()
         yield client
     finally:
         await client.stop()
         with anyio.CancelScope(shield=True):
-            await in_thread(lambda: shutil.rmtree(work_dir, ignore_errors=True))
-
-
-async def _configuration(host: Host, config: RunConfig, directory: Path) -> Path:
-    """Return where the configuration is on a host, which has the model by then."""
-    with _of_host(host):
-        model = await host.bring(await in_thread(Path(config.model.path).absolute))
-    own = config.model_copy(update={"model": config.model.model_copy(update={"path": str(model)})})
-
-    def write() -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(directory / "config.json", config_text(own))
-
-    await in_thread(write)
-    with _of_host(host):
-        return await host.bring(directory) / "config.json"
+            await in_thread(remove_work)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 
 from agentrl.config import RunConfig
-from agentrl.errors import AgentRLError, ClusterError, TrainerLostError
+from agentrl.errors import AgentRLError, TrainerLostError
 from agentrl.system.child_process import Child
 from agentrl.system.host import Host, OpenHost
-from agentrl.system.tasks import background_tasks
+from agentrl.system.tasks import background_tasks, in_thread
 
 Hosts = Callable[[], AbstractAsyncContextManager[Sequence[Host]]]
 """Opens the machines of the ranks, each as often as it has some, for the length of a context."""
@@ -80,40 +80,43 @@ class TrainerRanks:
 
 
 @asynccontextmanager
-async def open_ranks(
-    hosts: Sequence[Host], arguments: Mapping[Host, Sequence[Path]], log: Path
-) -> AsyncIterator[TrainerRanks]:
-    """Run the ranks of a trainer for the length of the context.
+async def open_ranks(config: RunConfig, log: Path, weights_dir: Path, open_hosts: Hosts) -> AsyncIterator[TrainerRanks]:
+    """Run the ranks of a trainer for the length of the context. Each is told the configuration first, with the model where it is there.
 
     Args:
-        hosts: The machine of each rank.
-        arguments: The arguments of the trainer's command on each machine.
+        config: The run.
         log: The file of this machine that rank 0 writes to; other ranks have files beside it.
+        weights_dir: Where weights are to be on this machine.
+        open_hosts: Opens the machine of each rank.
 
     Raises:
         TrainerLostError: One cannot be started.
+        ClusterError: A machine is gone.
     """
-    meeting = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(await hosts[0].free_port())}
-    meeting["WORLD_SIZE"] = str(len(hosts))
-    running = [AsyncExitStack() for _ in hosts]
-    try:
-        children = []
-        for rank, (host, stack) in enumerate(zip(hosts, running, strict=True)):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(hosts[:rank].count(host))}
-            child = host.child_process(
-                "trainer" if len(hosts) == 1 else f"trainer's rank {rank}",
-                [host.python, "-m", "agentrl.trainer", *map(str, arguments[host])],
-                log=log if rank == 0 else log.with_stem(f"{log.stem}-{rank}"),
-                error=TrainerLostError,
-                env={**os.environ, **meeting, **own} if len(hosts) > 1 else None,
-            )
-            children.append(await stack.enter_async_context(child))
-        yield TrainerRanks(hosts, children)
-    finally:
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as closing:
-                for stack in running:
-                    closing.start_soon(stack.aclose)
+    model = await in_thread(Path(config.model.path).absolute)
+    async with open_hosts() as hosts:
+        meeting = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(await hosts[0].free_port())}
+        meeting["WORLD_SIZE"] = str(len(hosts))
+        running, children = [AsyncExitStack() for _ in hosts], list[Child]()
+        try:
+            for rank, (host, stack) in enumerate(zip(hosts, running, strict=True)):
+                own = {"RANK": str(rank), "LOCAL_RANK": str(hosts[:rank].count(host))}
+                process = host.child_process(
+                    "trainer" if len(hosts) == 1 else f"trainer's rank {rank}",
+                    [host.python, "-m", "agentrl.trainer", str(host.path_of(weights_dir))],
+                    log=log if rank == 0 else log.with_stem(f"{log.stem}-{rank}"),
+                    error=TrainerLostError,
+                    env={**os.environ, **meeting, **own} if len(hosts) > 1 else None,
+                )
+                children.append(child := await stack.enter_async_context(process))
+                there = config.model.model_copy(update={"path": str(await host.bring(model))})
+                await child.write_line(config.model_copy(update={"model": there}).model_dump_json(exclude={"run_dir"}))
+            yield TrainerRanks(hosts, children)
+        finally:
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as closing:
+                    for stack in running:
+                        closing.start_soon(stack.aclose)
 
 
 def rank_hosts(config: RunConfig, open_host: OpenHost) -> Hosts | None:
@@ -129,13 +132,7 @@ def rank_hosts(config: RunConfig, open_host: OpenHost) -> Hosts | None:
     @asynccontextmanager
     async def hosts() -> AsyncIterator[Sequence[Host]]:
         async with AsyncExitStack() as stack:
-            try:
-                opened = [
-                    await stack.enter_async_context(open_host("TrainerRank", f"trainer's rank {rank}"))
-                    for rank in range(config.trainer.ranks)
-                ]
-            except ClusterError as error:
-                raise TrainerLostError(f"the trainer has no place: {error}") from error
-            yield opened
+            names = (f"trainer's rank {rank}" for rank in range(config.trainer.ranks))
+            yield [await stack.enter_async_context(open_host("TrainerRank", name)) for name in names]
 
     return hosts

@@ -9,7 +9,6 @@ to be, so that none is obeyed by one that has taken a step which the run did not
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,7 +33,7 @@ from agentrl.run.checkpoint_url import CheckpointUrl
 from agentrl.run.run_directory import checkpoint_directory, quarantine, remove_unfinished
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.store.batches import TrainedStep, batches
-from agentrl.store.manifest import MANIFEST, check_files, read_manifest
+from agentrl.store.manifest import check_files, read_manifest
 from agentrl.store.store import Store
 from agentrl.system.files import sync
 from agentrl.system.tasks import in_thread
@@ -73,7 +72,7 @@ class TrainerSupervisor:
         Returns:
             The weights that the trainer holds.
         """
-        await self._remove_unwanted_at_url()
+        await self._remove_unwanted()
         await self._ask(self._restore)
         if self._consumed:
             await self.checkpoint()
@@ -96,10 +95,7 @@ class TrainerSupervisor:
         try:
             self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, step - 1))
         except TrainerStateError as error:
-            raise TrainerError(
-                f"step {step} failed {MAX_FAILURES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
-                f"mend the cause, and go on with `resume=True` in {self.run_dir}"
-            ) from error
+            raise self._failed(f"step {step} failed {MAX_FAILURES + 1} times", error) from error
         self._consumed.append(trained)
         return metrics
 
@@ -162,18 +158,18 @@ class TrainerSupervisor:
         await in_thread(self.store.commit_checkpoint, directory, step, contained)
         self._saving = None
         self._consumed = [trained for trained in self._consumed if trained.step > step]
-        for old in await in_thread(self.store.forget_checkpoints, self.keep):
-            await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
-            if self.url is not None:
-                with suppress(CheckpointUrlError):  # it is deleted when the run starts again
-                    await in_thread(self.url.remove, old.name)
+        await in_thread(self.store.forget_checkpoints, self.keep)
+        await self._remove_unwanted()
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], max_failures: int = MAX_FAILURES) -> T:
         failures, lost_at = 0, 0.0
         while True:
             try:
                 if failures:
-                    await self._start_again()
+                    self._saving = None
+                    await self.client.start()
+                    await self._remove_unwanted()
+                    await self._restore()
                     self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
                 return await ask()
             except TrainerLostError as lost:
@@ -184,24 +180,15 @@ class TrainerSupervisor:
                     f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"
                 )
 
-    async def _start_again(self) -> None:
-        """Start a process that holds what the one before held; a checkpoint that no commit names is deleted."""
-        self._saving = None
-        await self.client.start()
-        await in_thread(remove_unfinished, self.run_dir, await in_thread(self.store.unwanted_checkpoints))
-        await self._restore()
-
-    async def _remove_unwanted_at_url(self) -> None:
-        """Delete checkpoints at the URL that are not kept, or half there. What cannot be deleted is deleted another time."""
-        if (url := self.url) is None:
-            return
-        unwanted = {path.name for path in await in_thread(self.store.unwanted_checkpoints)}
-        try:
-            for name, files in (await in_thread(url.files)).items():
-                if name in unwanted or MANIFEST not in files:
-                    await in_thread(url.remove, name)
-        except CheckpointUrlError as error:
-            self.say(f"{error}; what is not wanted any more is left there until the run starts again")
+    async def _remove_unwanted(self) -> None:
+        """Delete checkpoints that no commit names, or that are not kept, or are half there. What cannot be deleted at the URL is so later."""
+        unwanted = await in_thread(self.store.unwanted_checkpoints)
+        await in_thread(remove_unfinished, self.run_dir, unwanted)
+        if self.url is not None:
+            try:
+                await in_thread(self.url.remove_unwanted, {path.name for path in unwanted})
+            except CheckpointUrlError as error:
+                self.say(f"{error}; what is not wanted any more is left there until the next checkpoint")
 
     async def _restore(self) -> None:
         """Load the newest whole checkpoint, and go through the batches since.
@@ -230,14 +217,13 @@ class TrainerSupervisor:
             try:
                 await in_thread(check_files, directory)
             except CheckpointError as damaged:
-                if await self._fetched(directory, damaged):
-                    return step, directory
-                kept_at = await in_thread(quarantine, self.run_dir, directory)
-                await in_thread(self.store.mark_damaged, step, str(damaged))
-                left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
-                self.say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
-            else:
-                return step, directory
+                if not await self._fetched(directory, damaged):
+                    kept_at = await in_thread(quarantine, self.run_dir, directory)
+                    await in_thread(self.store.mark_damaged, step, str(damaged))
+                    left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
+                    self.say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
+                    continue
+            return step, directory
         return 0, None
 
     async def _fetched(self, directory: Path, damaged: CheckpointError) -> bool:
@@ -267,7 +253,8 @@ class TrainerSupervisor:
             raise DiskError(unwritten(f"the checkpoint of step {step}", error, self.run_dir)) from error
         except (TrainerError, CheckpointUrlError) as error:
             self._saving = None
-            raise TrainerError(
-                f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
-                f"`resume=True` in {self.run_dir}"
-            ) from error
+            raise self._failed(f"the checkpoint of step {step} was not made", error) from error
+
+    def _failed(self, what: str, error: AgentRLError) -> TrainerError:
+        remedy = f"What was committed is safe: mend the cause, and go on with `resume=True` in {self.run_dir}"
+        return TrainerError(f"{what}: {error}. {remedy}")

@@ -29,10 +29,14 @@ class RunView:
     steps: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     training_started: float | None = None
+    says_steps: bool = False
+    """Whether each step is said in a line."""
 
     def on_step(self, metrics: dict[str, Any]) -> None:
         """Note that a training step ended."""
         self.steps.append(metrics)
+        if self.says_steps:
+            self.say(step_line(metrics, self.tokens_per_s()))
 
     def say(self, text: str) -> None:
         """Something a user should read."""
@@ -56,13 +60,11 @@ class RunView:
         return (time.perf_counter() - self.training_started) / taken * (self.config.steps - self.step)
 
 
+@dataclass
 class PrintedView(RunView):
     """A view that prints lines: one a step, and what a user should read."""
 
-    def on_step(self, metrics: dict[str, Any]) -> None:
-        """Print the line of a step."""
-        super().on_step(metrics)
-        self.say(step_line(metrics, self.tokens_per_s()))
+    says_steps: bool = True
 
     def say(self, text: str) -> None:
         """Print a line, where there is somebody to read it."""

@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ LOG_TAIL_BYTES = 2**16
 
 @dataclass(eq=False)
 class Child:
-    """A process that is talked to in lines, wherever it runs."""
+    """A process that is talked to in lines, wherever it runs. On this machine, `child_process` opens it."""
 
     name: str
     stdin: ByteSendStream
@@ -42,6 +43,10 @@ class Child:
     error: type[AgentRLError]
     stream: ByteStream | None
     """Our end of the stream that it was given, if it was given one."""
+    wait: Callable[[], Awaitable[int]]
+    """Waits until the process has ended, and returns its exit status, negative for a signal."""
+    kill: Callable[[], object]
+    """Kills the process and all that it started."""
 
     def __post_init__(self) -> None:
         self._lines = BufferedByteReceiveStream(self.stdout)
@@ -65,14 +70,6 @@ class Child:
         except (anyio.DelimiterNotFound, UnicodeDecodeError):
             raise self.error(f"the {self.name} said what is no line of text; its log is {self.log}") from None
 
-    async def wait(self) -> int:
-        """Wait until the process has ended; its exit status, negative for a signal."""
-        raise NotImplementedError
-
-    def kill(self) -> None:
-        """Kill the process and all that it started."""
-        raise NotImplementedError
-
     async def _died(self) -> AgentRLError:
         status = 0
         with anyio.move_on_after(STATUS_TIMEOUT_S):
@@ -80,22 +77,6 @@ class Child:
         said = error_line(await in_thread(end_of_log, self.log)) or "nothing in its log"
         how = how_ended(status) if status < 0 else f"ended: {said}"
         return self.error(f"the {self.name} {how}; its log is {self.log}")
-
-
-@dataclass(eq=False)
-class ChildProcess(Child):
-    """A child on this machine. Open it with `child_process`."""
-
-    process: Process
-
-    async def wait(self) -> int:
-        """Wait for the process."""
-        return await self.process.wait()
-
-    def kill(self) -> None:
-        """Kill its process group."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def how_ended(status: int) -> str:
@@ -129,6 +110,12 @@ async def start_process(command: Sequence[str], **options: Any) -> Process:
     return process  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
+def kill_group(process: Process) -> None:
+    """Kill a process that began a session, and all that it started in it."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def kill_process(process: Process) -> None:
     """Kill a process that may have ended already, at Ctrl-C for one.
 
@@ -150,7 +137,7 @@ async def child_process(
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
     stream: bool = False,
-) -> AsyncIterator[ChildProcess]:
+) -> AsyncIterator[Child]:
     """Run a command for the length of the context.
 
     It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
@@ -181,7 +168,7 @@ async def child_process(
         stack.push_async_callback(end_process, process)
         assert process.stdin is not None
         assert process.stdout is not None
-        yield ChildProcess(name, process.stdin, process.stdout, log, error, ours, process)
+        yield Child(name, process.stdin, process.stdout, log, error, ours, process.wait, partial(kill_group, process))
 
 
 async def end_process(process: Process) -> None:
@@ -192,11 +179,10 @@ async def end_process(process: Process) -> None:
         with anyio.move_on_after(STOP_TIMEOUT_S):
             await process.wait()
         # Its own children too. They first get time to put away what they shared, such as semaphores.
-        with suppress(ProcessLookupError):
-            with anyio.move_on_after(CHILDREN_TIMEOUT_S):
-                while process.returncode is not None:
-                    os.killpg(process.pid, 0)
-                    await anyio.sleep(0.05)
-            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError), anyio.move_on_after(CHILDREN_TIMEOUT_S):
+            while process.returncode is not None:
+                os.killpg(process.pid, 0)
+                await anyio.sleep(0.05)
+        kill_group(process)
         await process.wait()
         await process.aclose()

@@ -11,7 +11,6 @@ import sys
 import threading
 from asyncio.tasks import _unregister_task  # documented, in "Extending" of asyncio's manual
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
@@ -24,13 +23,6 @@ EXIT_FUNCTIONS_TIMEOUT_S = 10.0
 _left_behind: set[asyncio.Task[Any]] = set()
 
 
-class _Threads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`. The end of the loop does not wait for one that does not end."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait=False, cancel_futures=True)
-
-
 def run_loop(main: Callable[[], Awaitable[T]]) -> T:
     """Run `main()` to its end in an event loop of its own, and return or raise what it does.
 
@@ -38,7 +30,6 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
     """
 
     async def run() -> T:
-        asyncio.get_running_loop().set_default_executor(_Threads())
         try:
             return await main()
         finally:
@@ -50,19 +41,17 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
                 leave_behind(task)
 
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
-    streams = sys.stdout, sys.stderr
+    streams, loop = (sys.stdout, sys.stderr), asyncio.new_event_loop()
+    task = loop.create_task(run())
     try:
-        with asyncio.Runner() as runner:
-            loop = runner.get_loop()
-            task = loop.create_task(run())
-            try:
-                return loop.run_until_complete(task)
-            finally:
-                while not task.done():  # a KeyboardInterrupt of another task is raised out of the loop at once
-                    task.cancel()
-                    with suppress(BaseException):
-                        loop.run_until_complete(task)
+        return loop.run_until_complete(task)
     finally:
+        while not task.done():  # a KeyboardInterrupt of another task is raised out of the loop at once
+            task.cancel()
+            with suppress(BaseException):
+                loop.run_until_complete(task)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()  # which waits for no thread
         sys.stdout, sys.stderr = streams  # tasks that redirect them in turn may leave them closed
         if before is not None:
             signal.signal(signal.SIGINT, before)

@@ -99,14 +99,17 @@ def atomic_dir(directory: Path) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def scratch_directory(prefix: str, *, kept_after: tuple[type[Exception], ...] = ()) -> AsyncIterator[Path]:
+async def scratch_directory(
+    prefix: str, *, kept_after: tuple[type[Exception], ...] = (), within: Path | None = None
+) -> AsyncIterator[Path]:
     """Make a temporary directory whose name begins with `prefix`, for the length of the context. Only its owner may read it.
 
     Args:
         prefix: How its name begins.
+        within: The folder that it is made in, if not that of temporary files.
         kept_after: Errors whose messages name a file in it: it stays where the context ends with one of them.
     """
-    folder = Path(await in_thread(lambda: tempfile.mkdtemp(prefix=prefix)))
+    folder = Path(await in_thread(lambda: tempfile.mkdtemp(prefix=prefix, dir=within)))
     kept = False
     try:
         yield folder

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol, Required, TypedDict, Unpack
+from typing import Required, TypedDict, Unpack
 
 import agentrl
 from agentrl.errors import AgentRLError
@@ -25,69 +24,45 @@ class ProcessOptions(TypedDict, total=False):
     stream: bool
 
 
-class Host(Protocol):
-    """A machine on which a run starts processes."""
+class Host:
+    """A machine on which a run starts processes: this one. A node of a cluster is a subclass."""
 
-    name: str
-    address: str
+    name = "this machine"
+    address = "127.0.0.1"
     """Where servers that are started there are reached."""
-    python: str
-    scratch: Path | None
+    python = sys.executable
+    scratch: Path | None = None
     """A directory there for what processes write; None on this machine, where they write in place."""
-    package: Path
+    package = Path(agentrl.__file__).parent
     """Where agentrl itself is there."""
-    work: Path | None
+    work: Path | None = None
     """Where the workflow's file is there, with what lies beside it; None on this machine, where it is in place."""
+    pass_fds: Sequence[int] = ()
+    """Descriptors that stay open in every process that is started on this machine."""
 
     def child_process(
         self, name: str, command: Sequence[str], **options: Unpack[ProcessOptions]
     ) -> AbstractAsyncContextManager[Child]:
         """Run a command there for the length of the context; see `agentrl.system.child_process.child_process`."""
+        return child_process(name, command, pass_fds=self.pass_fds, **options)
 
     async def free_port(self) -> int:
         """Return a port that is free there."""
+        return await in_thread(free_port, self.address)
 
     async def bring(self, directory: Path, *, weights: bool = True) -> Path:
         """Have a directory of this machine there; return where it is. Without `weights`, files of a model's weights may be missing."""
+        return directory
+
+    def path_of(self, directory: Path) -> Path:
+        """Return where a process there writes what is to be at `directory` on this machine."""
+        return directory if self.scratch is None else self.scratch.joinpath(*directory.parts[1:])
 
     async def fetch(self, directory: Path, to: Path, *, for_servers: bool = False) -> None:
         """Copy a directory from there into a new one here. With `for_servers`, the machines of the engine's servers will have it brought next."""
 
     async def remove(self, directory: Path) -> None:
-        """Delete what was brought or written there."""
-
-
-class ThisMachine:
-    """The machine that the main process runs on. `pass_fds`: descriptors that stay open in every process started."""
-
-    name, address, python = "this machine", "127.0.0.1", sys.executable
-    scratch: Path | None = None
-    package = Path(agentrl.__file__).parent
-    work: Path | None = None
-
-    def __init__(self, pass_fds: Sequence[int] = ()) -> None:
-        self._pass_fds = pass_fds
-
-    def child_process(
-        self, name: str, command: Sequence[str], **options: Unpack[ProcessOptions]
-    ) -> AbstractAsyncContextManager[Child]:
-        """Run a command for the length of the context."""
-        return child_process(name, command, pass_fds=self._pass_fds, **options)
-
-    async def free_port(self) -> int:
-        """Return a port that is free."""
-        return await in_thread(free_port, self.address)
-
-    async def bring(self, directory: Path, *, weights: bool = True) -> Path:
-        """Return the directory: it is here."""
-        return directory
-
-    async def fetch(self, directory: Path, to: Path, *, for_servers: bool = False) -> None:
-        """Copy a directory into a new one."""
-        await in_thread(shutil.copytree, directory, to)
-
-    async def remove(self, directory: Path) -> None:
-        """Leave what was brought: it is the original."""
+        """Delete what was brought or written there: on this machine nothing, where what was brought is the original."""
 
 
 def free_port(address: str = "127.0.0.1") -> int:
@@ -102,4 +77,4 @@ OpenHost = Callable[[str, str], AbstractAsyncContextManager[Host]]
 
 def on_this_machine(role: str, name: str) -> AbstractAsyncContextManager[Host]:
     """Return this machine, for every kind of process. It is an `OpenHost`."""
-    return nullcontext(ThisMachine())
+    return nullcontext(Host())

@@ -313,7 +313,6 @@ def test_a_fault_of_agentrl_keeps_its_traceback_in_a_file(
     ("part", "words", "line"),
     [
         (trainer_main, [], "agentrl train starts the trainer by itself"),
-        (trainer_main, ["/nowhere", "/nowhere"], "/nowhere holds no configuration of a run"),
         (sft_main, [], "agentrl sft starts its ranks by itself"),
         (sft_main, ["/nowhere"], "/nowhere holds no run"),
     ],

@@ -40,7 +40,7 @@ from agentrl.run.train import train
 from agentrl.run.view import RunView
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.system.host import ThisMachine, free_port
+from agentrl.system.host import Host, free_port
 from agentrl.tasks.tasks import TaskList
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
@@ -481,7 +481,7 @@ async def test_workers_that_cannot_load_the_workflow_or_end_with_it_are_an_error
 @pytest.mark.parametrize("count", [1, 2, 4])
 async def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(count: int, graders: int | None) -> None:
     config = RunConfig(rollout=RolloutConfig(workers=count), sandbox=SandboxConfig(graders=graders, leases=3))
-    share = (await config_of_worker(config, ThisMachine())).sandbox
+    share = (await config_of_worker(config, Host())).sandbox
     graders = graders or max(2, len(os.sched_getaffinity(0)))
     assert (share.graders, share.leases) == (max(2, -(-graders // count)), -(-3 // count))
 
