@@ -24,7 +24,7 @@ from agentrl.evaluation.figures import Evaluation, evaluated_episode, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_endpoint, check_start
+from agentrl.rollout.check_start import check_endpoint, check_start, with_chat_format
 from agentrl.rollout.check_tasks import check_for_workers, check_nothing_missing
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.health import Health, shares_text
@@ -105,7 +105,7 @@ async def evaluate(
     else:
         if config.rollout.workers:
             check_for_workers(sources.workflow, TaskList(chosen), [])
-        config, chat_format = await check_start(config)
+        config, chat_format = await with_chat_format(await check_start(config))
         opened, decode = _served(config, run, chat_format, view=view), chat_format.decode
     await check_nothing_missing(task_type_of(run), chosen, config)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)

@@ -44,7 +44,7 @@ from agentrl.proxy.sessions import key_bytes
 from agentrl.record.returns import turn_returns
 from agentrl.record.roots import roots_of
 from agentrl.reward import MAX_REWARD
-from agentrl.rollout.check_start import check_start
+from agentrl.rollout.check_start import check_start, with_chat_format
 from agentrl.rollout.open_engine import open_engine
 from agentrl.rollout.open_runner import open_model_proxy
 from agentrl.run.metrics_page import with_metrics
@@ -76,7 +76,7 @@ async def serve(
     check_is_config(config, "serve")
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
-    config, chat_format = await check_start(config)
+    config, chat_format = await with_chat_format(await check_start(config))
     if config.proxy.session_idle_timeout_s is None:
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})

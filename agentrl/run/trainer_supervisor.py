@@ -62,6 +62,8 @@ class TrainerSupervisor:
     weights: Weights = field(init=False)
     _consumed: list[TrainedStep] = field(default_factory=list)
     """The steps that no whole checkpoint contains yet."""
+    _asking: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while the trainer is asked: the first step waits until the model is loaded."""
     _saving: int | None = None
     """The step of the checkpoint that is being written."""
 
@@ -172,10 +174,11 @@ class TrainerSupervisor:
         failures, lost_at = 0, 0.0
         while True:
             try:
-                if failures:
-                    await self._start_again()
-                    self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
-                return await ask()
+                async with self._asking:
+                    if failures:
+                        await self._start_again()
+                        self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
+                    return await ask()
             except TrainerLostError as lost:
                 failures, lost_at = failures + 1, time.monotonic()
                 if failures > max_failures:
