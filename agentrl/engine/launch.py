@@ -7,10 +7,8 @@ then gives it the current weights.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +22,7 @@ from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.model_facts import vocabulary_of
 from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
+from agentrl.system.files import scratch_directory
 from agentrl.system.host import Host, OpenHost, ThisMachine, on_this_machine
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread
@@ -126,15 +125,22 @@ class LocalServer:
         command, environment = self._embedded(model_path), dict(os.environ)
         if config.kind == "sglang":
             # SGLang leaves sockets and more behind in the temporary directory.
-            scratch = str(host.scratch or "") or await self._process.enter_async_context(_scratch_folder())
+            scratch = str(host.scratch or "") or await self._process.enter_async_context(
+                scratch_directory("agentrl-engine-")
+            )
             command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
             host.child_process(name, command, log=self.log, error=EngineError, env=environment)
         )
-        with anyio.move_on_after(config.start_timeout_s):
-            while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
-                pass
-            return
+        try:
+            with anyio.move_on_after(config.start_timeout_s):
+                while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
+                    pass
+                return
+        except anyio.get_cancelled_exc_class():
+            if config.kind == "embedded":
+                child.kill()  # it looks at its input once it serves, and has nothing to put away before
+            raise
         raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self.log}")
 
     async def stop(self) -> None:
@@ -292,16 +298,6 @@ async def launch_engine(
                 vocabulary=await in_thread(vocabulary_of, Path(model_path)),
             )
         )
-
-
-@asynccontextmanager
-async def _scratch_folder() -> AsyncIterator[str]:
-    folder = await in_thread(lambda: tempfile.mkdtemp(prefix="agentrl-engine-"))
-    try:
-        yield folder
-    finally:
-        with anyio.CancelScope(shield=True):
-            await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def _lora_flags(rank: int, adapters: int) -> dict[str, bool | int | float | str]:

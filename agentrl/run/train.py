@@ -94,7 +94,7 @@ async def train(
         The run. Its `status` is "finished", or "stopped" when a signal ended it.
 
     Raises:
-        UsageError: The input cannot be used. Nothing has been started then.
+        UsageError: The input cannot be used. No run has begun then, and nothing of one is left.
         AgentRLError: The run cannot go on.
         KeyboardInterrupt: A signal came before there was anything to go on with.
     """
