@@ -4,13 +4,10 @@ import gc
 import signal
 from typing import NoReturn
 
-ALLOCATIONS_A_SEARCH = 50_000
-"""How many new objects the garbage collector waits for. At its default of 700 it takes a fifth of the start to search what was just imported."""
-
 
 def command() -> NoReturn:
     """Run the command of this process, and end the process with its exit code."""
-    gc.set_threshold(ALLOCATIONS_A_SEARCH)
+    gc.set_threshold(50_000)  # by default, what was just imported is searched for garbage after every 700 new objects
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from agentrl.cli.main import main
     from agentrl.system.event_loop import end_process

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,22 +204,8 @@ class LocalServer:
 
 
 @asynccontextmanager
-async def local_servers(
-    model_path: str | Path,
-    config: EngineConfig,
-    *,
-    log: Path,
-    seed: int = 0,
-    lora_rank: int | None = None,
-    adapters: int = 1,
-    open_host: OpenHost = on_this_machine,
-) -> AsyncIterator[list[LocalServer]]:
-    """Run the servers that `config` asks for for the length of the context. Server 1, 2, ... log beside `log`."""
-    logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
-    servers = [
-        LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
-        for index, path in enumerate(logs)
-    ]
+async def _running(servers: Sequence[LocalServer]) -> AsyncIterator[None]:
+    """Run servers for the length of the context, which begins when all of them serve."""
     failures: list[EngineError] = []
 
     async def start(server: LocalServer) -> None:
@@ -234,7 +220,7 @@ async def local_servers(
                 group.start_soon(start, server)
         if failures:
             raise failures[0]
-        yield servers
+        yield
     finally:
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
@@ -256,7 +242,7 @@ async def launch_engine(
     """Open the engine that `config` describes, for the length of the context.
 
     With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once. Each runs on a machine that
-    `open_host` opens.
+    `open_host` opens. Server 1, 2, ... log beside `log`.
     """
     limits = EngineLimits(
         request_timeout_s=config.request_timeout_s,
@@ -268,11 +254,12 @@ async def launch_engine(
     async with AsyncExitStack() as stack:
         urls, restart, place = config.urls, None, None
         if not urls:
-            servers = await stack.enter_async_context(
-                local_servers(
-                    model_path, config, log=log, seed=seed, lora_rank=lora_rank, adapters=adapters, open_host=open_host
-                )
-            )
+            logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
+            servers = [
+                LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
+                for index, path in enumerate(logs)
+            ]
+            await stack.enter_async_context(_running(servers))
             by_url = {server.url: server for server in servers}
             urls = list(by_url)
 
