@@ -125,7 +125,7 @@ class LocalServer:
         command, environment = self._embedded(model_path), dict(os.environ)
         if config.kind == "sglang":
             # SGLang leaves sockets and more behind in the temporary directory.
-            scratch = str(host.scratch or "") or await self._process.enter_async_context(
+            scratch: Path = host.scratch or await self._process.enter_async_context(
                 scratch_directory("agentrl-engine-")
             )
             command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
@@ -187,8 +187,8 @@ class LocalServer:
                 command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
         return command
 
-    def _sglang_environment(self, scratch: str) -> dict[str, str]:
-        environment = {**os.environ, "TMPDIR": scratch}
+    def _sglang_environment(self, scratch: Path) -> dict[str, str]:
+        environment = {**os.environ, "TMPDIR": str(scratch)}
         if self.config.flags.get("device") == "cpu":
             # By default every server takes every core, and two of them spin in each other's way: 70 times slower here.
             environment["OMP_NUM_THREADS"] = str(self.config.threads)
