@@ -125,9 +125,8 @@ class LocalServer:
         command, environment = self._embedded(model_path), dict(os.environ)
         if config.kind == "sglang":
             # SGLang leaves sockets and more behind in the temporary directory.
-            scratch: Path = host.scratch or await self._process.enter_async_context(
-                scratch_directory("agentrl-engine-")
-            )
+            own = scratch_directory("agentrl-engine-")
+            scratch = host.scratch or Path(await self._process.enter_async_context(own))
             command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
             host.child_process(name, command, log=self.log, error=EngineError, env=environment)
