@@ -48,7 +48,7 @@ from agentrl.rollout.check_start import check_start, with_chat_format
 from agentrl.rollout.open_engine import open_engine
 from agentrl.rollout.open_runner import open_model_proxy
 from agentrl.run.metrics_page import with_metrics
-from agentrl.system.tasks import in_thread
+from agentrl.system.tasks import in_thread, opening
 from agentrl.system.this_process import settled
 
 IDLE_TIMEOUT_S = 3600.0
@@ -76,19 +76,19 @@ async def serve(
     check_is_config(config, "serve")
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
-    config, chat_format = await with_chat_format(await check_start(config))
+    config = await check_start(config)
     if config.proxy.session_idle_timeout_s is None:
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})
-    async with (
-        open_engine(config, training=True) as engine,  # POST /weights may bring an adapter
-        open_model_proxy(config, engine, chat_format, middleware=partial(_middleware, config, key)) as proxy,
-    ):
-        with settled():
-            if not given:
-                print(f"admin key {key}")
-            (announce or print_address)(proxy.model, proxy.url)
-            await anyio.sleep_forever()
+    async with opening(lambda: open_engine(config, training=True)) as engine:  # POST /weights may bring an adapter
+        bounded, chat_format = await with_chat_format(config)  # while the servers start
+        middleware = partial(_middleware, bounded, key)
+        async with open_model_proxy(bounded, await engine(), chat_format, middleware=middleware) as proxy:
+            with settled():
+                if not given:
+                    print(f"admin key {key}")
+                (announce or print_address)(proxy.model, proxy.url)
+                await anyio.sleep_forever()
 
 
 def _middleware(config: RunConfig, key: str, proxy: Proxy) -> Handle:
