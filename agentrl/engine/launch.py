@@ -7,11 +7,9 @@ then gives it the current weights.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +22,7 @@ from agentrl.engine.client.server_errors import ServerLostError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.model_facts import vocabulary_of
 from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
+from agentrl.system.files import scratch_directory
 from agentrl.system.host import Host, OpenHost, on_this_machine
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread
@@ -126,15 +125,21 @@ class LocalServer:
         command, environment = self._embedded(model_path), dict(os.environ)
         if config.kind == "sglang":
             # SGLang leaves sockets and more behind in the temporary directory.
-            scratch = str(host.scratch or "") or await self._process.enter_async_context(_scratch_folder())
+            own = scratch_directory("agentrl-engine-")
+            scratch = host.scratch or Path(await self._process.enter_async_context(own))
             command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
             host.child_process(name, command, log=self.log, error=EngineError, env=environment)
         )
-        with anyio.move_on_after(config.start_timeout_s):
-            while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
-                pass
-            return
+        try:
+            with anyio.move_on_after(config.start_timeout_s):
+                while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
+                    pass
+                return
+        except anyio.get_cancelled_exc_class():
+            if config.kind == "embedded":
+                child.kill()  # it looks at its input once it serves, and has nothing to put away before
+            raise
         raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self.log}")
 
     async def stop(self) -> None:
@@ -181,8 +186,8 @@ class LocalServer:
                 command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
         return command
 
-    def _sglang_environment(self, scratch: str) -> dict[str, str]:
-        environment = {**os.environ, "TMPDIR": scratch}
+    def _sglang_environment(self, scratch: Path) -> dict[str, str]:
+        environment = {**os.environ, "TMPDIR": str(scratch)}
         if self.config.flags.get("device") == "cpu":
             # By default every server takes every core, and two of them spin in each other's way: 70 times slower here.
             environment["OMP_NUM_THREADS"] = str(self.config.threads)
@@ -198,22 +203,8 @@ class LocalServer:
 
 
 @asynccontextmanager
-async def local_servers(
-    model_path: str | Path,
-    config: EngineConfig,
-    *,
-    log: Path,
-    seed: int = 0,
-    lora_rank: int | None = None,
-    adapters: int = 1,
-    open_host: OpenHost = on_this_machine,
-) -> AsyncIterator[list[LocalServer]]:
-    """Run the servers that `config` asks for for the length of the context. Server 1, 2, ... log beside `log`."""
-    logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
-    servers = [
-        LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
-        for index, path in enumerate(logs)
-    ]
+async def _running(servers: Sequence[LocalServer]) -> AsyncIterator[None]:
+    """Run servers for the length of the context, which begins when all of them serve."""
     failures: list[EngineError] = []
 
     async def start(server: LocalServer) -> None:
@@ -228,7 +219,7 @@ async def local_servers(
                 group.start_soon(start, server)
         if failures:
             raise failures[0]
-        yield servers
+        yield
     finally:
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
@@ -250,7 +241,7 @@ async def launch_engine(
     """Open the engine that `config` describes, for the length of the context.
 
     With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once. Each runs on a machine that
-    `open_host` opens.
+    `open_host` opens. Server 1, 2, ... log beside `log`.
     """
     limits = EngineLimits(
         request_timeout_s=config.request_timeout_s,
@@ -262,11 +253,12 @@ async def launch_engine(
     async with AsyncExitStack() as stack:
         urls, restart, place = config.urls, None, None
         if not urls:
-            servers = await stack.enter_async_context(
-                local_servers(
-                    model_path, config, log=log, seed=seed, lora_rank=lora_rank, adapters=adapters, open_host=open_host
-                )
-            )
+            logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
+            servers = [
+                LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
+                for index, path in enumerate(logs)
+            ]
+            await stack.enter_async_context(_running(servers))
             by_url = {server.url: server for server in servers}
             urls = list(by_url)
 
@@ -292,16 +284,6 @@ async def launch_engine(
                 vocabulary=await in_thread(vocabulary_of, Path(model_path)),
             )
         )
-
-
-@asynccontextmanager
-async def _scratch_folder() -> AsyncIterator[str]:
-    folder = await in_thread(lambda: tempfile.mkdtemp(prefix="agentrl-engine-"))
-    try:
-        yield folder
-    finally:
-        with anyio.CancelScope(shield=True):
-            await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def _lora_flags(rank: int, adapters: int) -> dict[str, bool | int | float | str]:

@@ -24,7 +24,7 @@ from agentrl.evaluation.figures import Evaluation, evaluated_episode, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Health, Seen, alarms, shares_text
-from agentrl.rollout.check_start import check_endpoint, check_start, check_tasks
+from agentrl.rollout.check_start import check_endpoint, check_start, check_tasks, with_chat_format
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_runner import NAME_A_LOG, Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.run_episode import remote_runner
@@ -100,7 +100,7 @@ async def evaluate(
         await check_endpoint(base_url)
         opened = _remote(config, run, base_url, api_key)
     else:
-        config, chat_format = await check_start(config)
+        config, chat_format = await with_chat_format(await check_start(config))
         opened, decode = _served(config, run, chat_format, view=view), chat_format.decode
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)

@@ -49,16 +49,15 @@ MAX_REPLY_TOKENS = 4096
 """Default bound of a reply, where a quarter of the context is more: without one a reply may go on to the end of the context."""
 
 
-async def check_start(config: RunConfig, *, training: bool = False) -> tuple[RunConfig, ChatFormat]:
-    """Find the model, and check it, its engine, the proxy's address, `sandbox.backend` and `rollout.trajectories`.
+async def check_start(config: RunConfig, *, training: bool = False) -> RunConfig:
+    """Find the model, and check all but its chat format: its engine, the proxy's address, `sandbox.backend`, `rollout.trajectories`.
 
     Args:
         config: The configuration.
         training: Whether the model is to be trained.
 
     Returns:
-        The configuration with the model's directory in `model.path`, the roles whose adapters it holds, and a bound of replies; and the
-        model's chat format.
+        The configuration with the model's directory in `model.path`, and the roles whose adapters it holds.
 
     Raises:
         ConfigError: One of them cannot be used.
@@ -70,6 +69,21 @@ async def check_start(config: RunConfig, *, training: bool = False) -> tuple[Run
     check_names(model_name(config.model.path), config.proxy)
     await load_backend(config.sandbox.backend)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
+    return config
+
+
+async def with_chat_format(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
+    """Load the chat format of a model, which takes a second.
+
+    Args:
+        config: The configuration, as `check_start` returns it.
+
+    Returns:
+        The configuration with a bound of replies, and the chat format.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
     chat_format = await in_thread(chat_format_of, config, abandon_on_cancel=True)
     bound = config.rollout.max_tokens or min(MAX_REPLY_TOKENS, chat_format.context_length // 4)
     return config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_tokens": bound})}), chat_format

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,8 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
 def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.sqlite") -> Iterator[int]:
     """Make a run's directory, if it is not there, and hold it for the length of the context. Forked processes do not.
 
+    One that it made, and in which no run has begun, is removed again.
+
     Args:
         config: The run, with the directory of its model in `model.path`.
         resume: Whether the run in the directory is to go on.
@@ -64,6 +67,7 @@ def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.s
         ConfigError: The run in it began with another model.
     """
     run_dir = Path(config.run_dir)
+    made = not run_dir.exists()
     prepare_run_dir(run_dir)
     lock = lock_run(run_dir)
     try:
@@ -72,6 +76,8 @@ def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.s
             _check_model(config)
         yield lock
     finally:
+        if made and all(path.name == "lock" or path.suffix == ".log" for path in run_dir.iterdir()):
+            shutil.rmtree(run_dir)
         os.close(lock)
 
 

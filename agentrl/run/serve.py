@@ -48,12 +48,12 @@ from agentrl.record.end_reason import EndReason
 from agentrl.record.roots import roots_of
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import MAX_REWARD
-from agentrl.rollout.check_start import check_start
+from agentrl.rollout.check_start import check_start, with_chat_format
 from agentrl.rollout.open_runner import open_engine, open_model_proxy
 from agentrl.run.metrics_page import with_metrics
 from agentrl.run.session_store import SessionStore
 from agentrl.store.outcome import Outcome
-from agentrl.system.tasks import in_thread
+from agentrl.system.tasks import in_thread, opening
 from agentrl.system.this_process import settled
 
 IDLE_TIMEOUT_S = 3600.0
@@ -85,24 +85,25 @@ async def serve(
     check_is_config(config, "serve")
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
-    config, chat_format = await check_start(config)
+    config = await check_start(config)
     if config.proxy.session_idle_timeout_s is None:
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})
-    directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
     async with AsyncExitStack() as stack:
-        held = hold_store(directory, "service", {"model": config.model.path}, config)
+        # For training: POST /weights may bring an adapter.
+        engine = await stack.enter_async_context(opening(lambda: open_engine(config, training=True)))
+        bounded, chat_format = await with_chat_format(config)  # while the servers start
+        directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
+        held = hold_store(directory, "service", {"model": config.model.path}, bounded)
         kept = await in_thread(lambda: SessionStore(stack.enter_context(held)))
         print_line(f"starting the engine; sessions are kept in {directory}", sys.stderr)
-        # For training: POST /weights may bring an adapter.
-        engine = await stack.enter_async_context(open_engine(config, training=True))
 
         def middleware(proxy: Proxy) -> Handle:
             service = Service(proxy, kept, key)
             stack.push_async_callback(service.keep_all)  # once the proxy answers no more
             return with_metrics(proxy, service.handle, "serve", config.proxy.host, key)
 
-        opened = open_model_proxy(config, engine, chat_format, middleware=middleware)
+        opened = open_model_proxy(bounded, await engine(), chat_format, middleware=middleware)
         proxy = await stack.enter_async_context(opened)
         with settled():
             if not given:

@@ -1,20 +1,21 @@
 """One training run, from configuration to summary.
 
 train ─► _begin: checks, and holds the directory
-└─► _run: store ─► trainer process ─► open_engine ─► open_rollout ─► _load ─► train_and_save ─► conclude: summary
-one `async with` opens them, and closes them in the other order         `training_loop`
+          ├─► open_engine: servers start ─────────────────────────────┐                 ┌─► trainer.load ───┐
+          └─► chat format ─► _run: store ─► open_trainer: it starts ──┴► open_rollout ──┴► first episodes ──┴► train_and_save ─► conclude: summary
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
+from anyio.abc import TaskGroup
 
 from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, config_text, on_cluster
 from agentrl.engine.broadcast import Broadcast
@@ -22,7 +23,7 @@ from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
-from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand
+from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand, with_chat_format
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import Runner, open_engine, open_hosts, open_rollout
@@ -41,16 +42,17 @@ from agentrl.run.run_directory import (
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.run.summary import conclude
-from agentrl.run.trainer_client import open_trainer
+from agentrl.run.trainer_client import Weights, open_trainer
 from agentrl.run.trainer_ranks import rank_hosts
 from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import TrainingRun, evaluate_held_out, train_and_save, waiting_for
 from agentrl.run.view import BEFORE, PrintedView, RunView
 from agentrl.store.store import Store
 from agentrl.system.event_loop import first_signal
+from agentrl.system.host import OpenHost
 from agentrl.system.imports import check_extra
 from agentrl.system.loop_watchdog import LoopWatchdog, watch_loop
-from agentrl.system.tasks import in_thread, in_users_thread
+from agentrl.system.tasks import background_tasks, in_thread, in_users_thread, opening
 from agentrl.system.this_process import settled, shortages
 from agentrl.tasks.curriculum import DrawnTasks, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
@@ -83,7 +85,7 @@ async def train(
         The run. Its `status` is "finished", or "stopped" when a signal ended it.
 
     Raises:
-        UsageError: The input cannot be used. Nothing has been started then.
+        UsageError: The input cannot be used. No run has begun then, and nothing of one is left.
         AgentRLError: The run cannot go on.
         KeyboardInterrupt: A signal came before there was anything to go on with.
     """
@@ -113,15 +115,22 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         return
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
-    config, chat_format = await check_start(config, training=True)
+    config = await check_start(config, training=True)
     known = [*tasks_at_hand(source), *held_out]
     await check_tasks(config, sources.workflow, task_type_of(workflow), known)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     async with AsyncExitStack() as stack:
         lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))
+        seed = config.seed + 1 + (await _count_restarts(run_dir, source) if resume else 0)
+        open_host = await stack.enter_async_context(open_hosts(config))
+        engine = await stack.enter_async_context(
+            opening(lambda: open_engine(config, logs=run_dir, seed=seed, training=True, open_host=open_host))
+        )
+        bounded, chat_format = await with_chat_format(config)  # while the servers start
         if not resume:  # before the store, which makes a directory one that can be resumed
-            await in_thread(write_config, config)
-        await _run(_Start(config, view, workflow, source, held_out, chat_format, lock, url, resume, trackers))
+            await in_thread(write_config, bounded)
+        start = _Start(bounded, view, workflow, source, held_out, chat_format, lock, url, resume, trackers, open_host)
+        await _run(start, engine)
 
 
 def _last_step(run_dir: Path) -> int | None:
@@ -156,40 +165,40 @@ class _Start:
     """Where checkpoints are kept too."""
     resume: bool
     trackers: Mapping[str, MakeTracker]
+    open_host: OpenHost
 
 
-async def _run(start: _Start) -> None:
-    """Open the parts of a run, train, and write what came of it."""
+async def _run(start: _Start, opened_engine: Callable[[], Awaitable[SGLangEngine]]) -> None:
+    """Open the other parts of a run, train, and write what came of it."""
     config, view = start.config, start.view
     async with AsyncExitStack() as stack:
-        store = stack.enter_context(await _open_store(start))
-        run_dir = store.directory
+        run_dir = await in_thread(Path(config.run_dir).absolute)
+        identity = f"{start.tasks.identity}, in groups of {config.rollout.group_size}"
+        store = stack.enter_context(
+            await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
+        )
         weights_dir = await in_thread(stack.enter_context, weights_directory(config))
         await _say_what_starts(start, weights_dir)
-        open_host = await stack.enter_async_context(open_hosts(config))
+        hosts = rank_hosts(config, start.open_host)
         async with (
-            open_trainer(  # first: its process imports while the engine starts
-                run_dir, config, weights_dir, lock=start.lock, hosts=rank_hosts(config, open_host)
-            ) as client,
-            open_engine(
-                config, logs=run_dir, seed=config.seed + store.restart, training=True, open_host=open_host
-            ) as engine,
+            open_trainer(run_dir, config, weights_dir, lock=start.lock, hosts=hosts) as client,
             open_rollout(
                 config,
                 start.workflow,
-                engine,
+                engine := await opened_engine(),
                 chat_format=start.chat_format,
                 training=True,
                 logs=run_dir,
                 say=view.say,
-                open_host=open_host,
+                open_host=start.open_host,
                 middleware=partial(metrics_of_run, config, view),
             ) as runner,
+            background_tasks() as beside,
         ):
             trainer = TrainerSupervisor(
                 client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say, url=start.url
             )
-            await _load(start, store, engine, trainer)
+            await _load(start, store, engine, trainer, beside)
             opened = open_tracking(start.trackers, config, run_dir, trainer.weights.version, view.say)
             tracking = await stack.enter_async_context(opened)
             with settled(), watch_loop() as watchdog:
@@ -200,15 +209,11 @@ async def _run(start: _Start) -> None:
                 await conclude(run, after)
 
 
-async def _open_store(start: _Start) -> Store:
-    """Open the store of a run that starts, or goes on with the tasks that it had."""
-    config = start.config
-    run_dir = await in_thread(Path(config.run_dir).absolute)
-    if start.resume:
-        with await in_thread(partial(Store, run_dir / "store.sqlite", must_exist=True)) as known:
-            await in_users_thread(check_same_tasks, start.tasks, await in_thread(known.task_digests))
-    identity = f"{start.tasks.identity}, in groups of {config.rollout.group_size}"
-    return await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
+async def _count_restarts(run_dir: Path, tasks: Tasks) -> int:
+    """Check that a run goes on with the tasks that it had, and return how often it has started."""
+    with await in_thread(partial(Store, run_dir / "store.sqlite", must_exist=True)) as known:
+        await in_users_thread(check_same_tasks, tasks, await in_thread(known.task_digests))
+        return known.restart
 
 
 async def _say_what_starts(start: _Start, weights_dir: Path) -> None:
@@ -226,17 +231,27 @@ async def _say_what_starts(start: _Start, weights_dir: Path) -> None:
         view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
 
 
-async def _load(start: _Start, store: Store, engine: SGLangEngine, trainer: TrainerSupervisor) -> None:
-    """Load the model, or the last checkpoint, into the trainer, and give the engine the same weights."""
+async def _load(
+    start: _Start, store: Store, engine: SGLangEngine, trainer: TrainerSupervisor, beside: TaskGroup
+) -> None:
+    """Load the model, or the last checkpoint, into the trainer, and give the engine the same weights.
+
+    A new run whose servers hold the model as it is begins before the trainer has loaded it; the first step waits for that.
+    """
     config, view = start.config, start.view
-    view.phase = "loading the model into the trainer"
     view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
     for reason in await in_thread(store.reject_episodes, engine.vocabulary):
         view.say(reason)
     if isinstance(start.tasks, DrawnTasks):  # once the rewards of rejected episodes are gone
         start.tasks.restore(await in_thread(store.read, task_history))
+    as_model = not (engine.version or config.engine.urls or config.trainer.lora is not None)
+    if as_model and not start.resume:
+        trainer.weights = Weights(0, Path(config.model.path))
+        beside.start_soon(trainer.load)
+        return
+    view.phase = "loading the model into the trainer"
     weights = await trainer.load()
-    if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:
+    if engine.version != weights.version or not as_model:
         await engine.update_weights(weights.path, weights.version)
 
 

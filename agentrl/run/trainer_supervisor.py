@@ -61,6 +61,8 @@ class TrainerSupervisor:
     weights: Weights = field(init=False)
     _consumed: list[TrainedStep] = field(default_factory=list)
     """The steps that no whole checkpoint contains yet."""
+    _asking: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while the trainer is asked: the first step waits until the model is loaded."""
     _saving: int | None = None
     """The step of the checkpoint that is being written."""
 
@@ -165,13 +167,14 @@ class TrainerSupervisor:
         failures, lost_at = 0, 0.0
         while True:
             try:
-                if failures:
-                    self._saving = None
-                    await self.client.start()
-                    await self._remove_unwanted()
-                    await self._restore()
-                    self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
-                return await ask()
+                async with self._asking:
+                    if failures:
+                        self._saving = None
+                        await self.client.start()
+                        await self._remove_unwanted()
+                        await self._restore()
+                        self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
+                    return await ask()
             except TrainerLostError as lost:
                 failures, lost_at = failures + 1, time.monotonic()
                 if failures > max_failures:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from agentrl.errors import ConfigError, WorkflowError, one_line
 PACKAGES = {"train": "torch transformers safetensors numpy", "lora": "peft", "url": "fsspec", "cluster": "ray"}
 PACKAGES |= {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio")}
 """An extra of pyproject.toml -> the packages that are imported of it."""
+_IMPORTING = threading.RLock()
+"""Held within `imported_later`: another thread would find modules that are half there."""
 FILE_PREFIX = "agentrl_workflow_"
 """What the name of a module begins with that is a file of the user's."""
 
@@ -105,6 +108,11 @@ def imported_later(name: str) -> Iterator[None]:
     Args:
         name: The package's, without a dot.
     """
+    with _IMPORTING:
+        yield from _imported_later(name)
+
+
+def _imported_later(name: str) -> Iterator[None]:
     spec = None if name in sys.modules else importlib.util.find_spec(name)
     if spec is None:
         yield

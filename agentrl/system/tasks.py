@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, TypeVarTuple
@@ -44,6 +44,41 @@ async def background_tasks() -> AsyncIterator[TaskGroup]:
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+@asynccontextmanager
+async def opening(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[Callable[[], Awaitable[T]]]:
+    """Open something in a task of its own while the block goes on, and close it when the block ends.
+
+    Args:
+        open_it: Opens it.
+
+    Yields:
+        A function that waits until it is open and returns it, or raises what kept it from opening.
+    """
+    opened, failed, ready = list[T](), list[Exception](), anyio.Event()
+
+    async def hold() -> None:
+        try:
+            async with open_it() as value:
+                opened.append(value)
+                ready.set()
+                await anyio.sleep_forever()
+        except Exception as error:
+            if opened:
+                raise
+            failed.append(error)
+            ready.set()
+
+    async def wait() -> T:
+        await ready.wait()
+        if failed:
+            raise failed[0]
+        return opened[0]
+
+    async with background_tasks() as tasks:
+        tasks.start_soon(hold)
+        yield wait
 
 
 class Condition:

@@ -17,13 +17,12 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.evaluation.directory import untrained_kind
 from agentrl.record.end_reason import EndReason
-from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.audit import audit
 from agentrl.run.open_run import Run
 from agentrl.run.speedup import speedup_of
@@ -31,8 +30,9 @@ from agentrl.store.episodes import ListedEpisode, Order
 from agentrl.store.read_episode import RunEpisode, weighed_group
 from agentrl.system.failure_text import masked
 from agentrl.viewer.filters import EpisodeQuery
-from agentrl.viewer.messages import MessageReader
-from agentrl.viewer.transcript import turns_of
+
+if TYPE_CHECKING:
+    from agentrl.viewer.messages import MessageReader
 
 T = TypeVar("T")
 SCAN_S = 2.0
@@ -65,6 +65,9 @@ class ShownRun:
     @cached_property
     def reader(self) -> MessageReader | None:
         """The reader of its conversations; None where the model's chat format cannot be loaded any more. Raises StoreError before the run begins."""
+        from agentrl.rollout.open_runner import chat_format_of  # half a second, which a list of runs does without
+        from agentrl.viewer.messages import MessageReader
+
         config = self._config  # raises where the run has not begun, so that it is asked again
         with suppress(AgentRLError):
             return MessageReader(chat_format_of(config))
@@ -256,6 +259,8 @@ class ShownRun:
 
     def read(self, episode: RunEpisode) -> dict[str, Any]:
         """Return an episode with its turns, as the page and every export show them."""
+        from agentrl.viewer.transcript import turns_of  # as above
+
         return {
             "episode": _row(episode),
             "turns": turns_of(episode, self.reader),

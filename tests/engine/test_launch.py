@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from agentrl.config import EngineConfig, RunConfig, load_config
-from agentrl.engine.launch import launch_engine, local_servers
+from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import ConfigError, EngineError, error_line
 from agentrl.models import NANO
@@ -60,12 +60,13 @@ async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind
 
     async with anyio.create_task_group() as group:
         config = await config_of(kind, servers=1)
-        async with local_servers(NANO, config, log=tmp_path / "engine.log") as (server,):
-            assert await anyio.to_thread.run_sync(server_pids, server.url)
-            group.start_soon(ask, server.url)
+        async with launch_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+            (url,) = engine.serving
+            assert await anyio.to_thread.run_sync(server_pids, url)
+            group.start_soon(ask, url)
             await anyio.sleep(0.3)
     assert len(ended) == 1
-    assert not await anyio.to_thread.run_sync(server_pids, server.url)
+    assert not await anyio.to_thread.run_sync(server_pids, url)
 
 
 @pytest.mark.soak

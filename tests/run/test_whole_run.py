@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -71,6 +72,21 @@ def check_tensorboard(run_dir: Path) -> EventAccumulator:
     return read
 
 
+def check_first_episodes_do_not_wait_for_the_trainer(run: subprocess.Popen[bytes], run_dir: Path) -> None:
+    """They end while its process is held, before it has loaded the model."""
+    deadline = time.monotonic() + 120
+    while not (found := [p for p in psutil.Process(run.pid).children() if "agentrl.trainer" in p.cmdline()]):
+        assert time.monotonic() < deadline, "no trainer was started"
+        time.sleep(0.02)
+    found[0].suspend()
+    try:
+        while not open_run(run_dir).episodes(reason="finished", limit=1):
+            assert time.monotonic() < deadline, "no episode ended"
+            time.sleep(0.1)
+    finally:
+        found[0].resume()
+
+
 def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tmp_path: Path) -> None:
     run_dir, tasks = tmp_path / "run", tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(24, seed=1)))
@@ -89,6 +105,7 @@ def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_trained_on_twice(tm
     }
     words = [sys.executable, "-m", "agentrl", "train"]
     with long_run([*words, "workflows/calculator.py", *(f"--{k}={v}" for k, v in settings.items())], run_dir) as run:
+        check_first_episodes_do_not_wait_for_the_trainer(run, run_dir)
         wait_for_step(run_dir, 3)
         wait_for_checkpoint(run_dir)
         run.kill()

@@ -1,11 +1,14 @@
-"""A condition wakes all who wait, each time that a change is announced."""
+"""A condition wakes all who wait, each time that a change is announced; something opens beside the block that needs it."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
-from agentrl.system.tasks import Condition
+from agentrl.system.tasks import Condition, opening
 
 pytestmark = pytest.mark.anyio
 
@@ -62,3 +65,55 @@ async def test_an_error_of_the_predicate_reaches_who_waits() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         await Condition().wait_for(broken)
+
+
+async def test_what_opens_beside_a_block_is_waited_for_where_it_is_needed_and_closed_after_it() -> None:
+    seen, may_open = list[str](), anyio.Event()
+
+    @asynccontextmanager
+    async def door() -> AsyncIterator[str]:
+        await may_open.wait()
+        try:
+            yield "open"
+        finally:
+            seen.append("closed")
+
+    with anyio.fail_after(40):
+        async with opening(door) as opened:
+            may_open.set()  # the block has begun before it is open
+            seen.append(await opened())
+    assert seen == ["open", "closed"]
+
+
+async def test_what_cannot_be_opened_raises_its_own_error_where_it_is_needed() -> None:
+    @asynccontextmanager
+    async def door() -> AsyncIterator[str]:
+        raise OSError("it is locked")
+        yield
+
+    async def enter() -> None:
+        async with opening(door) as opened:
+            await anyio.wait_all_tasks_blocked()
+            await opened()
+
+    with anyio.fail_after(40), pytest.raises(OSError, match="it is locked"):
+        await enter()
+
+
+async def test_what_breaks_while_it_is_open_ends_the_block() -> None:
+    @asynccontextmanager
+    async def door() -> AsyncIterator[str]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(breaks)
+            yield "open"
+
+    async def breaks() -> None:
+        raise OSError("it fell out")
+
+    with (
+        anyio.fail_after(40),
+        pytest.RaisesGroup(pytest.RaisesExc(OSError, match="it fell out"), flatten_subgroups=True),
+    ):
+        async with opening(door) as opened:
+            await opened()
+            await anyio.sleep_forever()
