@@ -103,6 +103,7 @@ class LinkedSandbox(Sandbox):
             "env": {**self.env, **options.get("env", {})},
             "cwd": options.get("cwd") or self.work,
             "limits": {**vars(limits), "nproc": self._nproc},
+            "silence_s": options.get("silence_s") or limits.timeout_s,
         }
         self._number += 1
         process = self._processes[self._number] = Process(self, self._number, limits)

@@ -37,6 +37,8 @@ class RunOptions(TypedDict, total=False):
     """Its limits, in place of the sandbox's."""
     only_files: Mapping[str, bytes] | None
     """The writable folders are emptied and these files written first, in the same message; `{}` only empties them."""
+    silence_s: float | None
+    """How long it may print nothing on its standard output; services do not look. Default: as long as it may run."""
 
 
 _OPTIONS = get_type_hints(RunOptions)

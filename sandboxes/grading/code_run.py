@@ -33,6 +33,8 @@ from agentrl.sandboxes.seams import EndReason, ExecResult
 RUNNER = "from agentrl.sandboxes.inside.runner import main; main()"
 OUTPUT_MB = 64.0
 """What test code, or the program that it calls, may print and answer in all."""
+SILENCE_S = 10.0
+"""By so much a test, whose begin is a line of output, may exceed its time limit before the whole process is killed: it may block every signal."""
 
 
 async def run_code(grading: Grading, test: CodeTest, trust: Trust, sandboxes: Sequence[Sandbox]) -> list[TestResult]:
@@ -53,8 +55,9 @@ async def _run_inside(
 ) -> list[TestResult]:
     limits = replace(grading.limits_of(test), timeout_s=grading.deadline_s, cpu_s=None)  # each test has its own there
     stdin, framework = json.dumps(job).encode() + b"\n", job["framework"]
+    silence_s = grading.limits_of(test).timeout_s + SILENCE_S
     done = await sandboxes[-1].run_python(
-        code=RUNNER, limits=limits, framework=framework, stdin=stdin, only_files=files
+        code=RUNNER, limits=limits, framework=framework, stdin=stdin, only_files=files, silence_s=silence_s
     )
     nonce = job["nonce"].encode()
     for line in done.stdout.splitlines(keepends=True):

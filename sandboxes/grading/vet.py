@@ -1,5 +1,7 @@
 """Examine code tasks before a model is trained on them: the reference must pass every time, and no program that cheats may earn a reward.
 
+Programs go through `grade`, as in a workflow, and not through `evaluate`, which runs episodes of a model: none is asked here.
+
 tasks ─► each: its reference N times, what does nothing, cheats ─► TaskReport ─► a table, and the tasks that are kept
 """
 

@@ -66,11 +66,18 @@ class Running:
     interactive: bool
     input_ended: bool
     ends_at: float
+    silence_s: float
+    silent_until: float
     memory_kills: int
     started: float = field(default_factory=time.monotonic)
     output: int = 0
     orphans_cpu_s: float = 0.0
     ended_by: str | None = None
+
+    @property
+    def due(self) -> float:
+        """Return when its time is up: in all, or without an output."""
+        return min(self.ends_at, self.silent_until)
 
 
 class FirstProcess:
@@ -119,7 +126,7 @@ class FirstProcess:
 
     def patience_ms(self) -> float | None:
         """Return how long to wait for events: until a run's time is up, or until waiting output is sent."""
-        until = [running.ends_at - time.monotonic() for running in self.running.values() if not running.ended_by]
+        until = [running.due - time.monotonic() for running in self.running.values() if not running.ended_by]
         until += [FLUSH_S] * bool(self.outbox)
         return max(0, math.ceil(1000 * min(until))) if until else None
 
@@ -199,6 +206,8 @@ class FirstProcess:
             interactive=request["interactive"],
             input_ended=not request["interactive"],
             ends_at=time.monotonic() + request["limits"]["timeout_s"],
+            silence_s=request["silence_s"],
+            silent_until=time.monotonic() + request["silence_s"],
             memory_kills=memory_kills,
         )
         for fd in running.pipes:
@@ -247,6 +256,8 @@ class FirstProcess:
                 return
             room = int(running.limits["output_mb"] * MB) - running.output
             running.output += len(data)
+            if running.pipes[fd] == b"o":
+                running.silent_until = time.monotonic() + running.silence_s
             if data and room > 0:
                 self.send(running.pipes[fd], running.number, data[:room], later=not running.interactive)
             if len(data) > room:
@@ -268,7 +279,7 @@ class FirstProcess:
         """Kill the programs whose time is up."""
         now = time.monotonic()
         for running in self.running.values():
-            if now >= running.ends_at and not running.ended_by:
+            if now >= running.due and not running.ended_by:
                 self.stop(running, "timeout")
 
     def stop(self, running: Running, why: str) -> None:

@@ -30,7 +30,7 @@ def main() -> None:
     job = json.loads(requests.readline())
     nonce = job.pop("nonce")
     remote = RemoteProgram(reports, requests) if job["trust"] == "apart" else None
-    report = Report(job, remote)
+    report = Report(job, remote, reports)
     sys.path.insert(0, os.getcwd())
     if job["framework"] != "assert":
         with open(f"{FILE}.py", "w", encoding="utf-8") as file:
@@ -53,7 +53,7 @@ def main() -> None:
         report.start_clocks()
         if (message := fault()) is not None:
             fail_all(message)
-    send(reports, nonce)
+    send(nonce)
 
 
 def run_asserts(report: Report) -> None:
