@@ -15,14 +15,14 @@ from __future__ import annotations
 import base64
 import gc
 import json
-import math
 import os
-import select
+import selectors
 import signal
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.sandboxes.inside.files import read, wipe, write
@@ -44,8 +44,8 @@ from agentrl.sandboxes.inside.python_program import run_program
 if TYPE_CHECKING:
     from agentrl.sandboxes.inside.modules import Library
 
-FLUSH_S = 0.01
-"""So long may output wait for the report that it can be sent with."""
+HELD_BYTES = 1 << 18
+"""So much output waits for the report of its program, to be sent with it: every message takes the host some of its time."""
 NEARLY_ALL = 0.9
 """A program that fails with so much of its memory limit in use has failed for want of memory."""
 
@@ -65,6 +65,8 @@ class Running:
     """Input that the pipe has not taken yet."""
     interactive: bool
     input_ended: bool
+    held: bytearray
+    """Frames of its output that are not sent yet."""
     ends_at: float
     silence_s: float
     silent_until: float
@@ -88,10 +90,8 @@ class FirstProcess:
         self.counted: bool = config["counted"]
         wipe(self.folders)
         self.running: dict[int, Running] = {}
-        self.owners: dict[int, Running] = {}
-        """The program of each descriptor that is polled."""
-        self.poller = select.poll()
-        self.outbox = bytearray()
+        self.selector = selectors.PollSelector()
+        """What is to be called when there is something to read, or room to write, at a descriptor."""
         self.frameworks: set[str] = set()
         """Those that are imported, for all programs that are forked from then on."""
         self.ends, wake = os.pipe()
@@ -102,47 +102,35 @@ class FirstProcess:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def serve(self) -> dict[str, Any] | None:
-        """Serve the host until it hangs up. In a forked child, return the Python program to run."""
-        self.send(b"r", 0)
-        for fd in (0, self.ends):
-            self.poller.register(fd, select.POLLIN)
+    def serve(self) -> dict[str, Any]:
+        """Serve the host until it hangs up, which ends the process. In a forked child, return the Python program to run."""
+        self.send(frame(b"r", 0, b""))
+        self.selector.register(0, selectors.EVENT_READ, self.hear)
+        self.selector.register(self.ends, selectors.EVENT_READ, self.collect)
         while True:
-            events = self.poller.poll(self.patience_ms())
-            for fd, _ in events:
-                if fd == 0:
-                    if (received := read_frame(0)) is None:
-                        kill_all()
-                        return None
-                    if (program := self.handle(*received)) is not None:
-                        return program
-                elif fd == self.ends:
-                    self.collect()
-                elif (running := self.owners.get(fd)) is not None:
-                    self.feed(running) if fd == running.stdin else self.drain(running, fd)
-            if not events:
-                self.flush()
+            for key, _ in self.selector.select(self.patience_s()):
+                # What an event before it has closed is gone from the map.
+                if self.selector.get_map().get(key.fd) is key and (program := key.data()) is not None:
+                    return dict(program)
             self.end_late_runs()
 
-    def patience_ms(self) -> float | None:
-        """Return how long to wait for events: until a run's time is up, or until waiting output is sent."""
-        until = [running.due - time.monotonic() for running in self.running.values() if not running.ended_by]
-        until += [FLUSH_S] * bool(self.outbox)
-        return max(0, math.ceil(1000 * min(until))) if until else None
+    def patience_s(self) -> float | None:
+        """Return how long to wait for events: until a run's time is up."""
+        until = [running.due for running in self.running.values() if not running.ended_by]
+        return max(0.0, min(until) - time.monotonic()) if until else None
 
-    def send(self, kind: bytes, number: int, payload: bytes = b"", *, later: bool = False) -> None:
-        """Send a frame: at once, or with the next one, because every message takes the host some of its time."""
-        self.outbox += frame(kind, number, payload)
-        if not later or len(self.outbox) >= 1 << 18:
-            self.flush()
+    def send(self, data: bytes | bytearray) -> None:
+        """Send frames to the host."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(1, view) :]
 
-    def flush(self) -> None:
-        """Send what waits to be sent."""
-        with memoryview(self.outbox) as view:
-            sent = 0
-            while sent < len(view):
-                sent += os.write(1, view[sent:])
-        self.outbox.clear()
+    def hear(self) -> dict[str, Any] | None:
+        """Take in one frame of the host's. In a forked child, return the Python program to run."""
+        if (received := read_frame(0)) is None:
+            kill_all()
+            os._exit(0)
+        return self.handle(*received)
 
     def handle(self, kind: bytes, number: int, payload: Payload) -> dict[str, Any] | None:
         """Do what one frame of the host's asks for. In a forked child, return the Python program to run."""
@@ -160,9 +148,9 @@ class FirstProcess:
                 answer = read(**json.loads(payload[:]))
             else:
                 self.reset()
-            self.send(b"a", number, answer)
+            self.send(frame(b"a", number, answer))
         except Exception as error:
-            self.send(b"f", number, f"{type(error).__name__}: {error}".encode())
+            self.send(frame(b"f", number, f"{type(error).__name__}: {error}".encode()))
         return None
 
     def reset(self) -> None:
@@ -205,6 +193,7 @@ class FirstProcess:
             pending=data,
             interactive=request["interactive"],
             input_ended=not request["interactive"],
+            held=bytearray(),
             ends_at=time.monotonic() + request["limits"]["timeout_s"],
             silence_s=request["silence_s"],
             silent_until=time.monotonic() + request["silence_s"],
@@ -212,8 +201,7 @@ class FirstProcess:
         )
         for fd in running.pipes:
             os.set_blocking(fd, False)
-            self.owners[fd] = running
-            self.poller.register(fd, select.POLLIN)
+            self.selector.register(fd, selectors.EVENT_READ, partial(self.drain, running, fd))
         os.set_blocking(in_w, False)
         self.feed(running)
         return None
@@ -236,16 +224,17 @@ class FirstProcess:
             while running.pending:
                 running.pending = running.pending[os.write(running.stdin, running.pending) :]
         except BlockingIOError:
-            self.owners[running.stdin] = running
-            self.poller.register(running.stdin, select.POLLOUT)
+            with suppress(KeyError):  # it waits already
+                self.selector.register(running.stdin, selectors.EVENT_WRITE, partial(self.feed, running))
             return
         except BrokenPipeError:
             running.pending, running.input_ended = memoryview(b""), True
         if running.input_ended:
             self.close(running.stdin)
             running.stdin = None
-        elif self.owners.pop(running.stdin, None) is not None:
-            self.poller.unregister(running.stdin)
+        else:
+            with suppress(KeyError):
+                self.selector.unregister(running.stdin)
 
     def drain(self, running: Running, fd: int) -> None:
         """Pass on what a pipe holds; stop the program at its output limit."""
@@ -259,7 +248,10 @@ class FirstProcess:
             if running.pipes[fd] == b"o":
                 running.silent_until = time.monotonic() + running.silence_s
             if data and room > 0:
-                self.send(running.pipes[fd], running.number, data[:room], later=not running.interactive)
+                running.held += frame(running.pipes[fd], running.number, data[:room])
+                if running.interactive or len(running.held) >= HELD_BYTES:
+                    self.send(running.held)
+                    running.held.clear()
             if len(data) > room:
                 self.stop(running, "output_limit")
             if not data or len(data) > room:
@@ -269,8 +261,8 @@ class FirstProcess:
 
     def close(self, fd: int) -> None:
         """Close a descriptor, polled or not."""
-        if self.owners.pop(fd, None) is not None:
-            self.poller.unregister(fd)
+        with suppress(KeyError):
+            self.selector.unregister(fd)
         os.close(fd)
 
     # -- their ends ----------------------------------------------------------------------------------------------
@@ -328,7 +320,7 @@ class FirstProcess:
             "cpu_s": cpu_s,
             "peak_memory_bytes": peak_bytes,
         }
-        self.send(b"x", running.number, json.dumps(report).encode())
+        self.send(running.held + frame(b"x", running.number, json.dumps(report).encode()))
 
     def forget(self, running: Running) -> None:
         """Close what is left of a program here."""
@@ -348,6 +340,4 @@ def main(library: Library) -> None:
     compile("def f(x): return [x for x in x]", "", "exec")  # the compiler's own preparations take 2 ms, once
     gc.collect()
     gc.freeze()  # its memory stays shared with that of its children
-    program = FirstProcess(config).serve()
-    if program is not None:
-        run_program(program, library)
+    run_program(FirstProcess(config).serve(), library)
