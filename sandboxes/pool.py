@@ -22,8 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.choose import choose_backend
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import Backend, SandboxSpec
+from agentrl.sandboxes.sandbox import Backend, Sandbox, SandboxSpec
 from agentrl.system.tasks import background_tasks
 
 log = logging.getLogger(__name__)

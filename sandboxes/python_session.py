@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import anyio
 
-from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import EndReason
+from agentrl.sandboxes.linked_sandbox import Process
+from agentrl.sandboxes.sandbox import EndReason, Sandbox
 from agentrl.system import traces
 
 SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"

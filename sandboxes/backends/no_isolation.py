@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import SandboxSpec
+from agentrl.sandboxes.sandbox import Sandbox, SandboxSpec
 from agentrl.system.files import scratch_directory
 
 

@@ -26,9 +26,8 @@ from agentrl.sandboxes.grading.verdict import EARLIER_FAILED, Status, TestResult
 from agentrl.sandboxes.inside.frameworks import ANY
 from agentrl.sandboxes.inside.plain import MAX_BYTES
 from agentrl.sandboxes.inside.remote_program import PROGRAMS
-from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.sandbox import Sandbox, as_bytes
-from agentrl.sandboxes.seams import EndReason, ExecResult
+from agentrl.sandboxes.linked_sandbox import LongLineError, Process
+from agentrl.sandboxes.sandbox import EndReason, ExecResult, Sandbox, as_bytes
 
 RUNNER = "from agentrl.sandboxes.inside.runner import main; main()"
 OUTPUT_MB = 64.0

@@ -16,8 +16,7 @@ from agentrl.sandboxes.grading.comparison import same_value
 from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test
 from agentrl.sandboxes.grading.verdict import SHOWN_CHARACTERS, Status, TestResult, status_of, tail
 from agentrl.sandboxes.inside.plain import decode, encode, read_line
-from agentrl.sandboxes.sandbox import Sandbox, as_bytes
-from agentrl.sandboxes.seams import MB, ExecResult, Limits
+from agentrl.sandboxes.sandbox import MB, ExecResult, Limits, Sandbox, as_bytes
 from agentrl.system.tasks import in_thread
 
 CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, Tolerance, check_fields, must_be
 from agentrl.sandboxes.grading.comparison import Comparison
-from agentrl.sandboxes.seams import Limits
+from agentrl.sandboxes.sandbox import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
