@@ -18,8 +18,7 @@ import anyio
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument, shown
-from agentrl.sandboxes.grading.code_run import run_code
-from agentrl.sandboxes.grading.program_runs import Grading, build, run_call, run_io, wall_clock_s
+from agentrl.sandboxes.grading.runs import Grading, build, run_call, run_code, run_io, wall_clock_s
 from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test
 from agentrl.sandboxes.grading.trust import Trust, trust_of
 from agentrl.sandboxes.grading.verdict import (
@@ -108,8 +107,8 @@ async def _grade(grading: Grading, tests: Sequence[Test], pool: SandboxPool) -> 
 
     async def work() -> None:
         nonlocal rest, build_output
-        losses, left_s, index = 0, grading.deadline_s, next(waiting, None)
-        while index is not None and rest is None and left_s > 0:
+        losses, left_s, index = 0, grading.deadline_s, next(waiting, len(named))
+        while index < len(named) and rest is None and left_s > 0:
             async with pool.take(boxes) as sandboxes:
                 started = anyio.current_time()
                 try:
@@ -117,16 +116,16 @@ async def _grade(grading: Grading, tests: Sequence[Test], pool: SandboxPool) -> 
                         built, build_output = await build(grading, sandboxes[0])
                         if built is None:
                             rest = Status.BUILD_ERROR, build_output
-                        while index is not None and rest is None:
+                        while index < len(named) and rest is None:
                             note(index, await _run_test(grading, named[index], trusts[index], sandboxes, built or b""))
-                            losses, index = 0, next(waiting, None)
+                            losses, index = 0, next(waiting, len(named))
                 except SandboxError as error:
                     # The sandbox is gone, or so full that not even the program can be written to it.
                     losses += 1
                     if losses == ATTEMPTS:
                         status = Status.CHECKER_ERROR if boxes > 1 and sandboxes[1].lost else Status.CRASHED
                         note(index, [TestResult(name=named[index].name, status=status, message=str(error))])
-                        losses, index = 0, next(waiting, None)
+                        losses, index = 0, next(waiting, len(named))
                 left_s -= anyio.current_time() - started
 
     # What has to be built is built once, and so in one sandbox.

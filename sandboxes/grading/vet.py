@@ -17,10 +17,10 @@ from typing import Any
 import anyio
 
 from agentrl.errors import ConfigError, one_line
-from agentrl.sandboxes.grading.code_reading import names_of_program
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.grading.tests import CallTest, IOTest, Test
+from agentrl.sandboxes.grading.trust import names_of_program
 from agentrl.sandboxes.grading.verdict import Baseline, Verdict
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.system.tasks import in_thread

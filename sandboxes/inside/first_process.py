@@ -38,8 +38,7 @@ from agentrl.sandboxes.inside.processes import (
     lock_down,
     reap,
 )
-from agentrl.sandboxes.inside.program_start import start_program
-from agentrl.sandboxes.inside.python_program import run_program
+from agentrl.sandboxes.inside.program import run_program, start_program
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.inside.modules import Library

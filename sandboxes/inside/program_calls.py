@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.plain import NotPlainError, decode, encode, encode_arguments, write_line
-from agentrl.sandboxes.inside.standard_streams import private_streams
+from agentrl.sandboxes.inside.program import private_streams
 
 SHOWN_CHARACTERS = 2000
 WITH_EXCEPTIONS = ("builtins", "decimal", "json.decoder", "re", "statistics", "zoneinfo")

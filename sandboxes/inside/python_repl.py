@@ -12,7 +12,7 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from agentrl.sandboxes.inside.standard_streams import private_streams
+from agentrl.sandboxes.inside.program import private_streams
 
 
 class TimedOut(BaseException):

@@ -18,10 +18,10 @@ from typing import Any
 
 from agentrl.sandboxes.inside.frameworks import FILE, import_framework, run_pytest
 from agentrl.sandboxes.inside.guard import Guard
+from agentrl.sandboxes.inside.program import private_streams
 from agentrl.sandboxes.inside.program_calls import find, functions
 from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
 from agentrl.sandboxes.inside.report import TESTS, Report, line_of
-from agentrl.sandboxes.inside.standard_streams import private_streams
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from agentrl.sandboxes import AssertTest, Limits, SandboxPool, TestFile, Verdict, grade
-from agentrl.sandboxes.grading import code_run
+from agentrl.sandboxes.grading import runs
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.inside.frameworks import import_framework
 from tests.sandboxes.rings import gate
@@ -317,7 +317,7 @@ async def test_code_that_no_exception_ends_is_killed_when_its_time_is_over(pool:
 async def test_a_program_that_blocks_every_signal_is_ended_with_its_time_limit(
     pool: SandboxPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_run, "SILENCE_S", 0.5)
+    monkeypatch.setattr(runs, "SILENCE_S", 0.5)
     source = "import signal, time\nclass Add:\n    def sum(self, a, b):\n        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n        time.sleep(1000)"
     verdict = await grade(source, [PYTEST], pool=pool, limits=Limits(timeout_s=0.5), deadline_s=60)
     assert [result.status.value for result in verdict.results] == ["time_limit"]
