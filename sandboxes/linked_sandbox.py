@@ -130,15 +130,14 @@ class Process:
     async def _until(self, condition: Callable[[], bool]) -> None:
         await self._sandbox.wait_until(condition, self._given_up_at)
 
-    def take_output(self, kind: bytes, data: bytes) -> None:
-        """Keep output. The sandbox's first process holds programs to their limit."""
-        output = self._stdout if kind == b"o" else self._stderr
-        output += data
-
-    def end(self, report: dict[str, Any]) -> float:
-        """Note how it has ended, and return how long it ran."""
-        self._report = report
-        return float(report["duration_s"])
+    def receive(self, kind: bytes, payload: bytes) -> None:
+        """Take in output, which the sandbox's first process holds to its limit, or the end."""
+        if kind == b"x":
+            self._report = json.loads(payload)
+            self._sandbox.run_s += self._report["duration_s"]
+        else:
+            output = self._stdout if kind == b"o" else self._stderr
+            output += payload
 
 
 class LinkedSandbox(Sandbox):
@@ -199,11 +198,9 @@ class LinkedSandbox(Sandbox):
         if process is not None and kind == b"f":
             self.lose(f"it cannot start a program: {payload.decode(errors='replace')}")
         elif process is not None and kind in b"oex":
-            if kind == b"x":
-                self.run_s += process.end(json.loads(payload))
+            process.receive(kind, payload)
+            if not process.running:
                 del self._processes[number]
-            else:
-                process.take_output(kind, payload)
         elif number in self._answers:
             self._answers[number] = (kind, payload)
         self._changed.notify_all()

@@ -28,12 +28,12 @@ from agentrl.sandboxes.grading.trust import Trust, functions_of, imports_of, lib
 from agentrl.sandboxes.grading.verdict import EARLIER_FAILED, SHOWN_CHARACTERS, Status, TestResult, status_of, tail
 from agentrl.sandboxes.inside.frameworks import ANY
 from agentrl.sandboxes.inside.plain import MAX_BYTES, decode, encode, read_line
+from agentrl.sandboxes.inside.program_calls import CALLS
 from agentrl.sandboxes.inside.remote_program import PROGRAMS
 from agentrl.sandboxes.linked_sandbox import LongLineError, Process
 from agentrl.sandboxes.sandbox import MB, EndReason, ExecResult, Limits, Sandbox, as_bytes
 from agentrl.system.tasks import in_thread
 
-CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"
 CHECKER = "from agentrl.sandboxes.inside.checker_main import main; main()"
 ANSWERS_MB = 16
 """What a program whose functions are called may answer and print in all."""
