@@ -7,7 +7,7 @@ Sandboxes ─► SandboxPool ─► Sandbox ─► Link ─► first_process (pr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -170,8 +170,6 @@ class Sandbox(ABC):
         """Where the user's files are, inside the sandbox."""
         self.lost: str | None = None
         """Why the sandbox is gone, when it is."""
-        self.on_lost: Callable[[], None] = lambda: None
-        """Called when the sandbox is lost."""
         self.runs = 0
         self.run_s = 0.0
 
@@ -286,9 +284,7 @@ class Sandbox(ABC):
 
     def lose(self, why: str) -> SandboxLostError:
         """Give the sandbox up, and return the error that says so."""
-        if self.lost is None:
-            self.lost = why
-            self.on_lost()
+        self.lost = self.lost or why
         return SandboxLostError(f"the sandbox is gone: {self.lost}")
 
 
