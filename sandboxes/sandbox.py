@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, get_type_hints
 from typing_extensions import TypedDict
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
-from agentrl.sandboxes.checked_fields import AboveZero, WholeAboveZero, check_argument, check_fields
+from agentrl.sandboxes.checked_fields import AboveZero, Checked, WholeAboveZero, check_argument
 from agentrl.system import traces
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PACK = "find . -mindepth 1 -maxdepth 1 -print0 | tar -cf - --null -T -"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Checked):
     """The limits of a program. `Limits(timeout_s=2).changed(memory_mb=64)` changes some. Raises ConfigError for nonsense."""
 
     timeout_s: AboveZero = 10.0
@@ -53,9 +53,6 @@ class Limits:
     """Processes and threads at the same time."""
     open_files: WholeAboveZero = 128
     """File descriptors of one process."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def check_within(self, sandbox: Limits) -> None:
         """Check that these ask for no more than a sandbox with the limits `sandbox` has.
@@ -76,7 +73,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SandboxSpec:
+class SandboxSpec(Checked):
     """A kind of sandbox, with one core and no network. Sandboxes of one spec are interchangeable."""
 
     image: str = DEFAULT_IMAGE
@@ -84,9 +81,6 @@ class SandboxSpec:
     limits: Limits = field(default_factory=Limits)
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class EndReason(StrEnum):

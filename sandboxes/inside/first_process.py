@@ -34,7 +34,6 @@ from agentrl.sandboxes.inside.processes import (
     install_filter,
     kill_all,
     kill_group,
-    kill_others,
     lock_down,
     reap,
 )
@@ -55,22 +54,20 @@ class Running:
 
     number: int
     pid: int
-    limits: dict[str, Any]
+    request: dict[str, Any]
     pipes: dict[int, bytes]
     """Read end -> kind of frame."""
     stdin: int | None
     """Write end of the pipe to its input, until that is closed."""
     pending: memoryview
     """Input that the pipe has not taken yet."""
-    interactive: bool
     input_ended: bool
-    held: bytearray
-    """Frames of its output that are not sent yet."""
-    ends_at: float
-    silence_s: float
-    silent_until: float
     memory_kills: int
+    held: bytearray = field(default_factory=bytearray)
+    """Frames of its output that are not sent yet."""
     started: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+    """When it has printed something on standard output for the last time."""
     output: int = 0
     orphans_cpu_s: float = 0.0
     ended_by: str | None = None
@@ -78,7 +75,7 @@ class Running:
     @property
     def due(self) -> float:
         """Return when its time is up: in all, or without an output."""
-        return min(self.ends_at, self.silent_until)
+        return min(self.started + self.request["limits"]["timeout_s"], self.heard + self.request["silence_s"])
 
 
 class FirstProcess:
@@ -186,16 +183,11 @@ class FirstProcess:
         running = self.running[number] = Running(
             number=number,
             pid=pid,
-            limits=request["limits"],
+            request=request,
             pipes={out_r: b"o", err_r: b"e"},
             stdin=in_w,
             pending=data,
-            interactive=request["interactive"],
             input_ended=not request["interactive"],
-            held=bytearray(),
-            ends_at=time.monotonic() + request["limits"]["timeout_s"],
-            silence_s=request["silence_s"],
-            silent_until=time.monotonic() + request["silence_s"],
             memory_kills=memory_kills,
         )
         for fd in running.pipes:
@@ -242,13 +234,13 @@ class FirstProcess:
                 data = os.read(fd, 1 << 16)
             except BlockingIOError:
                 return
-            room = int(running.limits["output_mb"] * MB) - running.output
+            room = int(running.request["limits"]["output_mb"] * MB) - running.output
             running.output += len(data)
             if running.pipes[fd] == b"o":
-                running.silent_until = time.monotonic() + running.silence_s
+                running.heard = time.monotonic()
             if data and room > 0:
                 running.held += frame(running.pipes[fd], running.number, data[:room])
-                if running.interactive or len(running.held) >= HELD_BYTES:
+                if running.request["interactive"] or len(running.held) >= HELD_BYTES:
                     self.send(running.held)
                     running.held.clear()
             if len(data) > room:
@@ -276,10 +268,7 @@ class FirstProcess:
     def stop(self, running: Running, why: str) -> None:
         """Kill a program, and note why."""
         running.ended_by = running.ended_by or why
-        if len(self.running) == 1:
-            kill_others()
-        else:
-            kill_group(running.pid)
+        kill_group(running.pid)  # what it has put elsewhere ends with it, in `finish`
 
     def collect(self) -> None:
         """Reap the children that have ended: programs, and what programs left to this process."""
@@ -304,7 +293,7 @@ class FirstProcess:
         else:
             kill_group(running.pid)
         self.forget(running)
-        limits, reason = running.limits, running.ended_by
+        limits, reason = running.request["limits"], running.ended_by
         if reason is None and limits["cpu_s"] is not None and (cpu_s > limits["cpu_s"] or code == -signal.SIGXCPU):
             reason = "timeout"
         starved = code and peak_bytes > NEARLY_ALL * limits["memory_mb"] * MB
