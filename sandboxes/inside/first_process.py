@@ -75,7 +75,7 @@ class Running:
     @property
     def due(self) -> float:
         """Return when its time is up: in all, or without an output."""
-        return min(self.started + self.request["limits"]["timeout_s"], self.heard + self.request["silence_s"])
+        return float(min(self.started + self.request["limits"]["timeout_s"], self.heard + self.request["silence_s"]))
 
 
 class FirstProcess:
