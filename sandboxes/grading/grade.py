@@ -136,18 +136,16 @@ async def _grade(grading: Grading, tests: Sequence[Test], pool: SandboxPool) -> 
                 group.start_soon(work)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    failed = next((index for index in sorted(results) if not all(one.passed for one in results[index])), len(named))
     if any(result.status is Status.TIME_LIMIT for found in results.values() for result in found):
         rest = rest or (Status.NOT_RUN, DEADLINE_OVER)  # they have used up the verdict's time
     status, message = rest or (Status.DEADLINE, DEADLINE_OVER)
+    failed = (index for index in sorted(results) if not all(result.passed for result in results[index]))
+    last = next(failed, len(named)) if grading.fail_fast else len(named)
     for index in range(len(named)):
-        if index not in results or (
-            grading.fail_fast and index > failed
-        ):  # of those beside the first that fails, nothing counts after it
+        if index not in results or index > last:  # of those that ran beside the first that fails, too, nothing counts
             note(index, [TestResult(name=named[index].name, status=status, message=message)])
-    return Verdict(
-        results=tuple(one for index in range(len(named)) for one in results[index]), build_output=build_output
-    )
+    in_order = tuple(result for index in sorted(results) for result in results[index])
+    return Verdict(results=in_order, build_output=build_output)
 
 
 async def _run_test(
