@@ -139,7 +139,7 @@ class RunOptions(TypedDict, total=False):
     only_files: Mapping[str, bytes] | None
     """The writable folders are emptied and these files written first, in the same message; `{}` only empties them."""
     silence_s: float | None
-    """How long it may print nothing on its standard output; services do not look. Default: as long as it may run."""
+    """How long it may print nothing on its standard output, after the first time; services do not look. Default: as long as it may run."""
 
 
 _OPTIONS = get_type_hints(RunOptions)

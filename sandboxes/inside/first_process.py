@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import gc
 import json
+import math
 import os
 import selectors
 import signal
@@ -66,15 +67,15 @@ class Running:
     held: bytearray = field(default_factory=bytearray)
     """Frames of its output that are not sent yet."""
     started: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
-    """When it has printed something on standard output for the last time."""
+    heard: float = math.inf
+    """When it has printed something on standard output for the last time; before the first, it may take its time."""
     output: int = 0
     orphans_cpu_s: float = 0.0
     ended_by: str | None = None
 
     @property
     def due(self) -> float:
-        """Return when its time is up: in all, or without an output."""
+        """Return when its time is up: in all, or without another output."""
         return float(min(self.started + self.request["limits"]["timeout_s"], self.heard + self.request["silence_s"]))
 
 
