@@ -269,6 +269,7 @@ class FirstProcess:
     def stop(self, running: Running, why: str) -> None:
         """Kill a program, and note why."""
         running.ended_by = running.ended_by or why
+        os.kill(running.pid, signal.SIGKILL)  # which may not lead its group yet
         kill_group(running.pid)  # what it has put elsewhere ends with it, in `finish`
 
     def collect(self) -> None:

@@ -281,6 +281,14 @@ async def test_a_recursion_has_the_memory_limit_as_its_stack(sandbox: Sandbox, l
     assert done.stdout == b"100000\n", done
 
 
+async def test_a_program_that_is_killed_as_it_starts_ends_beside_another(sandbox: Sandbox) -> None:
+    async with await sandbox.start(["sleep", "1000"]):
+        for _ in range(20):
+            async with await sandbox.start(["sleep", "1000"]):
+                pass
+    assert sandbox.lost is None
+
+
 async def test_a_program_has_as_many_threads_as_processes(sandbox: Sandbox) -> None:
     code = "import threading\nend = threading.Event()\nthreads = [threading.Thread(target=end.wait) for _ in range(40)]\nfor t in threads: t.start()\nend.set(); print(len(threads))"
     assert (await sandbox.run_python(code=code)).stdout == b"40\n"
