@@ -269,7 +269,8 @@ class FirstProcess:
     def stop(self, running: Running, why: str) -> None:
         """Kill a program, and note why."""
         running.ended_by = running.ended_by or why
-        os.kill(running.pid, signal.SIGKILL)  # which may not lead its group yet
+        with suppress(ProcessLookupError):  # it may have ended, or not lead its group yet
+            os.kill(running.pid, signal.SIGKILL)
         kill_group(running.pid)  # what it has put elsewhere ends with it, in `finish`
 
     def collect(self) -> None:
