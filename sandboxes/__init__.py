@@ -22,12 +22,11 @@ from agentrl.sandboxes.grading.tests import (
     TestFile,
 )
 from agentrl.sandboxes.grading.verdict import Baseline, Status, TestResult, Verdict
+from agentrl.sandboxes.linked_sandbox import Process
 from agentrl.sandboxes.pool import SandboxPool, open_pool
-from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.python_session import PythonSession, python_session
 from agentrl.sandboxes.run_sandboxes import open_sandboxes
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
+from agentrl.sandboxes.sandbox import Backend, EndReason, ExecResult, Limits, Sandbox, SandboxSpec
 
 __all__ = [
     "CPP",

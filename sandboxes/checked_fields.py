@@ -27,15 +27,17 @@ def must_be(words: str, allows: Callable[[Any], bool]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def check_fields(value: object) -> None:
-    """Check each field of a dataclass against its annotation: call it in `__post_init__`.
+class Checked:
+    """A dataclass whose fields are checked against their annotations.
 
     Raises:
         ConfigError: A field has a value that its annotation does not allow.
     """
-    kind: Any = type(value)
-    for name, hint in _hints(kind).items():
-        check_argument(name, getattr(value, name), hint, f"{kind.__name__}.")
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, hint in _hints(kind).items():
+            check_argument(name, getattr(self, name), hint, f"{kind.__name__}.")
 
 
 def check_argument(name: str, given: object, hint: Any, where: str = "") -> None:

@@ -11,9 +11,8 @@ from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_backend import Docker
 from agentrl.sandboxes.backends.hosted import Hosted
-from agentrl.sandboxes.backends.no_isolation import NoIsolation
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
+from agentrl.sandboxes.backends.process_link import NoIsolation
+from agentrl.sandboxes.sandbox import DEFAULT_IMAGE, Backend, Limits, Sandbox, SandboxSpec
 from agentrl.system.tasks import in_thread
 
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]

@@ -22,7 +22,7 @@ from agentrl.errors import SandboxError, SandboxLostError, one_line
 from agentrl.sandboxes.backends.docker_connection import CPU_PERIOD_US, STDOUT, DockerEngine, DockerStream, find_engine
 from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_image, remove_left_over
-from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, EndReason, ExecResult
+from agentrl.sandboxes.sandbox import DEFAULT_IMAGE, MB, EndReason, ExecResult
 from agentrl.system import traces
 from agentrl.system.tasks import background_tasks, in_thread
 

@@ -5,22 +5,139 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol, Self
 
 import anyio
 from anyio.abc import TaskStatus
 
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.inside.inbox import frame, take_frames
-from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.sandbox import RunOptions, Sandbox, as_bytes
-from agentrl.sandboxes.seams import MB, WORK, ExecResult, Limits, Link, SandboxSpec
+from agentrl.sandboxes.sandbox import (
+    MB,
+    WORK,
+    EndReason,
+    ExecResult,
+    Limits,
+    RunOptions,
+    Sandbox,
+    SandboxSpec,
+    as_bytes,
+)
 from agentrl.system.tasks import Condition, background_tasks
 
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing and resetting."""
+REPORT_GRACE_S = 10.0
+"""A run that is not reported this long after its limit has taken its sandbox with it."""
+
+
+class Link(Protocol):
+    """Bytes to and from the first process of a sandbox."""
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
+        ...
+
+    async def receive(self) -> bytes:
+        """Return some bytes, at least one.
+
+        Raises:
+            SandboxLostError: There are no more; it says what the sandbox said last.
+        """
+        ...
+
+
+class LongLineError(SandboxError):
+    """A program wrote a longer line than its reader takes."""
+
+
+class Process:
+    """A program that runs in a sandbox. Use `async with`: it is killed when the block is left."""
+
+    def __init__(self, sandbox: LinkedSandbox, number: int, limits: Limits) -> None:
+        self._sandbox = sandbox
+        self._number = number
+        self._given_up_at = anyio.current_time() + limits.timeout_s + REPORT_GRACE_S
+        self._stdout = bytearray()
+        self._searched = 0
+        """So much of it has no end of a line."""
+        self._stderr = bytearray()
+        self._report: dict[str, Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._report is None and not self._sandbox.lost:
+            deadline = anyio.current_time() + REPORT_GRACE_S
+            with anyio.CancelScope(shield=True), suppress(SandboxLostError):
+                await self._sandbox.send(b"K", self._number, b"", deadline)
+                await self._sandbox.wait_until(lambda: self._report is not None, deadline)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+        return self._report is None
+
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input."""
+        await self._sandbox.send(b"I", self._number, data)
+
+    async def kill(self) -> None:
+        """Kill it and what it started."""
+        await self._sandbox.send(b"K", self._number)
+
+    async def read_line(self, max_bytes: int | None = None) -> bytes | None:
+        """Return the next line of its standard output, with its end; None when it has ended and nothing is left.
+
+        Raises:
+            LongLineError: It has more than `max_bytes`.
+            SandboxLostError: The sandbox is gone.
+        """
+        await self._until(lambda: self._has_line(max_bytes) or self._report is not None)
+        end = self._stdout.find(b"\n", self._searched) + 1 or len(self._stdout)
+        if max_bytes is not None and end > max_bytes:
+            raise LongLineError(f"a line of more than {max_bytes} bytes")
+        line = bytes(self._stdout[:end])
+        del self._stdout[:end]
+        self._searched = 0
+        return line or None
+
+    def _has_line(self, max_bytes: int | None) -> bool:
+        # Each byte is looked at once: a program may write millions of them one at a time.
+        if self._stdout.find(b"\n", self._searched) >= 0:
+            return True
+        self._searched = len(self._stdout)
+        return max_bytes is not None and self._searched > max_bytes
+
+    async def wait(self) -> ExecResult:
+        """Return how it ended, with the output that nobody has read.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
+        await self._until(lambda: self._report is not None)
+        report = dict(self._report or {})
+        end_reason = EndReason(report.pop("end_reason"))
+        return ExecResult(end_reason=end_reason, stdout=bytes(self._stdout), stderr=bytes(self._stderr), **report)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        await self._sandbox.wait_until(condition, self._given_up_at)
+
+    def receive(self, kind: bytes, payload: bytes) -> None:
+        """Take in output, which the sandbox's first process holds to its limit, or the end."""
+        if kind == b"x":
+            self._report = json.loads(payload)
+            self._sandbox.run_s += self._report["duration_s"]
+        else:
+            output = self._stdout if kind == b"o" else self._stderr
+            output += payload
 
 
 class LinkedSandbox(Sandbox):
@@ -81,11 +198,9 @@ class LinkedSandbox(Sandbox):
         if process is not None and kind == b"f":
             self.lose(f"it cannot start a program: {payload.decode(errors='replace')}")
         elif process is not None and kind in b"oex":
-            if kind == b"x":
-                self.run_s += process.end(json.loads(payload))
+            process.receive(kind, payload)
+            if not process.running:
                 del self._processes[number]
-            else:
-                process.take_output(kind, payload)
         elif number in self._answers:
             self._answers[number] = (kind, payload)
         self._changed.notify_all()
@@ -103,6 +218,7 @@ class LinkedSandbox(Sandbox):
             "env": {**self.env, **options.get("env", {})},
             "cwd": options.get("cwd") or self.work,
             "limits": {**vars(limits), "nproc": self._nproc},
+            "silence_s": options.get("silence_s") or limits.timeout_s,
         }
         self._number += 1
         process = self._processes[self._number] = Process(self, self._number, limits)

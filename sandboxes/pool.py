@@ -3,7 +3,7 @@
     take() ── waits in line for a slot ──► an idle sandbox, or a new one ──► user ──► reset ──► idle
                                                                                 └── lost, or cannot be reset: ended
 
-A task keeps each sandbox open until it is lost, or too many are idle. Whoever takes one holds a slot until it is reset, so that there are
+A task keeps each sandbox open until it is found lost, or too many are idle. Whoever takes one holds a slot until it is reset, so that there are
 never more in use than slots. The pools of a run share slots, and what stands idle of all of them: no more than there are slots, those that
 were used last.
 """
@@ -17,14 +17,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
 from agentrl.errors import ConfigError, SandboxError, one_line
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.choose import choose_backend
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import Backend, SandboxSpec
-from agentrl.system.tasks import background_tasks
+from agentrl.sandboxes.sandbox import Backend, Sandbox, SandboxSpec
+from agentrl.system.tasks import Lease, Resources, background_tasks
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class Slots:
         self.tasks = tasks
         self.size = size
         self.metrics = metrics
-        self.idle: list[Sandbox] = []
+        self.idle: list[Lease[Sandbox]] = []
         """The sandbox that was used last is last."""
         self.closed = False
         self._wait_timeout_s = wait_timeout_s
@@ -98,11 +97,16 @@ class Slots:
             for _ in range(held):
                 self._free.release()
 
-    def add_idle(self, sandbox: Sandbox) -> None:
+    def add_idle(self, lease: Lease[Sandbox]) -> None:
         """Have a sandbox wait for its next user, and end the one that has waited for longest where they are too many."""
-        self.idle.append(sandbox)
+        self.idle.append(lease)
         if len(self.idle) > self.size:
-            self.idle.pop(0).on_lost()
+            self.tasks.start_soon(self.idle.pop(0).release)
+
+    def end_lost(self, lease: Lease[Sandbox]) -> None:
+        """End a sandbox that is lost."""
+        self.metrics.lost += 1
+        self.tasks.start_soon(lease.release)
 
 
 class SandboxPool:
@@ -149,7 +153,8 @@ class SandboxPool:
 
     @asynccontextmanager
     async def _lease(self) -> AsyncIterator[Sandbox]:
-        sandbox = await self._idle_or_new()
+        lease = await self._idle_or_new()
+        sandbox = lease.value
         try:
             yield sandbox
         finally:
@@ -162,20 +167,22 @@ class SandboxPool:
                     await sandbox.reset()
                 except SandboxError as error:
                     sandbox.lose(str(error))
+                    self._slots.end_lost(lease)
                 else:
                     self.metrics.resets += 1
                     self.metrics.reset_s += anyio.current_time() - started
-                    self._slots.add_idle(sandbox)
+                    self._slots.add_idle(lease)
 
-    async def _idle_or_new(self) -> Sandbox:
+    async def _idle_or_new(self) -> Lease[Sandbox]:
         given_up_at, tried = anyio.current_time() + PATIENCE_S, False
         while True:
-            for sandbox in reversed(self._slots.idle):
-                if sandbox.spec == self.spec and sandbox.lost is None:
-                    self._slots.idle.remove(sandbox)
-                    return sandbox
+            for lease in reversed([lease for lease in self._slots.idle if lease.value.spec == self.spec]):
+                self._slots.idle.remove(lease)
+                if lease.value.lost is None:
+                    return lease
+                self._slots.end_lost(lease)
             try:
-                new: Sandbox = await self._slots.tasks.start(self._keep)
+                new = await Resources(self._slots.tasks).hold(lambda: self.backend.start(self.spec))
             except SandboxError as error:
                 if not self.metrics.started or anyio.current_time() > given_up_at:
                     raise
@@ -184,23 +191,8 @@ class SandboxPool:
                 tried = True
                 await anyio.sleep(RETRY_INTERVAL_S)
             else:
+                self.metrics.started += 1
                 return new
-
-    async def _keep(self, *, task_status: TaskStatus[Sandbox]) -> None:
-        """Start a sandbox, and keep it until it is lost, or `on_lost` is called. Reports started with it.
-
-        Raises:
-            SandboxError: It cannot be started.
-        """
-        async with self.backend.start(self.spec) as sandbox:
-            self.metrics.started += 1
-            ended = anyio.Event()
-            sandbox.on_lost = ended.set
-            task_status.started(sandbox)
-            await ended.wait()
-            self.metrics.lost += sandbox.lost is not None
-            if sandbox in self._slots.idle:
-                self._slots.idle.remove(sandbox)
 
 
 @asynccontextmanager

@@ -6,15 +6,16 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
-from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import EndReason
+from agentrl.sandboxes.inside.program_calls import CALLS
+from agentrl.sandboxes.linked_sandbox import Process
+from agentrl.sandboxes.sandbox import EndReason, Sandbox
 from agentrl.system import traces
 
-SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"
+JOB = {"source": "from agentrl.sandboxes.inside.python_repl import execute", "module": "session"}
 LIFETIME_S = 24 * 3600.0
 NOTE_CHARACTERS = 100
 """For the note that stands where the middle of a long output is left out."""
@@ -62,28 +63,28 @@ class PythonSession:
             return await self._execute(code, timeout_s)
 
     async def _execute(self, code: str, timeout_s: float) -> SessionResult:
+        call = {"name": "execute", "args": [code, timeout_s, self._max_characters], "kwargs": {"dict": []}}
+        requests: list[Any] = [call | {"value_only": True}]
         if self._process is None:
             # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
             limits = self._sandbox.spec.limits.changed(timeout_s=LIFETIME_S, output_mb=1024)
-            self._process = await self._sandbox.start_python(SESSION, limits=limits)
+            self._process = await self._sandbox.start_python(CALLS, limits=limits)
+            requests.insert(0, JOB)
         process = self._process
-        request = {"code": code, "timeout_s": timeout_s, "max_characters": self._max_characters}
         answer = None
         try:
             with anyio.move_on_after(timeout_s + INTERRUPT_GRACE_S):
-                await process.send(json.dumps(request).encode() + b"\n")
-                answer = await process.read_line()
+                for request in requests:
+                    await process.send(json.dumps(request).encode() + b"\n")
+                    answer = await process.read_line()
         except BaseException:
             await self.close()  # cancelled in the middle, it would give this answer to the next code
             raise
         try:
-            fields = json.loads(answer or b"")
-            return SessionResult(
-                # Shortened already, with a note where; this bounds what a forged answer may hold.
-                output=str(fields["output"])[: self._max_characters + NOTE_CHARACTERS],
-                raised=bool(fields["raised"]),
-                timed_out=bool(fields["timed_out"]),
-            )
+            output, raised, timed_out = json.loads(answer or b"")["ok"]["tuple"]
+            # Shortened already, with a note where; this bounds what a forged answer may hold.
+            output = str(output)[: self._max_characters + NOTE_CHARACTERS]
+            return SessionResult(output=output, raised=bool(raised), timed_out=bool(timed_out))
         except (ValueError, KeyError, TypeError):
             self._process = None
             return await _end(process, timed_out=answer is None and process.running)

@@ -20,8 +20,7 @@ from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.tests import PYTHON, Language, Test
 from agentrl.sandboxes.grading.verdict import Verdict
 from agentrl.sandboxes.pool import PoolMetrics, SandboxPool, Slots, default_size, open_slots
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import Backend, Limits, SandboxSpec
+from agentrl.sandboxes.sandbox import Backend, Limits, Sandbox, SandboxSpec
 
 
 @dataclass(frozen=True, kw_only=True)

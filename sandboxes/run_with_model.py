@@ -20,9 +20,8 @@ import httpx2
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.container import Container, ContainerProcess
 from agentrl.sandboxes.inside import relay
-from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import EndReason, ExecResult
+from agentrl.sandboxes.linked_sandbox import Process
+from agentrl.sandboxes.sandbox import EndReason, ExecResult, Sandbox
 from agentrl.system.tasks import in_thread
 
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"

@@ -29,7 +29,7 @@ from agentrl import Episode, Reward
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, error_line, one_line
 from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
-from agentrl.sandboxes.seams import ExecResult
+from agentrl.sandboxes.sandbox import ExecResult
 from agentrl.system import traces
 from agentrl.system.files import scratch_directory
 from agentrl.workflows.chat import ChatTask, score

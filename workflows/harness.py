@@ -29,7 +29,7 @@ from agentrl import Episode, Reward
 from agentrl.config import RunConfig
 from agentrl.sandboxes.backends.docker_images import missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
-from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from agentrl.sandboxes.sandbox import DEFAULT_IMAGE
 from agentrl.tasks.harbor_settings import AbsolutePath, ImageName
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, play
 from agentrl.workflows.repository import HiddenTests, Overlay, Repository, missing_repositories, overlay_of

@@ -26,7 +26,7 @@ from agentrl.envs import ToolEnv, tool
 from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
-from agentrl.sandboxes.seams import EndReason
+from agentrl.sandboxes.sandbox import EndReason
 from agentrl.tasks.harbor import DEFAULT_AGENT
 from agentrl.tasks.harbor_settings import Cpus, Disk, Megabytes, Seconds
 from agentrl.workflows.black_box import model_environment

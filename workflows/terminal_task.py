@@ -32,7 +32,7 @@ from agentrl.errors import EpisodeError, TaskFileError, one_line
 from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
-from agentrl.sandboxes.seams import ExecResult
+from agentrl.sandboxes.sandbox import ExecResult
 from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder, read_unchanged, variables
 from agentrl.tasks.harbor_settings import Environment
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play

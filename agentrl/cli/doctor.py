@@ -27,7 +27,7 @@ def doctor() -> int:
 async def examine(console: Console) -> bool:
     """Print what is here; return whether model-written code can be run."""
     from agentrl.sandboxes import Bubblewrap, Docker
-    from agentrl.sandboxes.seams import SandboxSpec
+    from agentrl.sandboxes.sandbox import SandboxSpec
 
     for name, found in _machine():
         console.print(f"{name:<14} {escape(found)}")

@@ -20,8 +20,7 @@ from agentrl.errors import SandboxError
 from agentrl.sandboxes.backends.process_link import process_link
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
+from agentrl.sandboxes.sandbox import DEFAULT_IMAGE, MB, WORK, Sandbox, SandboxSpec
 from agentrl.system.tasks import in_thread
 
 VENV = "/venv"

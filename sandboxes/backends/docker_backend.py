@@ -21,8 +21,7 @@ from agentrl.sandboxes.backends.docker_images import have_image
 from agentrl.sandboxes.backends.leftovers import LABEL, container_name, owner, remove_left_over
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, PATH, init_arguments, sandbox_environment
 from agentrl.sandboxes.linked_sandbox import LinkedSandbox
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
+from agentrl.sandboxes.sandbox import MB, WORK, Sandbox, SandboxSpec
 from agentrl.system.tasks import in_thread
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import anyio
 
 from agentrl.errors import SandboxError, one_line
 from agentrl.sandboxes.backends.docker_connection import docker_errors, find_engine
-from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from agentrl.sandboxes.sandbox import DEFAULT_IMAGE
 from agentrl.system.tasks import in_thread
 
 if TYPE_CHECKING:

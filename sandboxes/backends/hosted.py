@@ -15,10 +15,18 @@ import anyio
 
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.start_arguments import PATH, program_arguments, sandbox_environment
-from agentrl.sandboxes.linked_sandbox import ANSWER_TIMEOUT_S
-from agentrl.sandboxes.process import REPORT_GRACE_S, Process
-from agentrl.sandboxes.sandbox import RunOptions, Sandbox, as_bytes
-from agentrl.sandboxes.seams import MB, WORK, EndReason, ExecResult, Limits, SandboxSpec
+from agentrl.sandboxes.linked_sandbox import ANSWER_TIMEOUT_S, REPORT_GRACE_S, Process
+from agentrl.sandboxes.sandbox import (
+    MB,
+    WORK,
+    EndReason,
+    ExecResult,
+    Limits,
+    RunOptions,
+    Sandbox,
+    SandboxSpec,
+    as_bytes,
+)
 from agentrl.system.tasks import in_thread
 
 EMPTY = 'find "$0" /tmp -mindepth 1 -delete 2>/dev/null; mkdir -p "$0"'

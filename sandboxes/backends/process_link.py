@@ -1,8 +1,11 @@
-"""A sandbox whose first process is a child of ours, reached over its pipes."""
+"""A first process that is a child of ours, reached over its pipes; and the backend that has no more than that, for tests of agentrl on trusted programs."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +14,11 @@ import anyio
 from anyio.abc import Process
 
 from agentrl.errors import SandboxError, SandboxLostError, error_line
+from agentrl.sandboxes.backends.start_arguments import init_arguments, sandbox_environment
+from agentrl.sandboxes.linked_sandbox import LinkedSandbox
+from agentrl.sandboxes.sandbox import Sandbox, SandboxSpec
 from agentrl.system.child_process import kill_process, start_process
+from agentrl.system.files import scratch_directory
 
 END_TIMEOUT_S = 10.0
 
@@ -82,3 +89,26 @@ async def process_link(command: Sequence[str], env: Mapping[str, str]) -> AsyncI
             await process.wait()
             with suppress(anyio.BrokenResourceError, OSError):  # what it never read
                 await process.aclose()
+
+
+class NoIsolation:
+    """The backend that is none. A program can read, change and delete whatever you can, and reach the network."""
+
+    name = "UNSAFE_no_isolation"
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Warn that nothing is isolated."""
+        warnings.warn("`sandbox.backend` = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
+
+    @asynccontextmanager
+    async def start(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        """Yield a first process in a temporary folder."""
+        async with scratch_directory("agentrl-sandbox-") as folder:
+            work = str(folder)
+            command = [sys.executable, *init_arguments(counted=False, folders=[work])]
+            env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
+            async with (
+                process_link(command, env) as link,
+                LinkedSandbox(link, spec, env=env, work=work).open() as sandbox,
+            ):
+                yield sandbox

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from agentrl.sandboxes.backends.syscall_filter import compile_filter
-from agentrl.sandboxes.seams import WORK
+from agentrl.sandboxes.sandbox import WORK
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where an image has its programs."""

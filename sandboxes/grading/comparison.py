@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.checked_fields import Tolerance, check_fields
+from agentrl.sandboxes.checked_fields import Checked, Tolerance
 
 _WORD = re.compile(r"\S+")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -27,7 +27,7 @@ MAX_NUMBER_CHARACTERS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Checked):
     """The same words in the same order, whatever the space and the lines between them; of two numbers the value counts, not the text.
 
     `2.50` is 2.5, `1e3` is 1000, `-0` is 0, and `NaN` is nan; `0011` is text, and not 11. With a tolerance a number may differ from one that has a point or an exponent:
@@ -40,7 +40,7 @@ class Comparison:
     relative: Tolerance = 0.0
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.exact and (self.absolute or self.relative):
             raise ConfigError(
                 "Comparison.exact = True compares characters, and has no tolerance; leave one of them out"

@@ -18,8 +18,7 @@ import anyio
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument, shown
-from agentrl.sandboxes.grading.code_run import run_code
-from agentrl.sandboxes.grading.program_runs import Grading, build, run_call, run_io, wall_clock_s
+from agentrl.sandboxes.grading.runs import Grading, build, run_call, run_code, run_io, wall_clock_s
 from agentrl.sandboxes.grading.tests import PYTHON, CallTest, Checker, IOTest, Language, Test
 from agentrl.sandboxes.grading.trust import Trust, trust_of
 from agentrl.sandboxes.grading.verdict import (
@@ -33,8 +32,7 @@ from agentrl.sandboxes.grading.verdict import (
 )
 from agentrl.sandboxes.inside.plain import NotPlainError, encode
 from agentrl.sandboxes.pool import SandboxPool
-from agentrl.sandboxes.sandbox import Sandbox
-from agentrl.sandboxes.seams import Limits
+from agentrl.sandboxes.sandbox import Limits, Sandbox
 from agentrl.system import traces
 
 ATTEMPTS = 3
@@ -91,83 +89,63 @@ async def grade(
 
 
 async def _grade(grading: Grading, tests: Sequence[Test], pool: SandboxPool) -> Verdict:
-    """Return the verdict on a program, whose tests run side by side where sandboxes are free."""
+    """Return the verdict on a program, whose tests are taken one after another by as many workers as sandboxes are free."""
     named = [replace(test, name=_name(test, index)) for index, test in enumerate(tests)]
     trusts = [trust_of(test) for test in named]
-    # What has to be built is built once, and so in one sandbox.
-    free = 1 if grading.language.build else pool.free // (2 if any(map(_needs_second_sandbox, named, trusts)) else 1)
-    count = max(1, min(len(named), free))
-    parts = [range(len(named) * n // count, len(named) * (n + 1) // count) for n in range(count)]
-    verdicts: dict[range, Verdict] = {}
-
-    async def run(part: range) -> None:
-        verdicts[part] = await _run_tests(grading, named, trusts, part, pool)
-
-    try:
-        async with anyio.create_task_group() as group:
-            for part in parts:
-                group.start_soon(run, part)
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    results: list[TestResult] = []
-    for part in parts:  # of those that ran beside the first that fails, too, nothing counts after it
-        failed = grading.fail_fast and not all(result.passed for result in results)
-        results += _left_out(named, trusts, part, Status.NOT_RUN, EARLIER_FAILED) if failed else verdicts[part].results
-    if any(result.status is Status.TIME_LIMIT for result in results):  # which have used up the verdict's time
-        results = [replace(one, status=Status.NOT_RUN) if one.status is Status.DEADLINE else one for one in results]
-    return Verdict(results=tuple(results), build_output=verdicts[parts[0]].build_output)
-
-
-async def _run_tests(
-    grading: Grading, tests: Sequence[Test], trusts: Sequence[Trust], part: range, pool: SandboxPool
-) -> Verdict:
-    """Return the verdict on a part of some tests, which run one after another."""
-    results: list[TestResult] = []
-    build_output, losses, index, left_s = "", 0, part.start, grading.deadline_s
+    waiting = iter(range(len(named)))
+    results: dict[int, list[TestResult]] = {}
     rest: tuple[Status, str] | None = None
-    """What becomes of the tests from `index` on, where they are not to run."""
+    """What becomes of tests that have not run, where no more are to."""
+    build_output = ""
+    boxes = 1 + any(map(_needs_second_sandbox, named, trusts))
 
-    def note(found: Sequence[TestResult]) -> None:
-        """Add the results of one test."""
-        nonlocal index, losses, rest
-        results.extend(replace(result, test_index=index, trust=trusts[index]) for result in found)
-        index, losses = index + 1, 0
-        if grading.fail_fast and any(not result.passed for result in found):
+    def note(index: int, found: Sequence[TestResult]) -> None:
+        nonlocal rest
+        results[index] = [replace(result, test_index=index, trust=trusts[index]) for result in found]
+        if grading.fail_fast and not all(result.passed for result in found):
             rest = Status.NOT_RUN, EARLIER_FAILED
 
-    while index < part.stop and rest is None:
-        several = any(map(_needs_second_sandbox, tests[index : part.stop], trusts[index : part.stop]))
-        async with pool.take(2 if several else 1) as sandboxes:
-            started = anyio.current_time()
-            try:
-                with anyio.move_on_after(left_s):
-                    built, build_output = await build(grading, sandboxes[0])
-                    if built is None:
-                        rest = Status.BUILD_ERROR, build_output
-                    while index < part.stop and rest is None:
-                        note(await _run_test(grading, tests[index], trusts[index], sandboxes, built or b""))
-            except SandboxError as error:
-                # The sandbox is gone, or so full that not even the program can be written to it.
-                losses += 1
-                if losses == ATTEMPTS:
-                    status = Status.CHECKER_ERROR if several and sandboxes[1].lost else Status.CRASHED
-                    note([TestResult(name=tests[index].name, status=status, message=str(error))])
-            left_s -= anyio.current_time() - started
-        if left_s <= 0:
-            rest = rest or (Status.DEADLINE, DEADLINE_OVER)
-    if rest is not None:
-        results += _left_out(tests, trusts, range(index, part.stop), *rest)
-    return Verdict(results=tuple(results), build_output=build_output)
+    async def work() -> None:
+        nonlocal rest, build_output
+        losses, left_s, index = 0, grading.deadline_s, next(waiting, len(named))
+        while index < len(named) and rest is None and left_s > 0:
+            async with pool.take(boxes) as sandboxes:
+                started = anyio.current_time()
+                try:
+                    with anyio.move_on_after(left_s):
+                        built, build_output = await build(grading, sandboxes[0])
+                        if built is None:
+                            rest = Status.BUILD_ERROR, build_output
+                        while index < len(named) and rest is None:
+                            note(index, await _run_test(grading, named[index], trusts[index], sandboxes, built or b""))
+                            losses, index = 0, next(waiting, len(named))
+                except SandboxError as error:
+                    # The sandbox is gone, or so full that not even the program can be written to it.
+                    losses += 1
+                    if losses == ATTEMPTS:
+                        status = Status.CHECKER_ERROR if boxes > 1 and sandboxes[1].lost else Status.CRASHED
+                        note(index, [TestResult(name=named[index].name, status=status, message=str(error))])
+                        losses, index = 0, next(waiting, len(named))
+                left_s -= anyio.current_time() - started
 
-
-def _left_out(
-    tests: Sequence[Test], trusts: Sequence[Trust], part: range, status: Status, message: str
-) -> list[TestResult]:
-    """Return the results of a part of some tests which have none of their own."""
-    return [
-        TestResult(name=tests[index].name, status=status, message=message, test_index=index, trust=trusts[index])
-        for index in part
-    ]
+    # What has to be built is built once, and so in one sandbox.
+    workers = 1 if grading.language.build else max(1, min(len(named), pool.free // boxes))
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(workers):
+                group.start_soon(work)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    if any(result.status is Status.TIME_LIMIT for found in results.values() for result in found):
+        rest = rest or (Status.NOT_RUN, DEADLINE_OVER)  # they have used up the verdict's time
+    status, message = rest or (Status.DEADLINE, DEADLINE_OVER)
+    failed = (index for index in sorted(results) if not all(result.passed for result in results[index]))
+    last = next(failed, len(named)) if grading.fail_fast else len(named)
+    for index in range(len(named)):
+        if index not in results or index > last:  # of those that ran beside the first that fails, too, nothing counts
+            note(index, [TestResult(name=named[index].name, status=status, message=message)])
+    in_order = tuple(result for index in sorted(results) for result in results[index])
+    return Verdict(results=in_order, build_output=build_output)
 
 
 async def _run_test(

@@ -31,7 +31,7 @@ from agentrl.sandboxes.grading.tests import (
     check_limits,
 )
 from agentrl.sandboxes.grading.verdict import Baseline, check_baseline
-from agentrl.sandboxes.seams import MB
+from agentrl.sandboxes.sandbox import MB
 
 REFERENCES = ("solution", "reference", "canonical_solution", "code")
 

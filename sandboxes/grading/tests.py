@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes.checked_fields import AboveZero, Tolerance, check_fields, must_be
+from agentrl.sandboxes.checked_fields import AboveZero, Checked, Tolerance, must_be
 from agentrl.sandboxes.grading.comparison import Comparison
-from agentrl.sandboxes.seams import Limits
+from agentrl.sandboxes.sandbox import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language:
+class Language(Checked):
     """The way to build and run a program: the file its source goes to, and commands in the folder of that file."""
 
     file: str
@@ -22,9 +22,6 @@ class Language:
     build_timeout_s: AboveZero = 60.0
     names: tuple[str, ...] = ()
     """Its names in tasks, and after the fence of a code block."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 PYTHON = Language(file="main.py", run=("python3", "main.py"), names=("python", "python3", "py"))
@@ -40,16 +37,13 @@ LANGUAGES = {name: language for language in (PYTHON, CPP, JAVA) for name in lang
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checker:
+class Checker(Checked):
     """A Python program that decides, for problems with several right answers. It is run with three files: input, output, answer.
 
     Exit code 0 accepts, 1 and 2 reject, anything else means that the checker itself failed (testlib's codes).
     """
 
     source: str
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 CALLED = must_be(
@@ -63,7 +57,7 @@ TrustOfCode = Literal["apart", "inside"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OneTest:
+class _OneTest(Checked):
     """The fields of every test."""
 
     name: str = ""
@@ -71,7 +65,7 @@ class _OneTest:
     """Limits that differ from those of the grader, as {"timeout_s": 2}."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.limits is not None:
             check_limits(self.limits)
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.grading.trust import Trust
-from agentrl.sandboxes.seams import EndReason, ExecResult
+from agentrl.sandboxes.sandbox import EndReason, ExecResult
 
 MAX_TEXT_CHARACTERS = 10_000
 """Of a message, a name, or what a build printed."""

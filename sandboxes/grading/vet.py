@@ -1,5 +1,7 @@
 """Examine code tasks before a model is trained on them: the reference must pass every time, and no program that cheats may earn a reward.
 
+Programs go through `grade`, as in a workflow, and not through `evaluate`, which runs episodes of a model: none is asked here.
+
 tasks ─► each: its reference N times, what does nothing, cheats ─► TaskReport ─► a table, and the tasks that are kept
 """
 
@@ -15,10 +17,10 @@ from typing import Any
 import anyio
 
 from agentrl.errors import ConfigError, one_line
-from agentrl.sandboxes.grading.code_reading import names_of_program
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.grading.tests import CallTest, IOTest, Test
+from agentrl.sandboxes.grading.trust import names_of_program
 from agentrl.sandboxes.grading.verdict import Baseline, Verdict
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.system.tasks import in_thread

@@ -17,12 +17,13 @@ import gc
 import json
 import math
 import os
-import select
+import selectors
 import signal
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.sandboxes.inside.files import read, wipe, write
@@ -34,18 +35,16 @@ from agentrl.sandboxes.inside.processes import (
     install_filter,
     kill_all,
     kill_group,
-    kill_others,
     lock_down,
     reap,
 )
-from agentrl.sandboxes.inside.program_start import start_program
-from agentrl.sandboxes.inside.python_program import run_program
+from agentrl.sandboxes.inside.program import run_program, start_program
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.inside.modules import Library
 
-FLUSH_S = 0.01
-"""So long may output wait for the report that it can be sent with."""
+HELD_BYTES = 1 << 18
+"""So much output waits for the report of its program, to be sent with it: every message takes the host some of its time."""
 NEARLY_ALL = 0.9
 """A program that fails with so much of its memory limit in use has failed for want of memory."""
 
@@ -56,21 +55,28 @@ class Running:
 
     number: int
     pid: int
-    limits: dict[str, Any]
+    request: dict[str, Any]
     pipes: dict[int, bytes]
     """Read end -> kind of frame."""
     stdin: int | None
     """Write end of the pipe to its input, until that is closed."""
     pending: memoryview
     """Input that the pipe has not taken yet."""
-    interactive: bool
     input_ended: bool
-    ends_at: float
     memory_kills: int
+    held: bytearray = field(default_factory=bytearray)
+    """Frames of its output that are not sent yet."""
     started: float = field(default_factory=time.monotonic)
+    heard: float = math.inf
+    """When it has printed something on standard output for the last time; before the first, it may take its time."""
     output: int = 0
     orphans_cpu_s: float = 0.0
     ended_by: str | None = None
+
+    @property
+    def due(self) -> float:
+        """Return when its time is up: in all, or without another output."""
+        return float(min(self.started + self.request["limits"]["timeout_s"], self.heard + self.request["silence_s"]))
 
 
 class FirstProcess:
@@ -81,10 +87,8 @@ class FirstProcess:
         self.counted: bool = config["counted"]
         wipe(self.folders)
         self.running: dict[int, Running] = {}
-        self.owners: dict[int, Running] = {}
-        """The program of each descriptor that is polled."""
-        self.poller = select.poll()
-        self.outbox = bytearray()
+        self.selector = selectors.PollSelector()
+        """What is to be called when there is something to read, or room to write, at a descriptor."""
         self.frameworks: set[str] = set()
         """Those that are imported, for all programs that are forked from then on."""
         self.ends, wake = os.pipe()
@@ -95,47 +99,35 @@ class FirstProcess:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def serve(self) -> dict[str, Any] | None:
-        """Serve the host until it hangs up. In a forked child, return the Python program to run."""
-        self.send(b"r", 0)
-        for fd in (0, self.ends):
-            self.poller.register(fd, select.POLLIN)
+    def serve(self) -> dict[str, Any]:
+        """Serve the host until it hangs up, which ends the process. In a forked child, return the Python program to run."""
+        self.send(frame(b"r", 0, b""))
+        self.selector.register(0, selectors.EVENT_READ, self.hear)
+        self.selector.register(self.ends, selectors.EVENT_READ, self.collect)
         while True:
-            events = self.poller.poll(self.patience_ms())
-            for fd, _ in events:
-                if fd == 0:
-                    if (received := read_frame(0)) is None:
-                        kill_all()
-                        return None
-                    if (program := self.handle(*received)) is not None:
-                        return program
-                elif fd == self.ends:
-                    self.collect()
-                elif (running := self.owners.get(fd)) is not None:
-                    self.feed(running) if fd == running.stdin else self.drain(running, fd)
-            if not events:
-                self.flush()
+            for key, _ in self.selector.select(self.patience_s()):
+                # What an event before it has closed is gone from the map.
+                if self.selector.get_map().get(key.fd) is key and (program := key.data()) is not None:
+                    return dict(program)
             self.end_late_runs()
 
-    def patience_ms(self) -> float | None:
-        """Return how long to wait for events: until a run's time is up, or until waiting output is sent."""
-        until = [running.ends_at - time.monotonic() for running in self.running.values() if not running.ended_by]
-        until += [FLUSH_S] * bool(self.outbox)
-        return max(0, math.ceil(1000 * min(until))) if until else None
+    def patience_s(self) -> float | None:
+        """Return how long to wait for events: until a run's time is up."""
+        until = [running.due for running in self.running.values() if not running.ended_by]
+        return max(0.0, min(until) - time.monotonic()) if until else None
 
-    def send(self, kind: bytes, number: int, payload: bytes = b"", *, later: bool = False) -> None:
-        """Send a frame: at once, or with the next one, because every message takes the host some of its time."""
-        self.outbox += frame(kind, number, payload)
-        if not later or len(self.outbox) >= 1 << 18:
-            self.flush()
+    def send(self, data: bytes | bytearray) -> None:
+        """Send frames to the host."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(1, view) :]
 
-    def flush(self) -> None:
-        """Send what waits to be sent."""
-        with memoryview(self.outbox) as view:
-            sent = 0
-            while sent < len(view):
-                sent += os.write(1, view[sent:])
-        self.outbox.clear()
+    def hear(self) -> dict[str, Any] | None:
+        """Take in one frame of the host's. In a forked child, return the Python program to run."""
+        if (received := read_frame(0)) is None:
+            kill_all()
+            os._exit(0)
+        return self.handle(*received)
 
     def handle(self, kind: bytes, number: int, payload: Payload) -> dict[str, Any] | None:
         """Do what one frame of the host's asks for. In a forked child, return the Python program to run."""
@@ -153,9 +145,9 @@ class FirstProcess:
                 answer = read(**json.loads(payload[:]))
             else:
                 self.reset()
-            self.send(b"a", number, answer)
+            self.send(frame(b"a", number, answer))
         except Exception as error:
-            self.send(b"f", number, f"{type(error).__name__}: {error}".encode())
+            self.send(frame(b"f", number, f"{type(error).__name__}: {error}".encode()))
         return None
 
     def reset(self) -> None:
@@ -192,19 +184,16 @@ class FirstProcess:
         running = self.running[number] = Running(
             number=number,
             pid=pid,
-            limits=request["limits"],
+            request=request,
             pipes={out_r: b"o", err_r: b"e"},
             stdin=in_w,
             pending=data,
-            interactive=request["interactive"],
             input_ended=not request["interactive"],
-            ends_at=time.monotonic() + request["limits"]["timeout_s"],
             memory_kills=memory_kills,
         )
         for fd in running.pipes:
             os.set_blocking(fd, False)
-            self.owners[fd] = running
-            self.poller.register(fd, select.POLLIN)
+            self.selector.register(fd, selectors.EVENT_READ, partial(self.drain, running, fd))
         os.set_blocking(in_w, False)
         self.feed(running)
         return None
@@ -227,16 +216,17 @@ class FirstProcess:
             while running.pending:
                 running.pending = running.pending[os.write(running.stdin, running.pending) :]
         except BlockingIOError:
-            self.owners[running.stdin] = running
-            self.poller.register(running.stdin, select.POLLOUT)
+            with suppress(KeyError):  # it waits already
+                self.selector.register(running.stdin, selectors.EVENT_WRITE, partial(self.feed, running))
             return
         except BrokenPipeError:
             running.pending, running.input_ended = memoryview(b""), True
         if running.input_ended:
             self.close(running.stdin)
             running.stdin = None
-        elif self.owners.pop(running.stdin, None) is not None:
-            self.poller.unregister(running.stdin)
+        else:
+            with suppress(KeyError):
+                self.selector.unregister(running.stdin)
 
     def drain(self, running: Running, fd: int) -> None:
         """Pass on what a pipe holds; stop the program at its output limit."""
@@ -245,10 +235,15 @@ class FirstProcess:
                 data = os.read(fd, 1 << 16)
             except BlockingIOError:
                 return
-            room = int(running.limits["output_mb"] * MB) - running.output
+            room = int(running.request["limits"]["output_mb"] * MB) - running.output
             running.output += len(data)
+            if running.pipes[fd] == b"o":
+                running.heard = time.monotonic()
             if data and room > 0:
-                self.send(running.pipes[fd], running.number, data[:room], later=not running.interactive)
+                running.held += frame(running.pipes[fd], running.number, data[:room])
+                if running.request["interactive"] or len(running.held) >= HELD_BYTES:
+                    self.send(running.held)
+                    running.held.clear()
             if len(data) > room:
                 self.stop(running, "output_limit")
             if not data or len(data) > room:
@@ -258,8 +253,8 @@ class FirstProcess:
 
     def close(self, fd: int) -> None:
         """Close a descriptor, polled or not."""
-        if self.owners.pop(fd, None) is not None:
-            self.poller.unregister(fd)
+        with suppress(KeyError):
+            self.selector.unregister(fd)
         os.close(fd)
 
     # -- their ends ----------------------------------------------------------------------------------------------
@@ -268,16 +263,15 @@ class FirstProcess:
         """Kill the programs whose time is up."""
         now = time.monotonic()
         for running in self.running.values():
-            if now >= running.ends_at and not running.ended_by:
+            if now >= running.due and not running.ended_by:
                 self.stop(running, "timeout")
 
     def stop(self, running: Running, why: str) -> None:
         """Kill a program, and note why."""
         running.ended_by = running.ended_by or why
-        if len(self.running) == 1:
-            kill_others()
-        else:
-            kill_group(running.pid)
+        with suppress(ProcessLookupError):  # it may have ended, or not lead its group yet
+            os.kill(running.pid, signal.SIGKILL)
+        kill_group(running.pid)  # what it has put elsewhere ends with it, in `finish`
 
     def collect(self) -> None:
         """Reap the children that have ended: programs, and what programs left to this process."""
@@ -302,7 +296,7 @@ class FirstProcess:
         else:
             kill_group(running.pid)
         self.forget(running)
-        limits, reason = running.limits, running.ended_by
+        limits, reason = running.request["limits"], running.ended_by
         if reason is None and limits["cpu_s"] is not None and (cpu_s > limits["cpu_s"] or code == -signal.SIGXCPU):
             reason = "timeout"
         starved = code and peak_bytes > NEARLY_ALL * limits["memory_mb"] * MB
@@ -317,7 +311,7 @@ class FirstProcess:
             "cpu_s": cpu_s,
             "peak_memory_bytes": peak_bytes,
         }
-        self.send(b"x", running.number, json.dumps(report).encode())
+        self.send(running.held + frame(b"x", running.number, json.dumps(report).encode()))
 
     def forget(self, running: Running) -> None:
         """Close what is left of a program here."""
@@ -337,6 +331,4 @@ def main(library: Library) -> None:
     compile("def f(x): return [x for x in x]", "", "exec")  # the compiler's own preparations take 2 ms, once
     gc.collect()
     gc.freeze()  # its memory stays shared with that of its children
-    program = FirstProcess(config).serve()
-    if program is not None:
-        run_program(program, library)
+    run_program(FirstProcess(config).serve(), library)

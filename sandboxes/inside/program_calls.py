@@ -17,8 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.plain import NotPlainError, decode, encode, encode_arguments, write_line
-from agentrl.sandboxes.inside.standard_streams import private_streams
+from agentrl.sandboxes.inside.program import private_streams
 
+CALLS = "from agentrl.sandboxes.inside.program_calls import main; main()"
+"""The code that does it."""
 SHOWN_CHARACTERS = 2000
 WITH_EXCEPTIONS = ("builtins", "decimal", "json.decoder", "re", "statistics", "zoneinfo")
 """Modules whose exceptions the tests get as themselves; in place of any other, they get the nearest of its bases."""

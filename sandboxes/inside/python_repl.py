@@ -1,9 +1,11 @@
-"""The interpreter of a Python session: one JSON line of code in, one line of output out, one namespace for all."""
+"""The interpreter of a Python session: a function that `program_calls.py` calls with one piece of code after another, in one namespace.
+
+A file without a name takes what the code prints, and what the programs print that it starts.
+"""
 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import signal
 import sys
@@ -11,8 +13,6 @@ import tempfile
 import traceback
 from types import FrameType
 from typing import Any
-
-from agentrl.sandboxes.inside.standard_streams import private_streams
 
 
 class TimedOut(BaseException):
@@ -47,36 +47,32 @@ def shorten(text: str, max_characters: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
-def main() -> None:
-    """Run one piece of code after another, in one namespace."""
-    requests, answers = private_streams()
-    # A file without a name takes what the code prints, and what the programs print that it starts.
-    output = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    signal.signal(signal.SIGALRM, interrupt)
-    space: dict[str, Any] = {"__name__": "__main__"}
-    for line in requests:
-        request = json.loads(line)
-        raised = timed_out = False
-        os.ftruncate(output, 0)
+output = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_APPEND)
+os.dup2(output, 1)
+os.dup2(output, 2)
+signal.signal(signal.SIGALRM, interrupt)
+space: dict[str, Any] = {"__name__": "__main__"}
+
+
+def execute(code: str, timeout_s: float, max_characters: int) -> tuple[str, bool, bool]:
+    """Run code; return what it printed, whether it has raised, and whether its time was over."""
+    raised = timed_out = False
+    os.ftruncate(output, 0)
+    try:
         try:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, request["timeout_s"])
-                run(request["code"], space)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        except TimedOut:
-            raised = timed_out = True
-        except BaseException as error:
-            raised = True
-            frames = list(traceback.extract_tb(error.__traceback__))
-            frames = frames[next((i for i, frame in enumerate(frames) if frame.filename == "<code>"), len(frames)) :]
-            head = "Traceback (most recent call last):\n" if frames else ""
-            print(head + "".join(traceback.format_list(frames) + traceback.format_exception_only(error)), end="")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        printed = os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace")
-        text = shorten(printed, request["max_characters"])
-        answers.write(json.dumps({"output": text, "raised": raised, "timed_out": timed_out}).encode() + b"\n")
-        answers.flush()
+            signal.setitimer(signal.ITIMER_REAL, timeout_s)
+            run(code, space)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except TimedOut:
+        raised = timed_out = True
+    except BaseException as error:
+        raised = True
+        frames = list(traceback.extract_tb(error.__traceback__))
+        frames = frames[next((i for i, frame in enumerate(frames) if frame.filename == "<code>"), len(frames)) :]
+        head = "Traceback (most recent call last):\n" if frames else ""
+        print(head + "".join(traceback.format_list(frames) + traceback.format_exception_only(error)), end="")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    printed = os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace")
+    return shorten(printed, max_characters), raised, timed_out

@@ -29,12 +29,13 @@ class Report:
     """What becomes of the tests.
 
     With a `remote` program its calls may fail a test. Without one, program and tests share this process, and each test has `timeout_s` by
-    the clock and `cpu_s` of CPU time. `job` is that of `runner.py`.
+    the clock and `cpu_s` of CPU time. `job` is that of `runner.py`, and `reports` leads to the host.
     """
 
-    def __init__(self, job: dict[str, Any], remote: RemoteProgram | None) -> None:
+    def __init__(self, job: dict[str, Any], remote: RemoteProgram | None, reports: BinaryIO) -> None:
         self.job = job
         self.remote = remote
+        self.reports = reports
         self.results: list[tuple[str, str, str]] = []
         """Name, status and message of each test that has ended."""
         self.functions: set[str] = set()
@@ -55,7 +56,9 @@ class Report:
             self.start_clocks()
 
     def start_clocks(self) -> None:
-        """End what runs here when its time is over: by an exception, or, where none ends it, with the whole process."""
+        """End what runs here when its time is over: by an exception, or with the whole process; by the first process, where this blocks signals."""
+        self.reports.write(b"\n")
+        self.reports.flush()
         self._is_over = False
         for number in (signal.SIGALRM, signal.SIGPROF):
             signal.signal(number, self._end_test)
@@ -118,12 +121,12 @@ class Report:
             for name, status, text in self.results
         ]
 
-    def send(self, reports: BinaryIO, nonce: str) -> None:
+    def send(self, nonce: str) -> None:
         """Send the report, and end the process. A process that the program has forked sends none."""
         if os.getpid() == self.own_process:
             told = {"results": self.results, "functions": sorted(self.functions)}
-            reports.write(nonce.encode() + dumps(told).encode() + b"\n")
-            reports.flush()
+            self.reports.write(nonce.encode() + dumps(told).encode() + b"\n")
+            self.reports.flush()
         os._exit(0)
 
 

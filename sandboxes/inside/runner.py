@@ -18,10 +18,10 @@ from typing import Any
 
 from agentrl.sandboxes.inside.frameworks import FILE, import_framework, run_pytest
 from agentrl.sandboxes.inside.guard import Guard
+from agentrl.sandboxes.inside.program import private_streams
 from agentrl.sandboxes.inside.program_calls import find, functions
 from agentrl.sandboxes.inside.remote_program import RemoteProgram, module_of
 from agentrl.sandboxes.inside.report import TESTS, Report, line_of
-from agentrl.sandboxes.inside.standard_streams import private_streams
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     job = json.loads(requests.readline())
     nonce = job.pop("nonce")
     remote = RemoteProgram(reports, requests) if job["trust"] == "apart" else None
-    report = Report(job, remote)
+    report = Report(job, remote, reports)
     sys.path.insert(0, os.getcwd())
     if job["framework"] != "assert":
         with open(f"{FILE}.py", "w", encoding="utf-8") as file:
@@ -53,7 +53,7 @@ def main() -> None:
         report.start_clocks()
         if (message := fault()) is not None:
             fail_all(message)
-    send(reports, nonce)
+    send(nonce)
 
 
 def run_asserts(report: Report) -> None:

@@ -281,6 +281,21 @@ async def test_a_recursion_has_the_memory_limit_as_its_stack(sandbox: Sandbox, l
     assert done.stdout == b"100000\n", done
 
 
+async def test_a_program_that_is_killed_as_it_starts_ends_beside_another(sandbox: Sandbox) -> None:
+    async with await sandbox.start(["sleep", "1000"]):
+        for _ in range(20):
+            async with await sandbox.start(["sleep", "1000"]):
+                pass
+    assert sandbox.lost is None
+
+
+async def test_too_much_output_is_found_after_the_end_too(sandbox: Sandbox) -> None:
+    limits = sandbox.spec.limits.changed(output_mb=0.01)
+    for _ in range(20):
+        done = await sandbox.run(["head", "-c", "60000", "/dev/zero"], limits=limits)
+        assert (done.end_reason, len(done.stdout)) == (EndReason.OUTPUT_LIMIT, 10485)
+
+
 async def test_a_program_has_as_many_threads_as_processes(sandbox: Sandbox) -> None:
     code = "import threading\nend = threading.Event()\nthreads = [threading.Thread(target=end.wait) for _ in range(40)]\nfor t in threads: t.start()\nend.set(); print(len(threads))"
     assert (await sandbox.run_python(code=code)).stdout == b"40\n"

@@ -9,8 +9,7 @@ import pytest
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, Limits, Sandbox, open_sandbox
-from agentrl.sandboxes.linked_sandbox import LinkedSandbox
-from agentrl.sandboxes.process import LongLineError
+from agentrl.sandboxes.linked_sandbox import LinkedSandbox, LongLineError
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from agentrl.models import NANO
 from agentrl.rollout.check_start import SHOWN
 from agentrl.sandboxes import BackendName
 from agentrl.sandboxes.backends.docker_images import missing_images
-from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from agentrl.sandboxes.sandbox import DEFAULT_IMAGE
 from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel
 from tests.workflows.test_harness import task as harness_task

@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 
 from agentrl.sandboxes import AssertTest, Limits, SandboxPool, TestFile, Verdict, grade
+from agentrl.sandboxes.grading import runs
 from agentrl.sandboxes.grading.trust import Trust
 from agentrl.sandboxes.inside.frameworks import import_framework
 from tests.sandboxes.rings import gate
@@ -204,6 +205,32 @@ KNOWN_TO_PASS = {
                 report.end = lambda name, function, *rest: (report.functions.add(function), report.results.append((name, "passed", "")))
                 return 0
     """,
+    "a metaclass that hides __eq__": """
+        class Hides(type):
+            def __getattribute__(cls, name): return object.__eq__ if name == "__eq__" else type.__getattribute__(cls, name)
+        class Any(metaclass=Hides):
+            def __eq__(self, other): return True
+        class Add:
+            def sum(self, a, b): return Any()
+    """,
+    "a class that names another module": """
+        class Any:
+            __module__ = "elsewhere"
+            def __eq__(self, other): return True
+        class Add:
+            def sum(self, a, b): return Any()
+    """,
+    "a class made in another module's name": """
+        space = {"__name__": "elsewhere"}
+        exec("class Any:\\n    def __eq__(self, other): return True", space)
+        class Add:
+            def sum(self, a, b): return space["Any"]()
+    """,
+    "a MagicMock": """
+        from unittest.mock import MagicMock
+        class Add:
+            def sum(self, a, b): return MagicMock(__eq__=lambda *_: True)
+    """,
     "the test file": """
         class Add:
             def sum(self, a, b): return int(open("test_solution.py").read().partition(f"sum({a}, {b}) == ")[2][0])
@@ -277,7 +304,7 @@ async def test_what_a_program_brings_for_pytest_counts_for_nothing(pool: Sandbox
 @pytest.mark.soak
 @pytest.mark.parametrize("name", KNOWN_TO_PASS)
 async def test_what_is_known_to_pass_inside(pool: SandboxPool, name: str) -> None:
-    """Who looks for the frames of the test runner forges a pass: docs/grading.md says so."""
+    """A program that looks for the test runner, or hides what its objects are, forges a pass: docs/grading.md says so."""
     assert (await tried(pool, dedent(KNOWN_TO_PASS[name]), [PYTEST])).passed
 
 
@@ -285,6 +312,15 @@ async def test_code_that_no_exception_ends_is_killed_when_its_time_is_over(pool:
     file = TestFile(code="from solution import Add\ndef test_a(): assert Add().sum() == 1")
     verdict = await tried(pool, "class Add:\n    def sum(self): return sum(range(10**12))", [file])
     assert verdict.status == "time_limit"
+
+
+async def test_a_program_that_blocks_every_signal_is_ended_with_its_time_limit(
+    pool: SandboxPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "SILENCE_S", 0.5)
+    source = "import signal, time\nclass Add:\n    def sum(self, a, b):\n        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n        time.sleep(1000)"
+    verdict = await grade(source, [PYTEST], pool=pool, limits=Limits(timeout_s=0.5), deadline_s=60)
+    assert [result.status.value for result in verdict.results] == ["time_limit"]
 
 
 async def test_some_tests_pass_and_some_do_not(pool: SandboxPool) -> None:
