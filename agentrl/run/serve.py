@@ -93,10 +93,12 @@ async def serve(
     directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
     async with AsyncExitStack() as stack:
         held = hold_store(directory, "service", {"model": config.model.path}, config)
-        kept = await in_thread(lambda: SessionStore(stack.enter_context(held)))
+        store = await in_thread(stack.enter_context, held)
+        kept = await in_thread(SessionStore, store)
         print_line(f"starting the engine; sessions are kept in {directory}", sys.stderr)
-        # For training: POST /weights may bring an adapter.
-        engine = await stack.enter_async_context(open_engine(config, training=True))
+        # For training: POST /weights may bring an adapter. By the same seed, a start would sample what an earlier one did.
+        opened_engine = open_engine(config, seed=config.seed + store.restart - 1, training=True)
+        engine = await stack.enter_async_context(opened_engine)
 
         def middleware(proxy: Proxy) -> Handle:
             service = Service(proxy, kept, key)
