@@ -80,6 +80,7 @@ class KeptEpisodes:
             raise
         self.done = [self._evaluated(row) for row in listed]
         """The finished episodes of earlier starts. The failed ones are run again."""
+        self.earlier_starts = self._store.restart - 1
 
     def add(self, task: int, episode_index: int, seed: int, outcome: Outcome) -> EvaluatedEpisode:
         """Keep one episode, and return it as it can be read. May be called in several threads."""

@@ -98,10 +98,10 @@ async def evaluate(
             what = "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
             raise ConfigError(what)
         await check_endpoint(base_url)
-        opened = _remote(config, run, base_url, api_key)
+        opened = partial(_remote, config, run, base_url, api_key)
     else:
         config, chat_format = await with_chat_format(await check_start(config))
-        opened, decode = _served(config, run, chat_format, view=view), chat_format.decode
+        opened, decode = partial(_served, config, run, chat_format, view), chat_format.decode
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     directory = await in_thread(new_directory) if out is None else Path(out)
@@ -109,7 +109,7 @@ async def evaluate(
         log = stack.enter_context(await in_thread(KeptEpisodes, directory, identity, config))
         if log.done:
             view.say(f"going on after {len(log.done)} episodes in {directory}")
-        runner = await stack.enter_async_context(opened)
+        runner = await stack.enter_async_context(opened(log.earlier_starts))
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
@@ -148,7 +148,9 @@ def _name_of(sources: Sources) -> str:
 
 
 @asynccontextmanager
-async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key: str) -> AsyncIterator[Runner]:
+async def _remote(
+    config: RunConfig, workflow: Workflow, base_url: str, api_key: str, _earlier_starts: int
+) -> AsyncIterator[Runner]:
     """Yield a runner whose episodes ask an endpoint elsewhere."""
     async with (
         open_run_sandboxes(config) as sandboxes,
@@ -167,7 +169,7 @@ async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key:
 
 @asynccontextmanager
 async def _served(
-    config: RunConfig, workflow: Workflow, chat_format: ChatFormat, *, view: EvaluationView
+    config: RunConfig, workflow: Workflow, chat_format: ChatFormat, view: EvaluationView, earlier_starts: int
 ) -> AsyncIterator[Runner]:
     """Serve the model of the configuration, and yield a runner whose episodes ask it."""
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent))):
@@ -177,7 +179,8 @@ async def _served(
     async with (
         scratch_directory("agentrl-rollout-", kept_after=NAME_A_LOG) as logs,
         open_hosts(config) as open_host,
-        open_engine(config, logs=logs, open_host=open_host) as engine,
+        # By the same seed, a start would sample what an earlier one did.
+        open_engine(config, logs=logs, seed=config.seed + earlier_starts, open_host=open_host) as engine,
         open_rollout(
             config, workflow, engine, chat_format=chat_format, logs=logs, say=view.say, open_host=open_host
         ) as runner,

@@ -89,14 +89,16 @@ async def serve(
     if config.proxy.session_idle_timeout_s is None:
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})
+    directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
     async with AsyncExitStack() as stack:
-        # For training: POST /weights may bring an adapter.
-        engine = await stack.enter_async_context(opening(lambda: open_engine(config, training=True)))
-        bounded, chat_format = await with_chat_format(config)  # while the servers start
-        directory = await in_thread(new_directory, NAMED_BY_TIME, "service") if out is None else Path(out)
-        held = hold_store(directory, "service", {"model": config.model.path}, bounded)
-        kept = await in_thread(lambda: SessionStore(stack.enter_context(held)))
+        held = hold_store(directory, "service", {"model": config.model.path}, config)
+        store = await in_thread(stack.enter_context, held)
+        kept = await in_thread(SessionStore, store)
         print_line(f"starting the engine; sessions are kept in {directory}", sys.stderr)
+        # For training: POST /weights may bring an adapter. By the same seed, a start would sample what an earlier one did.
+        seed = config.seed + store.restart - 1
+        engine = await stack.enter_async_context(opening(lambda: open_engine(config, seed=seed, training=True)))
+        bounded, chat_format = await with_chat_format(config)  # while the servers start
 
         def middleware(proxy: Proxy) -> Handle:
             service = Service(proxy, kept, key)

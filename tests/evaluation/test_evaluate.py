@@ -257,6 +257,23 @@ async def test_an_evaluation_in_which_everything_goes_wrong_says_so_before_its_e
 
 
 @pytest.mark.anyio
+async def test_samples_that_are_added_to_an_evaluation_are_new_ones(tmp_path: Path) -> None:
+    said = []
+
+    async def listens(episode: Episode) -> float:
+        messages: Any = [{"role": "user", "content": "What is 4 + 5?"}]
+        reply = await episode.client.chat.completions.create(model=episode.model, messages=messages, max_tokens=32)
+        said.append(reply.choices[0].message.content)
+        return 0.0
+
+    with anyio.fail_after(120):
+        for samples in (1, 2):
+            config = RunConfig.model_validate({"model": "nano", "eval": {"samples": samples}})
+            await agentrl.evaluate(config, workflow=listens, tasks=[{}], out=tmp_path / "kept", view=EvaluationView())
+    assert len(said) == len(set(said)) == 2
+
+
+@pytest.mark.anyio
 async def test_what_was_said_can_be_read_afterwards(
     server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

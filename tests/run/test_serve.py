@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,8 @@ class Service:
         return reply.json()
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    out = tmp_path_factory.mktemp("service") / "kept"
+@contextmanager
+def serving(out: Path) -> Iterator[Service]:
     with (out.parent / "stderr").open("w") as stderr:
         process = subprocess.Popen(
             [*AGENTRL_SERVE, "--model", str(NANO), "--proxy.max_sessions", "3", "--out", str(out), "--view"],
@@ -59,6 +59,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     process.send_signal(signal.SIGTERM)
     assert process.wait(40) == 0
     process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving(tmp_path_factory.mktemp("service") / "kept") as service:
+        yield service
 
 
 def test_a_session_from_opening_to_trajectories(service: Service, versions: Any) -> None:
@@ -178,3 +184,15 @@ def test_bad_requests_are_refused(service: Service) -> None:
 
 def test_prometheus_reads_how_the_service_does(service: Service) -> None:
     assert '\nagentrl_sessions_open{run="serve"} ' in service.http.get("/metrics", headers={"Authorization": "-"}).text
+
+
+def test_a_start_does_not_sample_again_what_an_earlier_one_did(tmp_path: Path) -> None:
+    replies = []
+    for _ in range(2):
+        with serving(tmp_path / "kept") as service:
+            opened = service.ask("POST", "/sessions", {"max_tokens": 32})
+            with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:
+                messages: Any = [{"role": "user", "content": "What is 4 + 5?"}]
+                reply = client.chat.completions.create(model=opened["model"], messages=messages)
+            replies.append(reply.choices[0].message.content)
+    assert replies[0] != replies[1]

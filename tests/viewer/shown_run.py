@@ -71,6 +71,6 @@ def make_shown_run(
             record=conversation(chat_format, asked, result, written),
         )
         failed = Outcome(reason=EndReason.ERROR, error=error)
-        store.write([OpenGroup(4, 0, 4, version=1), InsertEpisode(4, 0, 0, ended), InsertEpisode(4, 1, 0, failed)])
+        store.write([OpenGroup(4, 0, 4, version=0), InsertEpisode(4, 0, 0, ended), InsertEpisode(4, 1, 0, failed)])
         store.write([CloseGroup(4, rejected=written or "too few episodes")])
     return run_dir

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -208,6 +209,10 @@ def test_a_turn_is_forked_scored_and_graded_on_a_page_that_acts_and_on_no_other(
 
             page.get_by_role("button", name="Score again").click()
             expect(page.get_by_label("Tokens coloured by")).to_have_value("difference", timeout=ACT_MS)
+            acts = page.get_by_label("acts", exact=True)
+            expect(acts).to_contain_text(
+                re.compile(r"a mean of -\d.* in place of -\d.* nats a token, so the replies are (more|less) probable")
+            )
             page.locator(".token").first.hover()
             expect(page.locator(".inspector")).to_contain_text("difference of log p")
 
@@ -219,6 +224,11 @@ def test_a_turn_is_forked_scored_and_graded_on_a_page_that_acts_and_on_no_other(
             expect(columns.first).to_contain_text(f"tokens {len(turn.output_ids)}")
             expect(columns.last).to_contain_text(f"checkpoint {STEP}, 2")
             expect(columns.last.locator(".token").first).to_be_visible()
+            page.get_by_label("weights").select_option("")
+            second.get_by_role("button", name="Fork here").click()
+            expect(columns).to_have_count(5, timeout=ACT_MS)
+            expect(columns.nth(1)).to_contain_text("base, 1")
+            expect(columns.last).to_contain_text(f"checkpoint {STEP}, 2")
             assert look.complaints == []
         with looking(browser, reading) as look:
             expect(look.at("episode/0/1").locator(".token").first).to_be_visible()

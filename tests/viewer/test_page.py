@@ -45,7 +45,8 @@ def address(tmp_path_factory: pytest.TempPathFactory, nano_format: ChatFormat) -
     rows = [STEP | {"step": step, "wall_s": 4.0 * step, "tokens": 800 * step} for step in (1, 2)]
     rows[1] |= {"alarm_stalled": 1, "alarms": {"stalled": "nothing has ended for 10 min"}}
     with closing(sqlite3.connect(run_dir / "store.sqlite")) as db, db:
-        details = json.dumps({f"case {number}": "passed" for number in range(1500)})
+        facts = {"opened_at": 1796027620.9, "sum": 1234.5, "large": 12345678901}
+        details = json.dumps(facts | {f"case {number}": "passed" for number in range(1500)})
         db.execute("UPDATE episodes SET duration_s = 2.5, details = ?", (details,))
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     supervised = run_dir.parent / "supervised"
@@ -100,6 +101,7 @@ def test_the_worst_group_is_that_of_the_last_step_that_the_store_knows(browser: 
         page = look.at("episodes/0")
         page.get_by_role("button", name="Worst group of the last step with a checkpoint, 1").click()
         expect(page.locator(".heading")).to_contain_text("trained in step 1")
+        expect(page.locator(".heading")).not_to_contain_text("state")
 
 
 def test_a_supervised_run_shows_its_loss_and_no_curve_that_it_cannot_have(browser: Browser, address: str) -> None:
@@ -117,6 +119,10 @@ def test_the_tokens_of_an_episode_are_coloured_and_hostile_text_stays_text(brows
         expect(page.locator(".message.tool")).to_contain_text("<img src=x onerror=window.owned=1>")
         expect(page.locator(".call").first).to_contain_text('"a": 2')
         expect(page.locator(".cut").first).to_have_text("weights v0→v1")
+        expect(page.locator(".facts, .tiles").first).to_contain_text("v0 to v1")
+        expect(page.locator(".fields tr").nth(0)).to_contain_text("opened_at2026-11-")
+        expect(page.locator(".fields tr").nth(1)).to_have_text("sum1\u202f234.5")
+        expect(page.locator(".fields tr").nth(2)).to_have_text("large12\u202f345\u202f678\u202f901")
         expect(page.locator(".fields tr")).to_have_count(200)  # of so many details the first, and a button
         page.get_by_role("button", name="Show more").click()
         expect(page.locator(".fields tr")).to_have_count(1000)

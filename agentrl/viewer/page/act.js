@@ -43,10 +43,18 @@ export function useActs(run, item) {
 export const scored = (turns, acts) =>
   acts?.scores ? turns.map((turn, i) => ({ ...turn, reply: { ...turn.reply, tokens: { ...turn.reply.tokens, scored: acts.scores[i] } } })) : turns;
 
+/** Say in words what the scores of an episode's tokens come to. */
+function verdict(turns) {
+  const both = turns.flatMap(({ reply: { tokens } }) => tokens.logprobs.map((then, i) => [then, tokens.scored?.[i]])).filter(([, now]) => now != null);
+  const [then, now] = [0, 1].map((which) => both.reduce((sum, one) => sum + one[which], 0) / both.length);
+  if (!both.length) return "no token was scored";
+  return `a mean of ${figure(now)} in place of ${figure(then)} nats a token, so the replies are ${now > then ? "more" : "less"} probable`;
+}
+
 const Going = ({ state, text }) => html`${state.going && html`<span class="dim" role="status">${text}</span>`}<${Failure} error=${state.error} />`;
 
 /** Choose the weights of acts, score the tokens of the episode again, and grade it again. */
-export function Acts({ acts, episode, onScored }) {
+export function Acts({ acts, episode, turns, onScored }) {
   const [score, askScore] = useAct(acts.address, "score");
   const [grade, askGrade] = useAct(acts.address, "grade");
   useEffect(() => {
@@ -64,7 +72,7 @@ export function Acts({ acts, episode, onScored }) {
       <button disabled=${score.going} onClick=${() => askScore({ checkpoint: acts.checkpoint })}>Score again</button>
       <button disabled=${grade.going} onClick=${() => askGrade({})}>Grade again</button>
       <${Going} state=${score} text="loading the weights, scoring…" /><${Going} state=${grade} text="running the workflow…" />
-      ${score.data && html`<span class="dim">Tokens are coloured by log p of ${weights(score.asked.checkpoint)} − logprob as recorded.</span>`}
+      ${score.data && html`<span class="dim">Tokens are coloured by log p of ${weights(score.asked.checkpoint)} − logprob as recorded: ${verdict(turns)}.</span>`}
     </div>
     ${grade.data && html`<${Grade} grade=${grade.data} episode=${episode} />`}
   </section>`;
@@ -89,7 +97,10 @@ function Grade({ grade, episode }) {
 export function Fork({ acts, turn, onLook }) {
   const [state, ask] = useAct(acts.address, "fork");
   const [count, setCount] = useState(4);
-  const replies = state.data && [["recorded", turn.reply], ...state.data.continuations.map((one, i) => [`${weights(state.asked.checkpoint)}, ${i + 1}`, one])];
+  const [forked, setForked] = useState([]);
+  useEffect(() => {
+    if (state.data) setForked((before) => [...state.data.continuations.map((one, i) => [`${weights(state.asked.checkpoint)}, ${i + 1}`, one]), ...before]);
+  }, [state.data]);
   return html`<div class="fork">
     <div class="actions">
       <button disabled=${state.going} onClick=${() => ask({ turn: turn.index, checkpoint: acts.checkpoint, count })}>Fork here</button>
@@ -97,7 +108,7 @@ export function Fork({ acts, turn, onLook }) {
         continuations under ${weights(acts.checkpoint)}</label>
       <${Going} state=${state} text="generating… the first fork starts an engine" />
     </div>
-    ${replies && html`<div class="members">${replies.map(([name, reply]) => html`<${Continuation} name=${name} reply=${reply} onLook=${onLook} />`)}</div>`}
+    ${forked.length > 0 && html`<div class="members">${[["recorded", turn.reply], ...forked].map(([name, reply]) => html`<${Continuation} name=${name} reply=${reply} onLook=${onLook} />`)}</div>`}
   </div>`;
 }
 

@@ -67,8 +67,8 @@ export function useRows(runs) {
 /** Say a number in at most `digits` significant digits, with thin gaps between thousands; a dash for none. */
 export function figure(value, digits = 3) {
   if (value == null || typeof value !== "number") return "–";
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9)) return Number(value.toPrecision(3)).toExponential();
-  const places = Math.abs(value) >= 1000 || Number.isInteger(value) ? 0 : digits - 1 - Math.floor(Math.log10(Math.abs(value) || 1));
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= (digits > 3 ? 1e15 : 1e9))) return Number(value.toPrecision(3)).toExponential();
+  const places = Number.isInteger(value) ? 0 : digits - 1 - Math.floor(Math.log10(Math.abs(value) || 1));
   return value.toLocaleString("en", { maximumFractionDigits: Math.max(0, places) }).replaceAll(",", "\u202f");
 }
 

@@ -142,13 +142,14 @@ export function EpisodePage({ run, item, query }) {
   const scale = useMemo(() => by !== "none" && scaleOf(turns.map((turn) => turn.reply.tokens), by), [turns, by]);
   if (!data) return html`<${Awaited} error=${error} />`;
   const { episode, details } = data;
+  const newest = turns.flatMap((turn) => turn.reply.tokens.versions).reduce((one, other) => Math.max(one, other), episode.version);
   const facts = {
     reward: figure(episode.reward),
     task: episode.task,
     group: html`<a href=${link(["group", run.run, episode.group])}>${episode.group}</a>`,
     step: episode.step,
     staleness: episode.staleness,
-    weights: `v${episode.version}`,
+    weights: newest > episode.version ? `v${episode.version} to v${newest}` : `v${episode.version}`,
     tokens: figure(episode.tokens, 6),
     took: duration(episode.duration_s),
     began: moment(episode.started_at),
@@ -172,7 +173,7 @@ export function EpisodePage({ run, item, query }) {
     </p>`}
     ${episode.error && html`<section class="card failure"><h2>Why it failed</h2><${Text} text=${episode.error} kind="text mono" /></section>`}
     ${details && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
-    ${acts && html`<${Acts} key=${item} acts=${acts} episode=${episode} onScored=${() => setBy("difference")} />`}
+    ${acts && html`<${Acts} key=${item} acts=${acts} episode=${episode} turns=${turns} onScored=${() => setBy("difference")} />`}
     <${Tree} turns=${turns} />
     ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
     ${turns.length > 0 && html`<div class="bar-of-tokens">

@@ -128,7 +128,7 @@ export function GroupPage({ run, item }) {
   const asked = opening?.turns[0]?.messages.filter((one) => one.role !== "system").map((one) => one.text);
   const episodes = [...data.episodes].sort((a, b) => b.reward - a.reward);
   const { task, epoch, state, rejected: dropped, step, version } = data;
-  const facts = given({ task, epoch, state, dropped, "trained in step": step, "began under weights": `v${version}` });
+  const facts = given({ task, epoch, state: step == null ? state : null, dropped, "trained in step": step, "began under weights": `v${version}` });
   return html`
     <div class="heading"><h1>Group ${data.group}</h1><p>${facts.map(([name, value]) => html`<span>${name} <b>${String(value)}</b></span>`)}</p></div>
     <${Failure} error=${error} />

@@ -1,7 +1,7 @@
 // Parts that several pages share: where the reader is, long texts that fold, and values as tables.
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { figure, queryOf } from "./api.js";
+import { figure, moment, queryOf } from "./api.js";
 
 const FOLD = 20000;
 const ROWS = 12;
@@ -74,7 +74,7 @@ export function Fields({ value }) {
     return value.length > ROWS ? html`<details><summary>${value.length} rows</summary>${table}</details>` : table;
   }
   return html`<div class="scroll" tabindex="0"><table class="fields"><tbody>
-    ${start.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${inner} /></td></tr>`)}
+    ${start.map(([name, inner]) => html`<tr><th scope="row">${name}</th><td><${Fields} value=${name.endsWith("_at") && typeof inner === "number" ? moment(inner) : inner} /></td></tr>`)}
   </tbody></table></div>${more}`;
 }
 

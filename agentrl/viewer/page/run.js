@@ -39,7 +39,7 @@ export function marksOf(run, rows) {
   );
   const checkpoints = (run?.checkpoints ?? []).map(({ step, best }) => ({ x: step, kind: "checkpoint", text: best ? "best checkpoint" : "checkpoint" }));
   const restarts = (run?.restarts ?? []).slice(1).map(({ step }) => ({ x: step, kind: "restart", text: "restart" }));
-  return [...checkpoints, ...restarts, ...alarms];
+  return [...checkpoints, ...restarts, ...alarms].sort((a, b) => a.x - b.x);
 }
 
 /** Carry a value from one rising list to another, along straight lines between their points. */
