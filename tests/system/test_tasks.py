@@ -1,11 +1,11 @@
-"""A condition wakes all who wait, each time that a change is announced."""
+"""A condition wakes all who wait, each time that a change is announced; and what the block of background tasks raises comes out."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
-from agentrl.system.tasks import Condition
+from agentrl.system.tasks import Condition, background_tasks
 
 pytestmark = pytest.mark.anyio
 
@@ -62,3 +62,16 @@ async def test_an_error_of_the_predicate_reaches_who_waits() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         await Condition().wait_for(broken)
+
+
+async def test_what_a_block_raises_while_it_is_cancelled_comes_out() -> None:
+    async def block() -> None:
+        async with background_tasks() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise ValueError("not kept")
+
+    with pytest.raises(ValueError, match="not kept"), anyio.move_on_after(0):
+        await block()
