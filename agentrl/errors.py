@@ -64,10 +64,10 @@ def error_line(error: str) -> str:
 
 
 def unwritten(what: str, reason: object, run_dir: object) -> str:
-    """Return the message of a `DiskError` in a run that has begun."""
+    """Return the message of a `DiskError` in a run, an evaluation or a service that has begun."""
     return (
         f"{what} cannot be written: {reason}. What was committed is safe: make room, or repair the disk, and go on with "
-        f"`resume=True` in {run_dir}"
+        f"`resume=True` in {run_dir}, or with it as the `out` of an evaluation or a service"
     )
 
 

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentrl.config import RunConfig, check_is_config
 from agentrl.engine.adapter_folders import adapter_folders
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
-from agentrl.errors import EngineError, EpisodeError
+from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
 from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_line
 from agentrl.proxy.api_error import ApiError, read_body
@@ -221,7 +221,11 @@ class Service:
                 raise ApiError(404, f"Unknown path {method} {path}.", code="unknown_url")
         with anyio.CancelScope(shield=True):  # its client may leave: a change is made whole
             async with self._changing:
-                return await change
+                try:
+                    return await change
+                except (DiskError, StoreError) as error:
+                    message = f"It is not kept; ask again when there is room: {error}"
+                    raise ApiError(507, message, code="not_kept") from error
 
     async def _details(self, session_id: str) -> dict[str, Any]:
         details = await in_thread(self._kept.details, session_id)
@@ -231,7 +235,11 @@ class Service:
 
     async def _open(self, body: OpenBody) -> dict[str, Any]:
         session = self._proxy.open_session(SamplingDefaults(**body.model_dump(), is_bound=True))
-        entry = _Entry(await in_thread(self._kept.open, self._proxy.engine.version), session)
+        try:
+            entry = _Entry(await in_thread(self._kept.open, self._proxy.engine.version), session)
+        except AgentRLError:
+            self._proxy.close_session(session)
+            raise
         self._entries[entry.id] = entry
         while len(self._entries) - len(self._proxy.sessions) > self._proxy.limits.max_sessions:
             await self._keep(next(idle for idle in self._entries.values() if idle.session.closed))

@@ -20,7 +20,7 @@ from typing import Any
 
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
-from agentrl.store.changes import CloseGroup, DeleteEpisodes, InsertEpisode, OpenGroup
+from agentrl.store.changes import Change, CloseGroup, DeleteEpisodes, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
 
@@ -46,7 +46,7 @@ class SessionStore:
         """Return the id of a new session, which begins under this version of the weights."""
         group = next(self._groups)
         session = f"ses_{group}_{secrets.token_hex(8)}"
-        self._store.write([OpenGroup(group, 0, group, version, session)])
+        self._write(OpenGroup(group, 0, group, version, session))
         return session
 
     def keep(self, state: Mapping[str, Any], outcome: Outcome, roots: list[dict[str, Any]]) -> None:
@@ -61,11 +61,15 @@ class SessionStore:
         self._end(_group(state["id"]), Outcome(**{**vars(outcome), "details": details}))
 
     def _end(self, group: int, outcome: Outcome) -> None:
-        self._store.write([InsertEpisode(group, 0, 0, outcome), CloseGroup(group)])
+        self._write(InsertEpisode(group, 0, 0, outcome), CloseGroup(group))
+
+    def _write(self, *changes: Change) -> None:
+        self._store.check_in_place()  # a client would be told that it is kept
+        self._store.write(changes)
 
     def delete(self, session: str) -> None:
         """Delete what is kept of a session, open or ended."""
-        self._store.write([DeleteEpisodes(_group(session)), CloseGroup(_group(session), "deleted")])
+        self._write(DeleteEpisodes(_group(session)), CloseGroup(_group(session), "deleted"))
 
     def details(self, session: str) -> dict[str, Any] | None:
         """Return the `session` and the `roots` of one that has ended; None: there is none of this id."""

@@ -36,14 +36,16 @@ async def in_users_thread(function: Callable[[*Arguments], T], *arguments: *Argu
 async def background_tasks() -> AsyncIterator[TaskGroup]:
     """Yield a task group that is cancelled when its block ends. What the block raises comes out as itself, not in a group."""
     failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        try:
-            yield tasks
-        except Exception as error:
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    try:
+        async with anyio.create_task_group() as tasks:
+            try:
+                yield tasks
+            except Exception as error:
+                failure = error
+            tasks.cancel_scope.cancel()
+    finally:  # where the block was cancelled, so is its end
+        if failure is not None:
+            raise failure
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ from agentrl.rollout.check_start import MAX_REPLY_TOKENS, with_model, with_roles
 from agentrl.rollout.open_runner import open_engine
 from agentrl.run.open_run import Run
 from agentrl.run.replay import replay
+from agentrl.store.database import files_at
 from agentrl.store.read_episode import RunEpisode
 from agentrl.system.tasks import Resources, in_thread, open_resources
 from agentrl.viewer.queries import ShownRun
@@ -117,7 +118,9 @@ class Acts:
         await in_thread(check_engine, config.engine)
         # A checkpoint of one adapter has it merged in; those of roles are put on the model that is served.
         open_it = partial(open_engine, config, training=bool(config.trainer.roles))
-        engine = await self._resources.share(shown.path, open_it)
+        # Another run may be at the path by now, with other weights under the same numbers.
+        files = await in_thread(files_at, shown.path / "store.sqlite")
+        engine = await self._resources.share((shown.path, files[0]), open_it)
         if engine.version != (asked.checkpoint or 0):
             await engine.update_weights(weights, asked.checkpoint or 0)
         path = turn.token_ids()

@@ -1,4 +1,4 @@
-"""How `agentrl serve` starts, and that a signal ends it also then."""
+"""How `agentrl serve` starts, that a signal ends it also then, and what it says where its end cannot keep a session."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
 from agentrl.config import load_config
+from agentrl.errors import StoreError
 from agentrl.models import NANO
 from agentrl.run.serve import serve
 
@@ -57,3 +59,20 @@ async def test_it_starts_without_blocking_its_event_loop(server_url: str, tmp_pa
 
             group.start_soon(serve, config, "admin", announce, tmp_path / "kept")
     assert [model for model, _ in served] == ["nano"]
+
+
+@pytest.mark.anyio
+async def test_a_service_that_cannot_keep_its_sessions_at_its_end_says_so(server_url: str, tmp_path: Path) -> None:
+    config = load_config([], {"model.path": json.dumps(str(NANO)), "engine.urls": json.dumps([server_url])})
+    kept = tmp_path / "kept"
+
+    async def end(url: str) -> None:
+        headers = {"Authorization": "Bearer admin"}
+        async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
+            assert (await http.post(f"{url}/sessions")).status_code == 200
+        await anyio.Path(kept).rename(tmp_path / "moved")
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        with pytest.raises(StoreError, match="was taken away"), anyio.CancelScope() as scope:
+            await serve(config, "admin", lambda _, url: group.start_soon(end, url), kept)

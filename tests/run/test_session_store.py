@@ -22,6 +22,7 @@ from agentrl.run.open_run import open_run
 from agentrl.run.serve import Service
 from agentrl.run.session_store import SessionStore
 from agentrl.store.database import open_database
+from agentrl.store.store import Store
 from agentrl.system.tasks import in_thread
 from tests.instant_engine import InstantEngine
 
@@ -32,9 +33,10 @@ CONFIG = RunConfig(model=str(NANO))
 class Client:
     """A program that opens sessions and says what they earned."""
 
-    def __init__(self, http: httpx2.AsyncClient, proxy: Proxy) -> None:
+    def __init__(self, http: httpx2.AsyncClient, proxy: Proxy, store: Store) -> None:
         self._http = http
         self._proxy = proxy
+        self._store = store
 
     async def ask(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
         reply = await self._http.request(method, path, json=body)
@@ -57,12 +59,16 @@ class Client:
         assert (await self.ask("GET", path))["status"] == "ended"
         return path
 
+    async def write_protect(self, protected: bool) -> None:
+        """Let the store take nothing more, as a full disk does, or again."""
+        await in_thread(self._store._db.execute, f"PRAGMA query_only = {int(protected)}")
+
 
 @asynccontextmanager
 async def served(out: Path, chat_format: ChatFormat, *, killed: bool = False, **limits: Any) -> AsyncIterator[Client]:
     async with AsyncExitStack() as stack:
-        held = hold_store(out, "service", {"model": "nano"}, CONFIG)
-        kept = await in_thread(lambda: SessionStore(stack.enter_context(held)))
+        store = await in_thread(stack.enter_context, hold_store(out, "service", {"model": "nano"}, CONFIG))
+        kept = await in_thread(SessionStore, store)
 
         def middleware(proxy: Proxy) -> Handle:
             service = Service(proxy, kept, "admin")
@@ -75,7 +81,7 @@ async def served(out: Path, chat_format: ChatFormat, *, killed: bool = False, **
             open_proxy(InstantEngine(), chat_format, "nano", limits=bounds, middleware=middleware) as proxy,
             httpx2.AsyncClient(base_url=proxy.url, headers={"Authorization": "Bearer admin"}, trust_env=False) as http,
         ):
-            yield Client(http, proxy)
+            yield Client(http, proxy, store)
 
 
 async def ends(out: Path) -> list[tuple[str, float, int]]:
@@ -161,6 +167,34 @@ async def test_clients_that_close_at_the_same_time_get_one_answer(nano_format: C
                     assert (await client.ask("GET", path))["reward"] in (None, 1)
                 await in_thread(other.execute, "COMMIT")
         assert answers == [answers[0]] * 8
+    assert await ends(tmp_path / "kept") == [("finished", 1.0, 9)]
+
+
+async def test_what_a_full_disk_does_not_take_waits_for_room_and_a_session_that_was_not_opened_counts_for_nothing(
+    nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    async with served(tmp_path / "kept", nano_format, max_sessions=2) as client:
+        path = await client.open()
+        await client.write_protect(True)
+        for _ in range(3):
+            await client.ask("POST", "/sessions", status=507)
+        refused = await client.ask("POST", f"{path}/close", {"reward": 1}, status=507)
+        assert "ask again when there is room" in refused["error"]["message"]
+        await client.write_protect(False)
+        await client.ask("POST", f"{path}/close", {"reward": 1})
+        await client.open(), await client.open()
+    assert len(await ends(tmp_path / "kept")) == 3
+
+
+async def test_a_session_that_is_closed_after_its_directory_was_removed_is_not_said_to_be_kept(
+    nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    async with served(tmp_path / "kept", nano_format) as client:
+        path = await client.open()
+        await in_thread((tmp_path / "kept").rename, tmp_path / "moved")
+        refused = await client.ask("POST", f"{path}/close", {"reward": 1}, status=507)
+        assert "was taken away or replaced" in refused["error"]["message"]
+        await in_thread((tmp_path / "moved").rename, tmp_path / "kept")
     assert await ends(tmp_path / "kept") == [("finished", 1.0, 9)]
 
 

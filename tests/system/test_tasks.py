@@ -1,4 +1,5 @@
-"""A condition wakes all who wait, each time that a change is announced; something opens beside the block that needs it."""
+"""A condition wakes all who wait, each time that a change is announced; something opens beside the block that needs it; what the block of background
+tasks raises comes out."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from agentrl.system.tasks import Condition, opening
+from agentrl.system.tasks import Condition, background_tasks, opening
 
 pytestmark = pytest.mark.anyio
 
@@ -117,3 +118,16 @@ async def test_what_breaks_while_it_is_open_ends_the_block() -> None:
         async with opening(door) as opened:
             await opened()
             await anyio.sleep_forever()
+
+
+async def test_what_a_block_raises_while_it_is_cancelled_comes_out() -> None:
+    async def block() -> None:
+        async with background_tasks() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise ValueError("not kept")
+
+    with pytest.raises(ValueError, match="not kept"), anyio.move_on_after(0):
+        await block()

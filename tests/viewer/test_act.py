@@ -90,6 +90,25 @@ def test_a_fork_samples_continuations_of_a_turns_prompt_under_the_weights_that_a
             assert "".join(one["tokens"]["text"]) == nano_format.decode(ids)
 
 
+def test_a_fork_of_a_run_that_has_taken_the_place_of_another_is_under_its_own_weights(
+    run_dir: Path, models: dict[int | None, Any], tmp_path: Path
+) -> None:
+    shown, other = tmp_path / "run", tmp_path / "other"
+    for copy in (shown, other):
+        shutil.copytree(run_dir, copy)
+    turn = open_run(run_dir).episode(1).record.turns[0]
+    prompt = turn.token_ids()[: -len(turn.output_ids)]
+    shutil.copy(NANO / "model.safetensors", other / f"checkpoints/step-{STEP:06d}")
+    with page_of(shown) as http:
+        for weights in (STEP, BASE):
+            (one,) = acted(http, "fork", checkpoint=STEP, count=1)["continuations"]
+            plain = plain_logprobs(models[weights], prompt, one["tokens"]["ids"], turn.temperature)
+            assert one["tokens"]["logprobs"] == pytest.approx(plain, abs=1e-4)
+            if weights == STEP:
+                shown.rename(tmp_path / "before")
+                other.rename(shown)
+
+
 def test_every_sampled_token_of_an_episode_is_scored_as_transformers_scores_it(
     http: httpx.Client, run_dir: Path, models: dict[int | None, Any]
 ) -> None:

@@ -70,8 +70,12 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
     """Hold connections to servers for the length of the context."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http:
+    http = aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22)
+    try:
         yield http
+    finally:
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):  # a cancellation here would hide what the block raises
+            await http.close()
 
 
 class SGLangServer:
