@@ -37,6 +37,7 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
         TaskFileError: It is no conversation, or none that fits the context.
     """
     messages, tools, weights = read_conversation(task, where)
+    empty_thoughts = task.get("empty_thoughts", True)
     laid_out: list[tuple[list[int], list[bool]]] = []
     ids: list[int] = []
     reply: list[int] = []
@@ -48,7 +49,7 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
             if not ids or prompt.ids[: len(ids)] != ids:
                 laid_out.append(([], []))
             ids, mask = laid_out[-1]
-            reply, end = _reply(messages[: index + 1], tools[:1], chat_format), index + 1
+            reply, end = _reply(messages[: index + 1], tools[:1], chat_format, empty_thoughts), index + 1
             mask += [False] * (len(prompt.ids) - len(ids)) + [weights[index] > 0] * len(reply)
             ids[:] = prompt.ids + reply
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -72,8 +73,10 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
     ]
 
 
-def _reply(messages: Sequence[Message], tools: list[Tool], chat_format: ChatFormat) -> list[int]:
+def _reply(messages: Sequence[Message], tools: list[Tool], chat_format: ChatFormat, empty_thoughts: bool) -> list[int]:
     """Return the ids that the model says for the last message, up to its end. Of what comes before, the question alone is rendered, beside a tool where there are any.
+
+    With `empty_thoughts`, a reply without a thought begins with the empty one that the template writes there, if it writes one.
 
     Raises:
         ValueError: The template leaves out what was thought or called.
@@ -103,6 +106,11 @@ def _reply(messages: Sequence[Message], tools: list[Tool], chat_format: ChatForm
         shows = text.startswith((opened, "<think>", "</think>")) and "</think>" in text
         said = shut if shows else f"{thought}\n</think>\n\n{shut}"
         ids = chat_format.tokenizer.encode(said, add_special_tokens=False)
+    shut = chat_format.special("</think>")
+    if not thought and not empty_thoughts and shut in ids:
+        ids = ids[ids.index(shut) + 1 :]
+        while ids and not chat_format.decode(ids[:1]).strip():
+            ids = ids[1:]
     # As their tokens spell them: some tokenizers compose accents.
     spelt = (chat_format.tokenizer.encode(words, add_special_tokens=False) for words in (thought, content))
     text, thought, content = map(chat_format.decode, (ids, *spelt))

@@ -99,7 +99,8 @@ def conversations(turns: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             messages.append(_message(turn["reply"], messages, weight))
         learned.update(turn["index"] for turn in path)
         if any(message.get("weight") for message in messages) and all(message["role"] != "?" for message in messages):
-            yield {"messages": messages}
+            pieces = (piece for turn in path for piece in turn["reply"]["tokens"]["text"])
+            yield {"messages": messages, "empty_thoughts": "</think>" in "".join(pieces)}
 
 
 def _message(read: dict[str, Any], before: Sequence[dict[str, Any]], weight: int) -> dict[str, Any]:

@@ -12,11 +12,16 @@ import pytest
 from agentrl import open_run
 from agentrl.evaluation.figures import evaluated_episode, summarise
 from agentrl.proxy import ChatFormat
+from agentrl.record.end_reason import EndReason
+from agentrl.record.trajectory import TokenRecord
+from agentrl.store.changes import InsertEpisode, OpenGroup
+from agentrl.store.outcome import Outcome
+from agentrl.store.store import Store
 from agentrl.tasks.conversation_rows import read_conversation
 from agentrl.trainer.conversations import training_sequences
 from agentrl.viewer.export import conversations, exported
 from agentrl.viewer.queries import ShownRun
-from tests.viewer.shown_run import ASKED, CONVERSATION, RESULT, make_shown_run
+from tests.viewer.shown_run import ASKED, CONVERSATION, RESULT, make_shown_run, said
 
 
 @pytest.fixture
@@ -50,9 +55,24 @@ def test_an_exported_conversation_is_read_back_and_learned_from_as_it_was_said(
     assert nano_format.decode(sequence.token_ids.tolist()) == nano_format.decode(last.token_ids())
 
 
+def test_a_reply_without_a_thought_is_learned_without_the_empty_one_that_the_template_writes(
+    shown: ShownRun, nano_format: ChatFormat
+) -> None:
+    record = TokenRecord()
+    turn = record.add("one", None, nano_format.render(ASKED, None).ids, said(nano_format, "It is 5.<|im_end|>"), 1.0)
+    ended = Outcome(reason=EndReason.FINISHED, reward=1.0, record=record)
+    with Store(shown.path / "store.sqlite") as store:
+        store.write([OpenGroup(5, 0, 5, version=0), InsertEpisode(5, 0, 0, ended)])
+    (episode,) = open_run(shown.path).episodes(group=5)
+    row = json.loads(export(shown, "sft", episode.id))
+    (sequence,) = training_sequences(row, nano_format, "here")
+    assert sequence.token_ids.tolist() == turn.token_ids()
+    assert nano_format.decode(sequence.token_ids[sequence.loss_mask].tolist()) == "It is 5.<|im_end|>"
+
+
 def turn(index: int, parent: int | None, text: str, **fields: Any) -> dict[str, Any]:
     message = {"role": "user", "text": f"asked {index}", "thought": None, "tool_calls": []}
-    reply = {"role": "assistant", "text": text, "thought": None, "tool_calls": []}
+    reply = {"role": "assistant", "text": text, "thought": None, "tool_calls": [], "tokens": {"text": [text]}}
     facts = {"index": index, "parent": parent, "left_out": False, "trained": True}
     return {**facts, "messages": [message], "reply": reply, **fields}
 
