@@ -106,9 +106,9 @@ def _reply(messages: Sequence[Message], tools: list[Tool], chat_format: ChatForm
         shows = text.startswith((opened, "<think>", "</think>")) and "</think>" in text
         said = shut if shows else f"{thought}\n</think>\n\n{shut}"
         ids = chat_format.tokenizer.encode(said, add_special_tokens=False)
-    shut = chat_format.special("</think>")
-    if not thought and not empty_thoughts and shut in ids:
-        ids = ids[ids.index(shut) + 1 :]
+    closing = chat_format.special("</think>")
+    if not thought and not empty_thoughts and closing in ids:
+        ids = ids[ids.index(closing) + 1 :]
         while ids and not chat_format.decode(ids[:1]).strip():
             ids = ids[1:]
     # As their tokens spell them: some tokenizers compose accents.

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
 
+from agentrl.config import RolloutConfig
+
 Order = Literal["fifo", "window", "greedy"]
 State = Literal["running", "finished", "taken"]
 
@@ -111,3 +113,14 @@ class StalenessGate:
         """Forget the groups before the oldest that is not taken."""
         while self._states and self._states[oldest := next(iter(self._states))] == "taken":
             del self._states[oldest]
+
+
+def gate_of(rollout: RolloutConfig, version: int = 0) -> StalenessGate:
+    """Return the gate of a configuration, at a policy version."""
+    return StalenessGate(
+        groups_per_batch=rollout.groups_per_batch,
+        max_staleness=rollout.max_staleness,
+        order=rollout.order,
+        window=rollout.window,
+        version=version,
+    )

@@ -25,7 +25,7 @@ from pathlib import Path
 from agentrl.config import config_of
 from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
-from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.gate import gate_of
 from agentrl.run.checkpoint_url import checkpoint_url
 from agentrl.run.run_directory import read_config, unknown_checkpoints, whole_checkpoints
 from agentrl.store.batches import batches, wrong_minibatches
@@ -208,7 +208,10 @@ def _wrong_steps(db: sqlite3.Connection) -> Iterator[str]:
 def _stale_groups(db: sqlite3.Connection) -> Iterator[str]:
     """Yield the groups with a token that was staler, when it was trained on, than the largest bound that a start of the run printed."""
     try:
-        bounds = [_bound(text) for (text,) in db.execute("SELECT config FROM restarts")]
+        bounds = [
+            gate_of(config_of(dict(json.loads(text))).rollout).bound
+            for (text,) in db.execute("SELECT config FROM restarts")
+        ]
     except (ConfigError, ValueError):
         return  # of another version of agentrl
     if not bounds or None in bounds:
@@ -225,12 +228,6 @@ def _stale_groups(db: sqlite3.Connection) -> Iterator[str]:
     for group, staleness in sorted(stalest.items()):
         if staleness > bound:
             yield f"group {group} was trained on with a staleness of {staleness}, and the bound is {bound}"
-
-
-def _bound(config: str) -> int | None:
-    rollout = config_of(dict(json.loads(config))).rollout
-    own = {name: getattr(rollout, name) for name in ("groups_per_batch", "max_staleness", "order", "window")}
-    return StalenessGate(**own).bound
 
 
 def _wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:

@@ -25,7 +25,7 @@ from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
 from agentrl.rollout.check_start import check_start, check_tasks, tasks_at_hand, with_chat_format
 from agentrl.rollout.controller import Controller
-from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.gate import gate_of
 from agentrl.rollout.open_runner import Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.run.checkpoint_url import CheckpointUrl, checkpoint_url
@@ -268,16 +268,11 @@ async def _training_run(
     config, view, version = start.config, start.view, trainer.weights.version
     steps = await in_thread(read_metrics, store.directory)
     rollout = config.rollout
-    gate = StalenessGate(
-        groups_per_batch=rollout.groups_per_batch,
-        max_staleness=rollout.max_staleness,
-        order=rollout.order,
-        window=rollout.window,
-        version=version,
-    )
     counted = next((row["groups_counted"] for row in reversed(steps) if row["step"] <= version), 0)
     undone = {row["step"]: row["groups_counted"] for row in steps if row["step"] > version}
-    controller = Controller(start.tasks, rollout, config.seed, runner, store, gate, counted=counted, undone=undone)
+    controller = Controller(
+        start.tasks, rollout, config.seed, runner, store, gate_of(rollout, version), counted=counted, undone=undone
+    )
     _announce(view, controller, config)
     update_weights = engine.update_weights
     if config.engine.transfer == "broadcast":

@@ -23,6 +23,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.evaluation.directory import untrained_kind
 from agentrl.record.end_reason import EndReason
+from agentrl.rollout.gate import gate_of
 from agentrl.run.audit import audit
 from agentrl.run.open_run import Run
 from agentrl.run.speedup import speedup_of
@@ -141,6 +142,7 @@ class ShownRun:
         newest = self._stored("SELECT record FROM episodes ORDER BY id DESC LIMIT 100")
         return {
             "config": masked(self._config.model_dump(mode="json")),
+            "staleness_bound": gate_of(self._config.rollout).bound,
             "summary": run.summary,
             "checkpoints": [{"step": kept.step, "best": kept.best} for kept in run.checkpoints],
             "restarts": [

@@ -66,7 +66,7 @@ def test_every_page_of_a_recorded_run_opens_without_a_complaint_and_shows_its_fi
         rate = page.locator("figure", has_text="Generated tokens")
         expect(rate.locator(".legend")).to_contain_text("200")
         expect(rate.locator("canvas")).to_be_visible()
-        expect(page.locator("figure", has_text="Staleness").locator(".legend")).to_contain_text("rollout.max_staleness")
+        expect(page.locator("figure", has_text="Staleness").locator(".legend")).to_contain_text("bound 3")
         page.get_by_text("Alarms, restarts, checkpoints (2)").click()
         expect(page.get_by_text("step 2: alarm: nothing has ended for 10 min")).to_be_visible()
         page.get_by_role("button", name="Audit this run").click()

@@ -104,7 +104,7 @@ function options(latest, hover) {
 // should pass, `zoom` the part of x that is shown; `lanes` names what `draw` adds to the canvas, and `keys` its colours.
 /** Draw lines. */
 export function Chart(props) {
-  const { title, unit, metric, lines, marks = NONE, bound, boundText, zoom, tall, xName = "step", keys = NONE } = props;
+  const { title, unit, metric, lines, marks = NONE, bound, zoom, tall, xName = "step", keys = NONE } = props;
   const box = useRef();
   const plot = useRef();
   const [dark, setDark] = useState(DARK.matches);
@@ -151,7 +151,7 @@ export function Chart(props) {
         const figures = of.map(([line, i]) => html`<b style=${several ? { color: `var(--${line.color})` } : {}}>${figure(value(data[i + 1]))} </b>`);
         return html`<span class="item"><i class="key ${dash ? (dash[0] < 4 ? "dotted" : "dashed") : ""}" style=${key}></i>${label} ${figures}</span>`;
       })}
-      ${bound != null && html`<span class="item"><i class="key dashed" style=${{ "--key": "var(--bad)" }}></i>${boundText ?? "bound"} <b>${figure(bound)}</b></span>`}
+      ${bound != null && html`<span class="item"><i class="key dashed" style=${{ "--key": "var(--bad)" }}></i>bound <b>${figure(bound)}</b></span>`}
       ${keys.map(([name, key]) => html`<span class="item"><i class="swatch" style=${{ "--key": `var(--${key})` }}></i>${name}</span>`)}
       ${here.map((mark) => html`<span class="item ${mark.kind}">${mark.text}</span>`)}
     </div>

@@ -8,11 +8,11 @@ import { Failure, Fields, go } from "./parts.js";
 const COLORS = ["c0", "c1", "c2", "c3", "c4", "c5"];
 const DASHES = [undefined, [6, 3], [2, 3]];
 
-/** The curves over steps: title, unit, the lines [metric, label], and the configuration's key of a bound. */
+/** The curves over steps: title, unit, the lines [metric, label], and what the API calls its bound. */
 const CURVES = [
   { title: "Loss of a supervised run", unit: "nats a token", lines: [["nll", "negative log-likelihood"]] },
   { title: "Reward of a step", unit: "reward", lines: [["reward_mean", "groups counted"], ["batch_reward_mean", "trained on"]] },
-  { title: "Staleness of trained tokens", unit: "versions", lines: [["staleness_max", "oldest"], ["staleness_mean", "mean"]], bound: ["rollout", "max_staleness"] },
+  { title: "Staleness of trained tokens", unit: "versions", lines: [["staleness_max", "oldest"], ["staleness_mean", "mean"]], bound: "staleness_bound" },
   { title: "Engine–trainer mismatch", unit: "nats a token", lines: [["logprob_mismatch_mean_abs", "mean difference"]] },
   { title: "Entropy of the policy", unit: "nats a token", lines: [["entropy", "mean"]] },
   { title: "Importance weight", unit: "p/b", lines: [["importance_weight_p99", "99th percentile"], ["importance_weight_p50", "median"], ["importance_weight_p01", "1st percentile"]] },
@@ -164,9 +164,8 @@ export function RunPage({ run, runs, query }) {
     <section class="charts">
       ${run.kind !== "evaluation" && !measured.has("nll") && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
       ${run.kind === "run" && curves.map((curve, i) => {
-        const bound = curve.bound?.reduce((inner, key) => inner?.[key], shownInfos[0]?.config);
         return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}
-          lines=${drawn[i]} marks=${marks} bound=${bound} boundText=${curve.bound?.join(".")} ...${shared} />`;
+          lines=${drawn[i]} marks=${marks} bound=${shownInfos[0]?.[curve.bound]} ...${shared} />`;
       })}
       <${HeldOut} shown=${shown} infos=${shownInfos} shared=${shared} />
     </section>

@@ -128,7 +128,7 @@ export function TimelinePage({ run }) {
   ];
   const view = zoom ?? (ends.length ? ends : null);
   const shared = { zoom: view, onZoom: setZoom, sync: "time", xName: "second" };
-  const bound = info?.config?.rollout?.max_staleness;
+  const bound = info?.staleness_bound;
   if (!found) return html`<${Awaited} />`;
   if (!rows.length) return html`<p class="empty card">No step has ended yet.</p>`;
   return html`
@@ -146,7 +146,7 @@ export function TimelinePage({ run }) {
       <${Chart} title="Episodes that ran" unit=${run.status === "running" ? "episodes that have ended: the newest that run are not drawn yet" : "episodes"} metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
       ${episodes.more && html`<p><button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span></p>`}
       <${Chart} title="Staleness of what was trained on" unit="versions" metric="staleness_max, staleness_mean"
-        lines=${stale} bound=${bound} boundText="rollout.max_staleness" ...${shared} />
+        lines=${stale} bound=${bound} ...${shared} />
     </section>
   `;
 }
