@@ -75,6 +75,7 @@ class PythonSession:
         try:
             with anyio.move_on_after(timeout_s + INTERRUPT_GRACE_S):
                 for request in requests:
+                    answer = None  # that to the job is none to the code
                     await process.send(json.dumps(request).encode() + b"\n")
                     answer = await process.read_line()
         except BaseException:

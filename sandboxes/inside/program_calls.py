@@ -33,6 +33,7 @@ def main() -> None:
     requests, answers = private_streams()
     job = json.loads(requests.readline())
     module = sys.modules[job["module"]] = types.ModuleType(job["module"])
+    own_process = os.getpid()
 
     def load() -> dict[str, Any]:
         exec(compile(job["source"], f"{job['module']}.py", "exec", dont_inherit=True), module.__dict__)
@@ -42,7 +43,10 @@ def main() -> None:
     answers.write(answer)
     answers.flush()
     for request in requests if answer.startswith(b'{"names"') else ():
-        answers.write(answered(lambda: answer_call(module, json.loads(request))))  # noqa: B023  called at once
+        answer = answered(lambda: answer_call(module, json.loads(request)))  # noqa: B023  called at once
+        if os.getpid() != own_process:  # forked by the call, which is answered once
+            break
+        answers.write(answer)
         answers.flush()
     os._exit(0)  # whatever threads the program has left
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 
@@ -51,17 +51,20 @@ output = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_APPEND)
 os.dup2(output, 1)
 os.dup2(output, 2)
 signal.signal(signal.SIGALRM, interrupt)
-space: dict[str, Any] = {"__name__": "__main__"}
+main = sys.modules["__main__"] = ModuleType(
+    "__main__"
+)  # where pickle, and so multiprocessing, looks for what the code defines
 
 
 def execute(code: str, timeout_s: float, max_characters: int) -> tuple[str, bool, bool]:
     """Run code; return what it printed, whether it has raised, and whether its time was over."""
     raised = timed_out = False
+    traced = ""
     os.ftruncate(output, 0)
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout_s)
-            run(code, space)
+            run(code, vars(main))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except TimedOut:
@@ -71,8 +74,14 @@ def execute(code: str, timeout_s: float, max_characters: int) -> tuple[str, bool
         frames = list(traceback.extract_tb(error.__traceback__))
         frames = frames[next((i for i, frame in enumerate(frames) if frame.filename == "<code>"), len(frames)) :]
         head = "Traceback (most recent call last):\n" if frames else ""
-        print(head + "".join(traceback.format_list(frames) + traceback.format_exception_only(error)), end="")
-    sys.stdout.flush()
-    sys.stderr.flush()
+        traced = head + "".join(traceback.format_list(frames) + traceback.format_exception_only(error))
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # the file is full, or the stream was closed: what it holds still is dropped
+        sys.stdout = open(1, "w", closefd=False, encoding="utf-8")
     printed = os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace")
-    return shorten(printed, max_characters), raised, timed_out
+    traced = traced.encode(
+        errors="backslashreplace"
+    ).decode()  # halves of surrogate pairs too, as standard error has them
+    return shorten(printed + traced, max_characters), raised, timed_out

@@ -42,6 +42,7 @@ async def test_exceptions_show_the_code_s_own_frames(python: PythonSession) -> N
     assert "agentrl" not in done.text
     assert done.text.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert "SyntaxError" in (await python.execute("x = (")).text
+    assert (await python.execute(r"raise ValueError('\ud800')")).text.endswith(r"ValueError: \ud800")
     assert (await python.execute("raise SystemExit(3)")).text.endswith("SystemExit: 3")
     assert (await python.execute("1 + 1")).text == "2"
 
@@ -56,6 +57,7 @@ async def test_code_that_takes_too_long_is_interrupted_and_keeps_its_state(
     assert (await python.execute("x")).text == "5"
 
 
+@pytest.mark.parametrize("first", ["", "x = 5"])
 @pytest.mark.parametrize(
     "code",
     [
@@ -63,8 +65,9 @@ async def test_code_that_takes_too_long_is_interrupted_and_keeps_its_state(
         "import time\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass",
     ],
 )
-async def test_code_that_resists_costs_its_state(python: PythonSession, code: str) -> None:
-    await python.execute("x = 5")
+async def test_code_that_resists_costs_its_state(python: PythonSession, code: str, first: str) -> None:
+    if first:
+        await python.execute(first)
     done = await python.execute(code, timeout_s=0.2)
     assert (done.timed_out, done.state_lost) == (True, True)
     assert done.text == "[timed out]\n[the interpreter was restarted: variables are lost]"
@@ -91,6 +94,24 @@ async def test_the_middle_of_a_long_output_is_left_out(python: PythonSession) ->
     assert text.startswith("a" * 100 + "\n[1801 characters left out]\nz")
     assert text.endswith("]\n" + "z" * 99)
     assert len(text) < 250
+
+
+async def test_code_that_prints_more_than_a_file_holds_keeps_its_state(python: PythonSession) -> None:
+    await python.execute("x = 5")
+    done = await python.execute("while True: print('a' * 10**6)", timeout_s=60)
+    assert (done.output[:3], done.raised, done.state_lost) == ("aaa", True, False)
+    assert done.output.endswith("OSError: [Errno 27] File too large\n")
+    assert (await python.execute("print(x)")).text == "5"
+
+
+async def test_each_answer_is_of_its_own_code_where_code_forks(python: PythonSession) -> None:
+    await python.execute("import os\nos.fork()")
+    assert [(await python.execute(str(number))).text for number in range(5)] == ["0", "1", "2", "3", "4"]
+
+
+async def test_what_code_defines_is_found_in_its_main_module(python: PythonSession) -> None:
+    await python.execute("from multiprocessing import Pool\ndef square(x): return x * x")
+    assert (await python.execute("with Pool(2) as pool: print(pool.map(square, range(4)))")).text == "[0, 1, 4, 9]"
 
 
 async def test_a_shell_beside_the_interpreter(backend: BackendName) -> None:
