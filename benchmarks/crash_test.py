@@ -174,7 +174,7 @@ def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path 
 def shrink(disk: Path) -> bool:
     """Leave no room on a disk; False where more was written meanwhile."""
     space = os.statvfs(disk)
-    used = (space.f_blocks - space.f_bfree) * space.f_frsize
+    used = max((space.f_blocks - space.f_bfree) * space.f_frsize, 1)  # 0 would set no bound
     return subprocess.run(["mount", "-o", f"remount,size={used}", str(disk)], capture_output=True).returncode == 0
 
 
@@ -301,7 +301,8 @@ def disturbed(
         ends[code] += 1
         if code == 0:
             return course
-        if code not in (1, 130, -signal.SIGKILL, -signal.SIGINT):
+        at_fault = b"This is a fault of agentrl" in output.read_bytes()
+        if at_fault or code not in (1, 130, -signal.SIGKILL, -signal.SIGINT):
             raise SystemExit(f"the run ended with {code}:\n{output.read_text(errors='replace')[-2000:]}")
     raise SystemExit(
         f"the run ended {ends.total()} times, {dict(ends)}, and never came to its end:\n{output.read_text(errors='replace')[-2000:]}"

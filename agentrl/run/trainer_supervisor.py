@@ -59,10 +59,10 @@ class TrainerSupervisor:
     url: CheckpointUrl | None = None
     """Another place of the checkpoints."""
     weights: Weights = field(init=False)
+    loaded: anyio.Event = field(default_factory=anyio.Event)
+    """Set once it holds the model: no step may be asked for before."""
     _consumed: list[TrainedStep] = field(default_factory=list)
     """The steps that no whole checkpoint contains yet."""
-    _asking: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held while the trainer is asked: the first step waits until the model is loaded."""
     _saving: int | None = None
     """The step of the checkpoint that is being written."""
 
@@ -79,6 +79,7 @@ class TrainerSupervisor:
         if self._consumed:
             await self.checkpoint()
             await self.commit()
+        self.loaded.set()
         return self.weights
 
     async def step(self, groups: list[int]) -> dict[str, float]:
@@ -167,14 +168,13 @@ class TrainerSupervisor:
         failures, lost_at = 0, 0.0
         while True:
             try:
-                async with self._asking:
-                    if failures:
-                        self._saving = None
-                        await self.client.start()
-                        await self._remove_unwanted()
-                        await self._restore()
-                        self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
-                    return await ask()
+                if failures:
+                    self._saving = None
+                    await self.client.start()
+                    await self._remove_unwanted()
+                    await self._restore()
+                    self.say(f"the trainer is back after {time.monotonic() - lost_at:.1f} s")
+                return await ask()
             except TrainerLostError as lost:
                 failures, lost_at = failures + 1, time.monotonic()
                 if failures > max_failures:

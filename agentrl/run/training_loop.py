@@ -136,6 +136,8 @@ async def _train(run: TrainingRun) -> None:
             if batch is None:
                 view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")
                 break
+            with run.controller.health.waiting_for("the trainer to load the model (trainer.log)"):
+                await run.trainer.loaded.wait()
             waited_s = time.perf_counter() - started
             # Shielded: a step that has begun is finished, loaded, logged and checkpointed, also when the run is being stopped.
             with anyio.CancelScope(shield=True):

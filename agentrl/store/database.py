@@ -43,9 +43,10 @@ def create_database(path: Path) -> None:
         with closing(sqlite3.connect(partial, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # closing would do it too, and say nothing of a full disk
         put_in_place(path)
     except (sqlite3.OperationalError, OSError) as error:
-        raise DiskError(unwritten(str(path), error, path.parent)) from error
+        raise DiskError(f"{path} cannot be made: {one_line(error)}; make room, and start again") from error
 
 
 def open_database(path: Path, *, read_only: bool = False) -> sqlite3.Connection:

@@ -52,6 +52,8 @@ async def background_tasks() -> AsyncIterator[TaskGroup]:
 async def opening(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[Callable[[], Awaitable[T]]]:
     """Open something in a task of its own while the block goes on, and close it when the block ends.
 
+    A block that is cancelled keeps it open for what it finishes, shielded, before it ends.
+
     Args:
         open_it: Opens it.
 
@@ -59,13 +61,15 @@ async def opening(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Asyn
         A function that waits until it is open and returns it, or raises what kept it from opening.
     """
     opened, failed, ready = list[T](), list[Exception](), anyio.Event()
+    held = anyio.CancelScope(shield=True)
 
     async def hold() -> None:
         try:
-            async with open_it() as value:
-                opened.append(value)
-                ready.set()
-                await anyio.sleep_forever()
+            with held:
+                async with open_it() as value:
+                    opened.append(value)
+                    ready.set()
+                    await anyio.sleep_forever()
         except Exception as error:
             if opened:
                 raise
@@ -80,7 +84,10 @@ async def opening(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Asyn
 
     async with background_tasks() as tasks:
         tasks.start_soon(hold)
-        yield wait
+        try:
+            yield wait
+        finally:
+            held.cancel()
 
 
 class Condition:

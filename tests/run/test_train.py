@@ -361,6 +361,26 @@ def test_a_run_that_is_ended_before_its_first_step_leaves_nothing_behind(command
     assert left_behind(tmp_path / "run") == []
 
 
+@pytest.mark.timeout(900)
+def test_a_run_that_is_ended_while_its_trainer_loads_waits_for_neither_model_nor_step(
+    command: list[str], tmp_path: Path
+) -> None:
+    """Its first batch is ready. The trainer is stopped until the end, as one whose model takes an hour."""
+    with long_run([*command, "--rollout.max_concurrent=16", "--eval.tasks="], tmp_path / "run") as process:
+        trainers: list[psutil.Process] = []
+        while not trainers and process.poll() is None:
+            trainers = [p for p in psutil.Process(process.pid).children() if "agentrl.trainer" in p.cmdline()]
+        trainers[0].suspend()
+        while not (tmp_path / "run" / "metrics.jsonl").exists() and process.poll() is None:
+            time.sleep(0.05)
+        wait_for_ready_groups(tmp_path / "run", 4)
+        process.terminate()
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"interrupted at step 0" in output
+    assert left_behind(tmp_path / "run") == []
+
+
 def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command: list[str], tmp_path: Path) -> None:
     workflow = tmp_path / "broken.py"
     workflow.write_text("async def run(episode):\n    raise KeyError('no such thing')\n")

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from array import array
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from agentrl.store.rows import choice_of
 from agentrl.store.store import Store
 from agentrl.store.token_figures import TokenFigures, token_figures
 from tests.checkpoints import commit, trained
+from tests.components import missing
 
 
 def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
@@ -302,3 +304,21 @@ def test_a_store_that_is_taken_away_is_noticed_where_something_is_to_be_durable(
             StoreError, match=r"store.sqlite was taken away or replaced while the run used it.*Put back"
         ):
             store.begin_restart()
+
+
+def test_a_disk_that_is_full_leaves_a_new_store_whole_or_none(tmp_path: Path) -> None:
+    """Whatever fits beside: a part of the log, all of it, a part of the file."""
+    path = tmp_path / "store.sqlite"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", tmp_path], capture_output=True).returncode:
+        missing("a small disk can be made by root only (mount -t tmpfs)")
+    try:
+        for room in range(16, 320, 8):
+            subprocess.run(["mount", "-o", f"remount,size={room}k", tmp_path], check=True)
+            with suppress(DiskError):
+                Store(path).close()
+            subprocess.run(["mount", "-o", "remount,size=2m", tmp_path], check=True)
+            Store(path).close()  # there is room again
+            for file in tmp_path.iterdir():
+                file.unlink()
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -86,6 +86,26 @@ async def test_what_opens_beside_a_block_is_waited_for_where_it_is_needed_and_cl
     assert seen == ["open", "closed"]
 
 
+async def test_what_is_open_stays_so_while_a_cancelled_block_finishes_what_it_has_begun() -> None:
+    seen = list[str]()
+
+    @asynccontextmanager
+    async def door() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            seen.append("closed")
+
+    with anyio.fail_after(40), anyio.CancelScope() as scope:
+        async with opening(door) as opened:
+            await opened()
+            scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await anyio.wait_all_tasks_blocked()
+                seen.append("finished")
+    assert seen == ["finished", "closed"]
+
+
 async def test_what_cannot_be_opened_raises_its_own_error_where_it_is_needed() -> None:
     @asynccontextmanager
     async def door() -> AsyncIterator[str]:
