@@ -144,7 +144,7 @@ def _stop(scope: anyio.CancelScope, view: RunView) -> None:
     if view.phase == BEFORE:
         return  # there is no step to finish
     view.say(
-        "stopping: finishing the training step in progress, then writing a checkpoint. A second signal ends the run at once; "
+        "stopping: a training step in progress is finished, and a checkpoint is written. A second signal ends the run at once; "
         "what was committed is safe"
     )
 

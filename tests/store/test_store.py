@@ -317,7 +317,8 @@ def test_a_disk_that_is_full_leaves_a_new_store_whole_or_none(tmp_path: Path) ->
             with suppress(DiskError):
                 Store(path).close()
             subprocess.run(["mount", "-o", "remount,size=2m", tmp_path], check=True)
-            Store(path).close()  # there is room again
+            with Store(path) as store:  # there is room again
+                assert store.read(lambda db: db.execute("PRAGMA integrity_check").fetchone()) == ("ok",)
             for file in tmp_path.iterdir():
                 file.unlink()
     finally:
