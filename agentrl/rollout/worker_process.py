@@ -11,6 +11,7 @@ that needs no Python then writes all stacks to the log and exits. All that is pr
 from __future__ import annotations
 
 import faulthandler
+import gc
 import itertools
 import json
 import os
@@ -171,6 +172,7 @@ def _end_with_standard_input(standard_input: int, connection: socket.socket) -> 
 
 def main() -> None:
     """Serve the connection whose descriptor is the last argument."""
+    gc.set_threshold(50_000)  # as in the main process
     parent = os.getppid()
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
