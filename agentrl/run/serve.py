@@ -359,14 +359,13 @@ def _outcome(entry: _Entry) -> Outcome:
         reason, error = EndReason.NO_MODEL_CALL, "the session ended without a call of the model"
     elif entry.reward is None and not record.figures().has_turn_rewards:
         reason, error = EndReason.BAD_REWARD, "the session ended without a reward"
-    duration_s = time.time() - entry.opened_at
     return Outcome(
         reason=reason,
         error=error,
         reward=entry.reward or 0.0,
         record=record,
         started_at=entry.opened_at,
-        duration_s=duration_s,
+        duration_s=time.time() - entry.opened_at,
     )
 
 

@@ -49,7 +49,7 @@ class ShownRun:
     """A run or an evaluation that is shown, which may not have begun yet."""
 
     path: Path
-    _files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    _files: dict[str, tuple[tuple[int, int] | None, Any]] = field(default_factory=dict)
     """What was read of a file, after the state of the file then."""
     _means: tuple[float, list[tuple[int, float]]] = (0, [])
     """When the run started, and the mean rewards of its groups that have ended, which do not change until the next start."""
@@ -261,7 +261,7 @@ class ShownRun:
 
     def read(self, episode: RunEpisode) -> dict[str, Any]:
         """Return an episode with its turns, as the page and every export show them."""
-        from agentrl.viewer.transcript import turns_of  # as above
+        from agentrl.viewer.transcript import turns_of  # slow to import, like the reader
 
         return {
             "episode": _row(episode),
