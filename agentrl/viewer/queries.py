@@ -41,7 +41,6 @@ SCAN_S = 2.0
 SCANNED_AT_ONCE = 500
 _BESIDE: dict[Order, tuple[Order, Order]] = {"best": ("worst", "best"), "worst": ("best", "worst")}
 """The orders in which the episodes before and after one come next, where it is not that in which they ended."""
-_LISTED = [*ListedEpisode.__dataclass_fields__]
 
 
 @dataclass
@@ -278,4 +277,4 @@ def _bin(groups: list[tuple[int, float]]) -> tuple[float, ...]:
 
 def _row(episode: RunEpisode) -> dict[str, Any]:
     staleness = None if episode.step is None else episode.step - 1 - episode.version
-    return {name: getattr(episode, name) for name in _LISTED} | {"staleness": staleness}
+    return {name: getattr(episode, name) for name in ListedEpisode.__dataclass_fields__} | {"staleness": staleness}

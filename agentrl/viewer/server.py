@@ -26,7 +26,7 @@ from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, on
 from agentrl.proxy.json_text import strict_json
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import LOOPBACK, is_loopback
-from agentrl.viewer.act import Acts, asked_of
+from agentrl.viewer.act import Acts, body_of
 from agentrl.viewer.export import FORMATS, exported
 from agentrl.viewer.filters import read_query
 from agentrl.viewer.queries import ShownRun
@@ -96,7 +96,7 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
         if acts is None:
             raise web.HTTPForbidden(text="this page only reads; `agentrl view --act RUN` serves one that acts")
         kind, number = http.match_info["act"], int(http.match_info["id"])
-        found = await acts.act(kind, shown_of(http), number, asked_of(http, await http.read()))
+        found = await acts.act(kind, shown_of(http), number, body_of(http, await http.read()))
         return web.Response(body=await in_limited_thread(lambda: strict_json(found)), content_type="application/json")
 
     async def index(http: web.Request) -> web.FileResponse:
