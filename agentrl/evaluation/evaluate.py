@@ -26,7 +26,7 @@ from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Health, Seen, alarms, shares_text
 from agentrl.rollout.check_start import check_endpoint, check_start, check_tasks, with_chat_format
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.open_runner import NAME_A_LOG, Runner, open_engine, open_hosts, open_rollout
+from agentrl.rollout.open_runner import ERRORS_WITH_A_LOG, Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
 from agentrl.system.failure_text import without_secrets
@@ -177,7 +177,7 @@ async def _served(
     begins = "asking the engine at `engine.urls`" if config.engine.urls else "starting the engine"
     view.say(f"{begins}; the model's turns end with {chat_format.turn_ends}; {chat_format.reads_calls}")
     async with (
-        scratch_directory("agentrl-rollout-", kept_after=NAME_A_LOG) as logs,
+        scratch_directory("agentrl-rollout-", kept_after=ERRORS_WITH_A_LOG) as logs,
         open_hosts(config) as open_host,
         # By the same seed, a start would sample what an earlier one did.
         open_engine(config, logs=logs, seed=config.seed + earlier_starts, open_host=open_host) as engine,

@@ -30,7 +30,7 @@ from agentrl.system.host import OpenHost, on_this_machine
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread
 
-NAME_A_LOG = (EngineError, WorkerError)
+ERRORS_WITH_A_LOG = (EngineError, WorkerError)
 """Errors whose messages name the log of a process that was started here."""
 
 
@@ -57,7 +57,7 @@ async def open_engine(
 
     Args:
         config: `model`, `engine` and `trainer.lora` are used. A checkpoint is served with the adapters of the roles that it holds.
-        logs: Directory of `engine.log`. Default: one that is deleted at the end, unless that is an error of `NAME_A_LOG`.
+        logs: Directory of `engine.log`. Default: one that is deleted at the end, unless that is an error of `ERRORS_WITH_A_LOG`.
         seed: What the engine samples by. Default: `config.seed`.
         training: Whether the weights are to be updated, for which room is made where they are an adapter.
         open_host: Opens the machine of each server that is started.
@@ -70,9 +70,9 @@ async def open_engine(
     """
     async with AsyncExitStack() as stack:
         if logs is None:
-            logs = await stack.enter_async_context(scratch_directory("agentrl-engine-", kept_after=NAME_A_LOG))
-        held = await in_thread(role_folders, Path(config.model.path))
-        lora = config.trainer.lora if training or held else None
+            logs = await stack.enter_async_context(scratch_directory("agentrl-engine-", kept_after=ERRORS_WITH_A_LOG))
+        folders = await in_thread(role_folders, Path(config.model.path))
+        lora = config.trainer.lora if training or folders else None
         engine = await stack.enter_async_context(
             launch_engine(
                 config.model.path,
@@ -80,11 +80,11 @@ async def open_engine(
                 log=logs / "engine.log",
                 seed=config.seed if seed is None else seed,
                 lora_rank=None if lora is None else lora.rank,
-                adapters=max(1, len(held or config.trainer.roles)),
+                adapters=max(1, len(folders or config.trainer.roles)),
                 open_host=open_host,
             )
         )
-        if held:
+        if folders:
             await engine.update_weights(Path(config.model.path), engine.version)
         yield engine
 
@@ -123,15 +123,13 @@ def open_model_proxy(
     Returns:
         A context, in which the proxy takes requests.
     """
-    own = config.proxy
-    limits = ProxyLimits(**own.model_dump(exclude={"host", "port", "control_tokens_in_text"}))
-    name = model_name(config.model.path)
+    limits = ProxyLimits(**config.proxy.model_dump(exclude={"host", "port", "control_tokens_in_text"}))
     return open_proxy(
         engine,
         chat_format,
-        name,
-        host=own.host,
-        port=own.port,
+        model_name(config.model.path),
+        host=config.proxy.host,
+        port=config.proxy.port,
         limits=limits,
         training=training,
         refuse_altered=training and config.trainer.turns.altered_sampling == "refuse",

@@ -89,7 +89,7 @@ def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -
         labels = {"run": run} | ({"role": max(owners, key=len)} if owners else {})
         metric = name.removeprefix(f"role_{labels['role']}_") if owners else name
         # Strings of JSON are escaped as a label's value is, but for what is not ASCII.
-        told = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
+        labels_text = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
         gauge = f"agentrl_{re.sub('[^a-zA-Z0-9_]', '_', metric)}"
-        gauges.setdefault(gauge, []).append(f"{gauge}{{{told}}} {float(value)}\n")
+        gauges.setdefault(gauge, []).append(f"{gauge}{{{labels_text}}} {float(value)}\n")
     return "".join(f"# TYPE {gauge} gauge\n{''.join(samples)}" for gauge, samples in gauges.items())

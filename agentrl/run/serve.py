@@ -61,7 +61,7 @@ IDLE_TIMEOUT_S = 3600.0
 NAMED_BY_TIME = "runs/serve-%Y-%m-%d-%H%M%S"
 """The directory of a service that none is named for, as `time.strftime` takes it."""
 
-Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
+RewardValue = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
 async def serve(
@@ -134,7 +134,7 @@ class OpenBody(_Body):
 class RewardBody(_Body):
     """`POST /sessions/ID/reward`: of the whole session, of one model call, or of one role."""
 
-    reward: Finite
+    reward: RewardValue
     completion_id: str | None = None
     role: str | None = None
 
@@ -142,7 +142,7 @@ class RewardBody(_Body):
 class CloseBody(_Body):
     """`POST /sessions/ID/close`."""
 
-    reward: Finite | None = None
+    reward: RewardValue | None = None
 
 
 class WeightsBody(_Body):
@@ -204,7 +204,7 @@ class Service:
                 return await self._load(read_body(WeightsBody, body))
             case "POST", ["sessions"]:
                 change = self._open(read_body(OpenBody, body))
-            case "GET", ["sessions"]:
+            case "GET", ["sessions"]:  # as if it were a change: a session that ends meanwhile is listed once
                 change = in_thread(lambda: {"sessions": [*self._kept.states(), *map(_state, self._entries.values())]})
             case "GET", ["sessions", session_id]:
                 entry = self._entries.get(session_id)
@@ -359,14 +359,13 @@ def _outcome(entry: _Entry) -> Outcome:
         reason, error = EndReason.NO_MODEL_CALL, "the session ended without a call of the model"
     elif entry.reward is None and not record.figures().has_turn_rewards:
         reason, error = EndReason.BAD_REWARD, "the session ended without a reward"
-    duration_s = time.time() - entry.opened_at
     return Outcome(
         reason=reason,
         error=error,
         reward=entry.reward or 0.0,
         record=record,
         started_at=entry.opened_at,
-        duration_s=duration_s,
+        duration_s=time.time() - entry.opened_at,
     )
 
 

@@ -16,6 +16,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from agentrl.record.end_reason import EndReason
@@ -26,7 +27,7 @@ from agentrl.store.store import Store
 
 _ID = re.compile(r"ses_(\d{1,18})_[0-9a-f]+")
 LISTED = 10_000
-"""Sessions of before that are listed, the newest."""
+"""How many of the sessions that have ended are listed: the newest."""
 
 
 class SessionStore:
@@ -57,8 +58,7 @@ class SessionStore:
             outcome: How it ended, with its record.
             roots: Its conversations.
         """
-        details = json.dumps({"session": dict(state), "roots": roots})
-        self._end(_group(state["id"]), Outcome(**{**vars(outcome), "details": details}))
+        self._end(_group(state["id"]), replace(outcome, details=json.dumps({"session": dict(state), "roots": roots})))
 
     def _end(self, group: int, outcome: Outcome) -> None:
         self._write(InsertEpisode(group, 0, 0, outcome), CloseGroup(group))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -54,7 +54,7 @@ def list_schedule_s(durations_s: Iterable[float], slots: int) -> float:
 
 
 def estimate_speedup(
-    episodes: Iterable[Sequence[Any]], rows: Iterable[Mapping[str, Any]], slots: int
+    episodes: Iterable[tuple[int, float, bool]], rows: Iterable[Mapping[str, Any]], slots: int
 ) -> Speedup | None:
     """Return the estimate of some steps; None: it can be made of none.
 
@@ -66,8 +66,8 @@ def estimate_speedup(
     measured = {row["step"]: row for row in rows if row.keys() >= {"step_s", "wait_s", "pause_s"}}
     rollout_s, sync_rollout_s, train_s, pause_s, took_s, steps = 0.0, 0.0, 0.0, 0.0, 0.0, 0
     for step, batch in groupby(episodes, lambda episode: episode[0]):
-        durations_s, own = zip(*((duration_s, own) for _, duration_s, own in batch), strict=True)
-        if step not in measured or not all(own):
+        _, durations_s, in_one_start = zip(*batch, strict=True)
+        if step not in measured or not all(in_one_start):
             continue
         row = measured[step]
         rollout_s += sum(durations_s) / slots

@@ -52,7 +52,7 @@ async def background_tasks() -> AsyncIterator[TaskGroup]:
 async def opening(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncIterator[Callable[[], Awaitable[T]]]:
     """Open something in a task of its own while the block goes on, and close it when the block ends.
 
-    A block that is cancelled keeps it open for what it finishes, shielded, before it ends.
+    It stays open until the block has ended, also where that is cancelled and first finishes something in a shielded scope.
 
     Args:
         open_it: Opens it.

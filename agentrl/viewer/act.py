@@ -44,7 +44,7 @@ ACT_TIMEOUT_S = 600.0
 MAX_CONTINUATIONS = 16
 
 
-class Asked(BaseModel):
+class ActBody(BaseModel):
     """The body of an act."""
 
     model_config = ConfigDict(extra="forbid")
@@ -57,7 +57,7 @@ class Asked(BaseModel):
     """How many continuations."""
 
 
-def asked_of(http: web.Request, body: bytes) -> Asked:
+def body_of(http: web.Request, body: bytes) -> ActBody:
     """Return what a request asks for.
 
     Raises:
@@ -69,7 +69,7 @@ def asked_of(http: web.Request, body: bytes) -> Asked:
     if not is_own or http.content_type != "application/json":
         raise web.HTTPForbidden(text="only the page itself, or a program that sends application/json, may act")
     try:
-        return Asked.model_validate_json(body or b"{}")
+        return ActBody.model_validate_json(body or b"{}")
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -82,7 +82,7 @@ class Acts:
     _resources: Resources
     _busy: anyio.Lock = field(default_factory=anyio.Lock)
 
-    async def act(self, kind: str, shown: ShownRun, episode_id: int, asked: Asked) -> dict[str, Any]:
+    async def act(self, kind: str, shown: ShownRun, episode_id: int, asked: ActBody) -> dict[str, Any]:
         """Do one act and return what came of it, as JSON values.
 
         Args:
@@ -95,7 +95,7 @@ class Acts:
             UsageError: Another act goes on.
             AgentRLError: It cannot be done, or takes too long.
         """
-        acts: dict[str, Callable[[ShownRun, RunEpisode, Asked], Awaitable[dict[str, Any]]]]
+        acts: dict[str, Callable[[ShownRun, RunEpisode, ActBody], Awaitable[dict[str, Any]]]]
         acts = {"fork": self._fork, "score": _score, "grade": _grade}
         if self._busy.locked():
             raise UsageError("another act goes on; ask again when it has ended")
@@ -105,7 +105,7 @@ class Acts:
                 return await acts[kind](shown, episode, asked)
             raise AgentRLError(f"it took longer than {ACT_TIMEOUT_S:g} s, and was ended")
 
-    async def _fork(self, shown: ShownRun, episode: RunEpisode, asked: Asked) -> dict[str, Any]:
+    async def _fork(self, shown: ShownRun, episode: RunEpisode, asked: ActBody) -> dict[str, Any]:
         """Return continuations of the prompt of a turn, drawn from the policy's own distribution at the turn's temperature.
 
         Raises:
@@ -175,9 +175,9 @@ async def _continuations(
     """
     found: list[Generation] = []
     failures: list[EngineError] = []
+    images = turn.path_images()
 
     async def one() -> None:
-        images = turn.path_images()
         try:
             found.append(await engine.generate(prompt, sampling, "fork", images=images, adapter=turn.adapter))
         except EngineError as error:
@@ -191,7 +191,7 @@ async def _continuations(
     return found
 
 
-async def _score(shown: ShownRun, episode: RunEpisode, asked: Asked) -> dict[str, Any]:
+async def _score(shown: ShownRun, episode: RunEpisode, asked: ActBody) -> dict[str, Any]:
     """Return log p of every sampled token of an episode under a checkpoint, by turn."""
 
     def scores() -> list[list[float | None]]:
@@ -203,7 +203,7 @@ async def _score(shown: ShownRun, episode: RunEpisode, asked: Asked) -> dict[str
     return {"logprobs": await in_thread(scores, abandon_on_cancel=True)}
 
 
-async def _grade(shown: ShownRun, episode: RunEpisode, asked: Asked) -> dict[str, Any]:
+async def _grade(shown: ShownRun, episode: RunEpisode, asked: ActBody) -> dict[str, Any]:
     """Return what an episode earns when its workflow runs again on the recorded replies."""
     found = await replay(shown.path, episode.id)
     facts = {name: getattr(found.outcome, name) for name in ("reason", "reward", "metrics", "error")}

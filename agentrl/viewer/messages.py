@@ -19,7 +19,7 @@ from typing import Any
 
 from renderers.base import ToolCallParseStatus
 
-from agentrl.proxy.chat_format import ChatFormat, Message
+from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.control_tokens import MARK
 from agentrl.proxy.tool_parsers import CALLED, TOOLS
 
@@ -32,10 +32,10 @@ def _conversation(roles: str, first: int = 0) -> list[Message]:
     return [{"role": role, "content": f"Q{role}{index}Q"} for index, role in enumerate(roles.split(), first)]
 
 
-_SAID = [_conversation("system user assistant user assistant user"), _conversation("user assistant user")]
+_PLAIN = [_conversation("system user assistant user assistant user"), _conversation("user assistant user")]
 _CALL: Message = CALLED | {"content": "Qassistant2Q"}
 _RESULT: Message = {"role": "tool", "tool_call_id": "call00001", "content": "Qtool3Q"}
-_RESULTS = [
+_WITH_TOOLS = [
     [*_conversation("system user"), _CALL, _RESULT, *_conversation(roles, 4)]
     for roles in ("assistant user", "user", "tool assistant")
 ]
@@ -119,13 +119,13 @@ class MessageReader:
     def _boundaries(self) -> dict[str, str]:
         """The texts that begin a message, each with its role."""
         found: dict[str, str] = {}
-        for messages, tools in (*((said, None) for said in _SAID), *((said, TOOLS) for said in _RESULTS)):
-            for boundary, role in self._learned(messages, tools):
+        for messages, tools in (*((plain, None) for plain in _PLAIN), *((calling, TOOLS) for calling in _WITH_TOOLS)):
+            for boundary, role in self._boundaries_in(messages, tools):
                 if boundary.strip():
                     found.setdefault(boundary, role)
         return found
 
-    def _learned(self, messages: list[Message], tools: Any) -> Iterator[tuple[str, str]]:
+    def _boundaries_in(self, messages: list[Message], tools: list[Tool] | None) -> Iterator[tuple[str, str]]:
         with suppress(Exception):  # a template raises what it likes where it takes no such conversation
             text = self._marked(self.chat_format.render(messages, tools, answered=False).ids)
             words = list(_WORD.finditer(text))

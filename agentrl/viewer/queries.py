@@ -41,7 +41,6 @@ SCAN_S = 2.0
 SCANNED_AT_ONCE = 500
 _BESIDE: dict[Order, tuple[Order, Order]] = {"best": ("worst", "best"), "worst": ("best", "worst")}
 """The orders in which the episodes before and after one come next, where it is not that in which they ended."""
-_LISTED = [*ListedEpisode.__dataclass_fields__]
 
 
 @dataclass
@@ -49,7 +48,7 @@ class ShownRun:
     """A run or an evaluation that is shown, which may not have begun yet."""
 
     path: Path
-    _files: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    _files: dict[str, tuple[tuple[int, int] | None, Any]] = field(default_factory=dict)
     """What was read of a file, after the state of the file then."""
     _means: tuple[float, list[tuple[int, float]]] = (0, [])
     """When the run started, and the mean rewards of its groups that have ended, which do not change until the next start."""
@@ -261,7 +260,7 @@ class ShownRun:
 
     def read(self, episode: RunEpisode) -> dict[str, Any]:
         """Return an episode with its turns, as the page and every export show them."""
-        from agentrl.viewer.transcript import turns_of  # as above
+        from agentrl.viewer.transcript import turns_of  # slow to import, like the reader
 
         return {
             "episode": _row(episode),
@@ -278,4 +277,4 @@ def _bin(groups: list[tuple[int, float]]) -> tuple[float, ...]:
 
 def _row(episode: RunEpisode) -> dict[str, Any]:
     staleness = None if episode.step is None else episode.step - 1 - episode.version
-    return {name: getattr(episode, name) for name in _LISTED} | {"staleness": staleness}
+    return {name: getattr(episode, name) for name in ListedEpisode.__dataclass_fields__} | {"staleness": staleness}

@@ -47,8 +47,7 @@ def logprobs_under(model_path: Path, record: TokenRecord, tokens_per_pack: int) 
             logprobs = model(pack).logprobs.tolist()
         for turn, logprob in zip(pack.turn_index.tolist(), logprobs, strict=True):
             found[turn].append(logprob)
-    missing = (len(turn.output_ids) - len(own) for turn, own in zip(record.turns, found, strict=True))
-    return [[None] * count + own for count, own in zip(missing, found, strict=True)]
+    return [[None] * (len(turn.output_ids) - len(own)) + own for turn, own in zip(record.turns, found, strict=True)]
 
 
 def _sequences(record: TokenRecord) -> Iterator[TrainingSequence]:

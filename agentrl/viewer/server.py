@@ -26,7 +26,7 @@ from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, on
 from agentrl.proxy.json_text import strict_json
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import LOOPBACK, is_loopback
-from agentrl.viewer.act import Acts, asked_of
+from agentrl.viewer.act import Acts, body_of
 from agentrl.viewer.export import FORMATS, exported
 from agentrl.viewer.filters import read_query
 from agentrl.viewer.queries import ShownRun
@@ -56,7 +56,7 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
     """
     limiter = anyio.CapacityLimiter(QUESTIONS_AT_ONCE)
 
-    async def asked(question: Callable[[], T]) -> T:
+    async def in_limited_thread(question: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(question, limiter=limiter)
 
     def shown_of(http: web.Request) -> ShownRun:
@@ -67,7 +67,7 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
 
     def get(path: str, answer: Callable[[web.Request], Any]) -> web.RouteDef:
         async def handler(http: web.Request) -> web.Response:
-            body = await asked(lambda: strict_json(answer(http)))
+            body = await in_limited_thread(lambda: strict_json(answer(http)))
             return web.Response(body=body, content_type="application/json")
 
         return web.get("/api/runs" + path, handler)
@@ -79,9 +79,9 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
         form, shown = http.query.get("format", "jsonl"), shown_of(http)
         if form not in FORMATS:
             raise UsageError(f"format = {form!r}: use one of {', '.join(FORMATS)}")
-        found, _ = await asked(lambda: shown.fitting(read_query(http.query)))
+        found, _ = await in_limited_thread(lambda: shown.fitting(read_query(http.query)))
         pieces = exported(form, shown, found)
-        piece = await asked(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
+        piece = await in_limited_thread(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
         suffix, kind = FORMATS[form]
         name = re.sub(r"[^\w.-]", "_", shown.path.name)
         attachment = f'attachment; filename="{name}-{len(found)}-episodes{suffix}"'
@@ -89,15 +89,15 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
         await response.prepare(http)
         while piece:
             await response.write(piece)
-            piece = await asked(lambda: next(pieces, b""))
+            piece = await in_limited_thread(lambda: next(pieces, b""))
         return response
 
     async def act(http: web.Request) -> web.Response:
         if acts is None:
             raise web.HTTPForbidden(text="this page only reads; `agentrl view --act RUN` serves one that acts")
         kind, number = http.match_info["act"], int(http.match_info["id"])
-        found = await acts.act(kind, shown_of(http), number, asked_of(http, await http.read()))
-        return web.Response(body=await asked(lambda: strict_json(found)), content_type="application/json")
+        found = await acts.act(kind, shown_of(http), number, body_of(http, await http.read()))
+        return web.Response(body=await in_limited_thread(lambda: strict_json(found)), content_type="application/json")
 
     async def index(http: web.Request) -> web.FileResponse:
         return web.FileResponse(PAGE / "index.html")

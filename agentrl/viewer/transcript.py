@@ -31,13 +31,12 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
     for index, turn in enumerate(record.turns):
         parent = None if turn.parent is None else index_of[id(turn.parent)]
         before = turn.parent.output_ids if turn.parent else []
-        asked = turn.prompt_ids
-        messages = reader.prompt(asked, before) if reader else [ReadMessage("?", decode(asked))]
+        messages = reader.prompt(turn.prompt_ids, before) if reader else [ReadMessage("?", decode(turn.prompt_ids))]
         advantage = advantages[index] if advantages else None
-        said = reply_of(turn, reader, episode.source.text, advantage)
+        reply = reply_of(turn, reader, episode.source.text, advantage)
         if figures and any(value is not None for value in figures.proximal[index]):
             own = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
-            said["tokens"] |= {name: values[index] for name, values in own.items()}
+            reply["tokens"] |= {name: values[index] for name, values in own.items()}
         turns.append(
             {name: getattr(turn, name) for name in _FACTS}
             | {
@@ -48,9 +47,9 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
                 "advantage": advantage,
                 "images": [image.url for image in turn.images],
                 "messages": [vars(message) for message in messages],
-                "reply": said,
-                "prompt_tokens": len(asked),
-                "prompt_text": decode(asked),
+                "reply": reply,
+                "prompt_tokens": len(turn.prompt_ids),
+                "prompt_text": decode(turn.prompt_ids),
             }
         )
     return turns

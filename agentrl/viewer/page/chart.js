@@ -100,9 +100,10 @@ function options(latest, hover) {
   };
 }
 
-// `title` names the figure in words, `unit` its unit, `metric` is the metric's own name. `bound` is a horizontal line that nothing
-// should pass, `zoom` the part of x that is shown; `lanes` names what `draw` adds to the canvas, and `keys` its colours.
-/** Draw lines. */
+/**
+ * Draw lines. `metric` is the metric's own name, `bound` a horizontal line that nothing should pass, `zoom` the part of x that is shown;
+ * `lanes` names what `draw` adds to the canvas, and `keys` its colours.
+ */
 export function Chart(props) {
   const { title, unit, metric, lines, marks = NONE, bound, zoom, tall, xName = "step", keys = NONE } = props;
   const box = useRef();

@@ -107,8 +107,8 @@ function Tree({ turns }) {
     ${turns.map((turn) => {
       const [x, y] = at(turn.index);
       const name = `turn ${turn.index + 1}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
-      const heard = { onClick: () => show(turn.index), onKeyDown: (event) => event.key === "Enter" && show(turn.index) };
-      return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} ...${heard}>
+      const handlers = { onClick: () => show(turn.index), onKeyDown: (event) => event.key === "Enter" && show(turn.index) };
+      return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} ...${handlers}>
         <title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index + 1}</text>
       </g>`;
     })}

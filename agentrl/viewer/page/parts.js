@@ -21,10 +21,10 @@ export const link = (parts, query = {}) => `#/${parts.map(encodeURIComponent).jo
 export const go = (parts, query) => void (location.hash = link(parts, query));
 
 /** Call a function at each event of a name, for as long as this is on the page. */
-export function useListener(target, name, heard) {
+export function useListener(target, name, handler) {
   useEffect(() => {
-    target.addEventListener(name, heard);
-    return () => target.removeEventListener(name, heard);
+    target.addEventListener(name, handler);
+    return () => target.removeEventListener(name, handler);
   });
 }
 

@@ -97,15 +97,15 @@ function Audit({ run }) {
     setState("asking");
     setState(await get(`runs/${run.run}/audit`).catch((error) => ({ error })));
   };
-  const { violations: verdict, error, ...counted } = state ?? {};
+  const { violations, error, ...counted } = state ?? {};
   return html`<section class="card audit">
     <h2>Audit</h2>
     <p>Everything that the run wrote, checked against what it promises: each token trained once, each group accounted for.</p>
     <button onClick=${start} disabled=${state === "asking"}>${state === "asking" ? "Auditing…" : "Audit this run"}</button>
     <${Failure} error=${error} />
-    ${verdict && html`<p class=${verdict.length ? "bad" : "good"} role="status">${verdict.length ? `${verdict.length} violation${verdict.length > 1 ? "s" : ""}` : `Nothing is amiss.`}</p>`}
-    ${verdict?.length > 0 && html`<ul>${verdict.map((one) => html`<li>${one}</li>`)}</ul>`}
-    ${verdict && html`<details open><summary>What it counted</summary><${Fields} value=${counted} /></details>`}
+    ${violations && html`<p class=${violations.length ? "bad" : "good"} role="status">${violations.length ? `${violations.length} violation${violations.length > 1 ? "s" : ""}` : "Nothing is amiss."}</p>`}
+    ${violations?.length > 0 && html`<ul>${violations.map((one) => html`<li>${one}</li>`)}</ul>`}
+    ${violations && html`<details open><summary>What it counted</summary><${Fields} value=${counted} /></details>`}
   </section>`;
 }
 
@@ -134,8 +134,7 @@ export function RunPage({ run, runs, query }) {
   const others = (query.with ?? "").split(",").filter(Boolean).map(Number);
   const shown = [run, ...runs.filter((one) => others.includes(one.run) && one.run !== run.run)];
   const answers = runs.map((one) => useApi(shown.includes(one) ? `runs/${one.run}` : null, {}, one.status === "running" ? 5 : 0));
-  const infos = answers.map((one) => one.data);
-  const shownInfos = shown.map((one) => infos[runs.indexOf(one)]);
+  const shownInfos = shown.map((one) => answers[runs.indexOf(one)].data);
   const raw = useRows(shown);
   const rows = useMemo(() => Object.fromEntries(Object.entries(raw).map(([number, of]) => [number, derived(of)])), [raw]);
   const own = rows[run.run] ?? [];
@@ -163,10 +162,8 @@ export function RunPage({ run, runs, query }) {
     ${zoom && html`<p class="zoomed">Steps ${Math.ceil(zoom[0])} to ${Math.floor(zoom[1])} <button onClick=${() => setZoom(null)}>Show all</button></p>`}
     <section class="charts">
       ${run.kind !== "evaluation" && !measured.has("nll") && html`<${RewardByGroup} key=${shown.map((one) => one.run).join()} shown=${shown} rows=${rows} zoom=${zoom} onZoom=${setZoom} />`}
-      ${run.kind === "run" && curves.map((curve, i) => {
-        return html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}
-          lines=${drawn[i]} marks=${marks} bound=${shownInfos[0]?.[curve.bound]} ...${shared} />`;
-      })}
+      ${run.kind === "run" && curves.map((curve, i) => html`<${Chart} key=${curve.title} title=${curve.title} unit=${curve.unit} metric=${curve.lines.map(([name]) => name).join(", ")}
+          lines=${drawn[i]} marks=${marks} bound=${shownInfos[0]?.[curve.bound]} ...${shared} />`)}
       <${HeldOut} shown=${shown} infos=${shownInfos} shared=${shared} />
     </section>
     ${names.length > 0 && html`<p class="more">

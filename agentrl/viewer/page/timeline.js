@@ -126,9 +126,7 @@ export function TimelinePage({ run }) {
     ["Servers paused for new weights", paused, "bad", "pause_s"],
     ["All else: batches put together, checkpoints, evaluation", Math.max(0, whole - waited - trained - paused), "dim", "step_s − wait_s − train_s − pause_s"],
   ];
-  const view = zoom ?? (ends.length ? ends : null);
-  const shared = { zoom: view, onZoom: setZoom, sync: "time", xName: "second" };
-  const bound = info?.staleness_bound;
+  const shared = { zoom: zoom ?? ends, onZoom: setZoom, sync: "time", xName: "second" };
   if (!found) return html`<${Awaited} />`;
   if (!rows.length) return html`<p class="empty card">No step has ended yet.</p>`;
   return html`
@@ -146,7 +144,7 @@ export function TimelinePage({ run }) {
       <${Chart} title="Episodes that ran" unit=${run.status === "running" ? "episodes that have ended: the newest that run are not drawn yet" : "episodes"} metric="started_at, duration_s of each episode" lines=${ran} ...${shared} />
       ${episodes.more && html`<p><button onClick=${() => setParts(parts * 4)}>Read earlier episodes</button> <span class="note">The newest ${figure(episodes.list.length)} are drawn.</span></p>`}
       <${Chart} title="Staleness of what was trained on" unit="versions" metric="staleness_max, staleness_mean"
-        lines=${stale} bound=${bound} ...${shared} />
+        lines=${stale} bound=${info?.staleness_bound} ...${shared} />
     </section>
   `;
 }

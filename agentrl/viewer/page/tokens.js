@@ -84,8 +84,8 @@ export function Tokens({ tokens, by, scale, onLook }) {
   };
   const begin = (event) => at == null && look(0, event.currentTarget);
   const name = `tokens of the reply, by ${quantity.name}; arrow keys go through them`;
-  const heard = { onMouseOver: point, onClick: point, onKeyDown: key, onFocus: begin };
-  return html`<div class="tokens" tabindex="0" role="group" aria-label=${name} ...${heard}>${spans}</div>
+  const handlers = { onMouseOver: point, onClick: point, onKeyDown: key, onFocus: begin };
+  return html`<div class="tokens" tabindex="0" role="group" aria-label=${name} ...${handlers}>${spans}</div>
     ${count < tokens.ids.length && html`<button class="more" onClick=${() => setAll(true)}>Draw all ${figure(tokens.ids.length, 9)} tokens</button>`}`;
 }
 
