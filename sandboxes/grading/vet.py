@@ -246,7 +246,9 @@ def cheats(task: CodeTask) -> dict[str, str]:
 def reason(message: str) -> str:
     """Return the line of a message that says what was wrong: of a traceback the last, of pytest's report or a compiler's the first that does."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    said = [line[1:].strip() for line in lines if line.startswith("E  ")] or [line for line in lines if ": error: " in line]
+    said = [line[1:].strip() for line in lines if line.startswith("E  ")] or [
+        line for line in lines if ": error: " in line
+    ]
     line = "".join(char if char.isprintable() else "?" for char in next(iter(said or lines[-1:]), ""))
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
 
