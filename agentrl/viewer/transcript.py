@@ -26,9 +26,9 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
     record, advantages = episode.weighed()
     returns, figures = episode.returns(record), episode.token_figures
     index_of = {id(turn): index for index, turn in enumerate(record.turns)}
-    decode = episode.source.text.decode
     turns: list[dict[str, Any]] = []
     for index, turn in enumerate(record.turns):
+        decode = episode.source.text.decode  # an endpoint's model has no tokenizer here, and no turns
         parent = None if turn.parent is None else index_of[id(turn.parent)]
         before = turn.parent.output_ids if turn.parent else []
         messages = reader.prompt(turn.prompt_ids, before) if reader else [ReadMessage("?", decode(turn.prompt_ids))]

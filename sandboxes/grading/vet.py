@@ -244,10 +244,12 @@ def cheats(task: CodeTask) -> dict[str, str]:
 
 
 def reason(message: str) -> str:
-    """Return the line of a result's message that says what was wrong: of a traceback the last, of pytest's report the first of its own."""
+    """Return the line of a message that says what was wrong: of a traceback the last, of pytest's report or a compiler's the first that does."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    pytests = [line[1:].strip() for line in lines if line.startswith("E  ")]
-    line = "".join(char if char.isprintable() else "?" for char in next(iter(pytests or lines[-1:]), ""))
+    said = [line[1:].strip() for line in lines if line.startswith("E  ")] or [
+        line for line in lines if ": error: " in line
+    ]
+    line = "".join(char if char.isprintable() else "?" for char in next(iter(said or lines[-1:]), ""))
     return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
 
 

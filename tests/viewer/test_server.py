@@ -16,6 +16,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from agentrl import open_run
+from agentrl.config import load_config
 from agentrl.evaluation.directory import KeptEpisodes
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
@@ -210,6 +211,15 @@ def test_an_episode_of_an_evaluation_offers_no_replay_which_would_refuse_it(tmp_
         kept.add(0, 0, 0, Outcome(reason=EndReason.FINISHED))
     with serving_in_thread([tmp_path / "evaluation"]) as address:
         assert httpx.get(f"{address}api/runs/0/episodes/1", timeout=60).json()["replay"] is None
+
+
+def test_an_episode_that_an_endpoint_played_shows_its_verdict_without_a_tokenizer(tmp_path: Path) -> None:
+    config = load_config((), {"model.path": str(tmp_path / "its-name")})
+    with KeptEpisodes(tmp_path / "evaluation", {}, config) as kept:
+        kept.add(0, 0, 0, Outcome(reason=EndReason.FINISHED, details='{"verdict": {"passed": 2}}'))
+    with serving_in_thread([tmp_path / "evaluation"]) as address:
+        shown = httpx.get(f"{address}api/runs/0/episodes/1", timeout=60).json()
+    assert (shown.get("turns"), shown.get("details")) == ([], {"verdict": {"passed": 2}}), shown
 
 
 def test_an_episode_has_what_the_trainer_and_the_grader_alone_know(run_dir: Path, http: httpx.Client) -> None:

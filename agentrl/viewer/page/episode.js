@@ -175,7 +175,7 @@ export function EpisodePage({ run, item, query }) {
     ${details && html`<section class="card"><h2>Details of the reward</h2><${Fields} value=${details} /></section>`}
     ${acts && html`<${Acts} key=${item} acts=${acts} episode=${episode} turns=${turns} onScored=${() => setBy("difference")} />`}
     <${Tree} turns=${turns} />
-    ${turns.length === 0 && html`<p class="empty card">The model was not called.</p>`}
+    ${turns.length === 0 && html`<p class="empty card">No call of the model is recorded; those of an endpoint (--base-url) are not.</p>`}
     ${turns.length > 0 && html`<div class="bar-of-tokens">
       <label>Tokens coloured by${" "}
         <select value=${by} onChange=${(event) => setBy(event.target.value)}>${choices}<option value="none">no tokens</option></select>

@@ -99,6 +99,10 @@ UNREADABLE: dict[str, tuple[Any, str, str]] = {
     "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a valid list"),
     "what cannot be graded": ({"tests": call("f", (1, 2)), "language": "cpp", "solution": "x = 1"}, "unsupported", "a CallTest calls Python functions"),
     "a reference that is no Python": ({"tests": call("f", (1, 2)), "solution": "def f(:"}, "reference_fails", "SyntaxError"),
+    "a reference that does not build": (
+        {"tests": [{"kind": "io", "stdin": "", "stdout": ""}], "language": "cpp", "solution": "int main() { return x; }"},
+        "reference_fails", "main.cpp:1:21: error: ",
+    ),
     "a reference without an encoding": ({"tests": call("f", (1, 2)), "solution": "'\udc80'"}, "reference_fails", "surrogates not allowed"),
 }  # fmt: skip
 
