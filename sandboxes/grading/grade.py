@@ -96,27 +96,29 @@ async def _grade(grading: Grading, tests: Sequence[Test], pool: SandboxPool) -> 
     results: dict[int, list[TestResult]] = {}
     rest: tuple[Status, str] | None = None
     """What becomes of tests that have not run, where no more are to."""
+    end = len(named)
+    """The tests before this one are run, also where a later one has failed: no verdict hangs on which of them is faster."""
     build_output = ""
     boxes = 1 + any(map(_needs_second_sandbox, named, trusts))
 
     def note(index: int, found: Sequence[TestResult]) -> None:
-        nonlocal rest
+        nonlocal rest, end
         results[index] = [replace(result, test_index=index, trust=trusts[index]) for result in found]
         if grading.fail_fast and not all(result.passed for result in found):
-            rest = Status.NOT_RUN, EARLIER_FAILED
+            rest, end = (Status.NOT_RUN, EARLIER_FAILED), min(end, index)
 
     async def work() -> None:
-        nonlocal rest, build_output
+        nonlocal rest, end, build_output
         losses, left_s, index = 0, grading.deadline_s, next(waiting, len(named))
-        while index < len(named) and rest is None and left_s > 0:
+        while index < end and left_s > 0:
             async with pool.take(boxes) as sandboxes:
                 started = anyio.current_time()
                 try:
                     with anyio.move_on_after(left_s):
                         built, build_output = await build(grading, sandboxes[0])
                         if built is None:
-                            rest = Status.BUILD_ERROR, build_output
-                        while index < len(named) and rest is None:
+                            rest, end = (Status.BUILD_ERROR, build_output), 0
+                        while index < end:
                             note(index, await _run_test(grading, named[index], trusts[index], sandboxes, built or b""))
                             losses, index = 0, next(waiting, len(named))
                 except SandboxError as error:

@@ -583,6 +583,28 @@ async def test_tests_run_side_by_side_where_sandboxes_are_free(bubblewrap: Backe
         assert pool.metrics.taken == 3 + 3 + 2 + 1
 
 
+async def test_a_test_before_the_first_that_fails_is_run_however_late_its_sandbox_comes(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_pool(backend=bubblewrap, size=2) as pool:
+        take, failed, earlier = pool.take, anyio.Event(), list[int]()
+
+        @asynccontextmanager
+        async def taken_late(boxes: int) -> AsyncIterator[list[Sandbox]]:
+            earlier.append(boxes)
+            if len(earlier) == 1:
+                await failed.wait()
+            async with take(boxes) as sandboxes:
+                yield sandboxes
+            failed.set()
+
+        monkeypatch.setattr(pool, "take", taken_late)
+        tests = [IOTest(stdout="3"), IOTest(stdout="4")]
+        with anyio.fail_after(60):
+            verdict = await grade("print(3)", tests, pool=pool, fail_fast=True)
+    assert statuses(verdict) == ["passed", "wrong_answer"]
+
+
 async def test_a_file_of_tests_fails_fast(pool: SandboxPool) -> None:
     code = "import pytest, solution\n@pytest.mark.parametrize('n', range(5))\ndef test(n): assert solution.f(n) < 2"
     tests = [TestFile(code=code), CallTest(function="f", args=[1], expected=1)]
