@@ -70,16 +70,6 @@ class ApiError(Exception):
             details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations})
         return {"error": {**error, "details": details} if details else error}
 
-    def event_json(self, sequence_number: int) -> dict[str, Any]:
-        """Return the event that ends a stream of the Responses API."""
-        return {
-            "type": "error",
-            "code": self.code or "server_error",
-            "message": self.message,
-            "param": self.param,
-            "sequence_number": sequence_number,
-        }
-
 
 def invalid(param: str, problem: str) -> ApiError:
     """Return the refusal of one field's value."""

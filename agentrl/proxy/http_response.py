@@ -1,4 +1,4 @@
-"""HTTP replies of the proxy, how their events are written, and which of them refuses what a request has raised."""
+"""HTTP replies of the proxy, and which of them refuses what a request has raised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
 
 from agentrl.errors import EngineError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
@@ -18,31 +17,6 @@ from agentrl.proxy.json_text import to_json
 log = logging.getLogger(__name__)
 
 
-Framing = Literal["named", "done", "plain", "array"]
-"""How events are written: server-sent, each with its name, or with `[DONE]` at the end, or without either; or as one JSON array."""
-
-
-def framed(framing: Framing, event: Json, content: bytes, index: int) -> bytes:
-    """Return one event as it is sent.
-
-    Args:
-        framing: how events are written.
-        event: the event.
-        content: its JSON.
-        index: how many were sent before it.
-    """
-    if framing == "array":
-        return (b",\n" if index else b"[") + content
-    name = f"event: {event['type']}\n".encode() if framing == "named" and "type" in event else b""
-    return name + b"data: " + content + b"\n\n"
-
-
-def closing(framing: Framing, count: int) -> bytes:
-    """Return what ends a stream of `count` events."""
-    ends: dict[Framing, bytes] = {"done": b"data: [DONE]\n\n", "array": b"]" if count else b"[]"}
-    return ends.get(framing, b"")
-
-
 @dataclass
 class Response:
     """An HTTP reply: `body`, or server-sent events as they come."""
@@ -51,14 +25,11 @@ class Response:
     status: int = 200
     events: AsyncGenerator[bytes, None] | None = None
     extra_headers: dict[str, str] = field(default_factory=dict)
-    framing: Framing = "done"
 
     @property
     def headers(self) -> dict[str, str]:
         """Its headers."""
-        is_json = self.events is None or self.framing == "array"
-        kind = "application/json" if is_json else "text/event-stream; charset=utf-8"
-        return {"Content-Type": kind, **self.extra_headers}
+        return {"Content-Type": "application/json", **self.extra_headers}
 
 
 def json_response(content: Json) -> Response:
@@ -118,15 +89,11 @@ def is_googles(path: str) -> bool:
 
 def refusal(error: ApiError, path: str) -> Response:
     """Return the reply that says why there is none, in the words of the API of `path`."""
-    return Response(to_json(_error_json(error, path)), error.status, extra_headers=retry_headers(error.status))
+    return Response(to_json(error_json(error, path)), error.status, extra_headers=retry_headers(error.status))
 
 
-def _error_json(error: ApiError, path: str) -> Json:
+def error_json(error: ApiError, path: str) -> Json:
+    """Return an error in the words of the API of `path`."""
     if is_googles(path):
         return error.google_json()
     return error.anthropic_json() if path.startswith("/v1/messages") else error.openai_json()
-
-
-def error_event(error: ApiError, path: str, sent: int) -> Json:
-    """Return the event that ends a stream, in the words of the API of `path`, after `sent` others."""
-    return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)

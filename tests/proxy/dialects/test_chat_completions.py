@@ -246,7 +246,8 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
         ({"best_of": 2}, "best_of", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
         ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
-        ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions", "invalid_value"),
+        ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
+        ({"function_call": {"name": "f"}}, "function_call", "unsupported_parameter"),
         ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
@@ -263,7 +264,6 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
             "tool_choice",
             "invalid_value",
         ),
-        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
     ],
 )
 async def test_a_bad_request_is_400_and_names_the_parameter(
