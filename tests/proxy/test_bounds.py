@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 USER = {"role": "user", "content": "1 2 3"}
 CHAT: dict[str, Any] = {"model": "nano", "messages": [USER]}
 TEXT: dict[str, Any] = {"model": "nano", "prompt": "1 2 3"}
-TOOL = {"type": "function", "function": {"name": "add"}}
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("add", "subtract", "multiply")]
 DEEP = 100_000
 
 
@@ -50,7 +50,7 @@ def with_arguments(arguments: str) -> dict[str, Any]:
     [
         ("max_json_items", 100, "completions", {**TEXT, "prompt": [30] * 200}),
         ("max_messages", 3, "chat/completions", {**CHAT, "messages": [USER] * 4}),
-        ("max_tools", 2, "chat/completions", {**CHAT, "tools": [TOOL] * 3}),
+        ("max_tools", 2, "chat/completions", {**CHAT, "tools": TOOLS}),
         ("max_choices", 10, "completions", {**TEXT, "prompt": ["1", "2", "3"], "n": 4}),
         ("max_stop_strings", 2, "messages", {**CHAT, "max_tokens": 1, "stop_sequences": ["a", "b", "c"]}),
         ("max_stop_bytes", 10, "chat/completions", {**CHAT, "stop": "x" * 11}),
@@ -207,8 +207,6 @@ async def test_a_value_of_another_type_is_400_where_the_field_means_something(
         text = json.dumps(CHAT)[:-1].encode() + f', "{field}": {value}}}'.encode()
         status, reply = await asked(proxy, text)
         assert (status, reply["error"]["param"]) == (400, field)
-        status, _ = await asked(proxy, text, "messages/count_tokens")
-        assert status == 200, "it counts the prompt, whatever is sampled"
         assert not engine.order
 
 
@@ -240,7 +238,7 @@ async def test_whatever_the_model_writes_can_be_answered(nano_format: ChatFormat
         engine.reply, engine.tokens = [start, *ids, end], len(ids) + 3
         body = {
             "model": "nano",
-            "tools": tools.get(path, [TOOL]),
+            "tools": tools.get(path, TOOLS[:1]),
             **({"max_tokens": 50_000} if path == "messages" else {}),
         }
         body |= {"input": "1"} if path == "responses" else {"messages": [USER]}
