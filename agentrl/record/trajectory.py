@@ -16,17 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
-RootKind = Literal["main", "sub_agent", "side_call", "compacted"]
-"""What a conversation is to its episode: see `agentrl.record.roots`."""
-
-
 EXAMPLE_TOKENS = 200
 """Tokens of a reply that is shown as an example."""
+
+
+@dataclass(frozen=True)
+class TurnText:
+    """The texts that a turn's conversation is known by. They are not stored: what is chosen by them is."""
+
+    system: str = ""
+    """The system prompt, in the first turn of a conversation."""
+    tools: tuple[str, ...] = ()
+    """Names of the tools that the request offered."""
+    reply: str = ""
 
 
 @dataclass(eq=False, repr=False)
@@ -67,12 +74,11 @@ class Turn:
     """Whether the request offered tools."""
     model: str = ""
     """The model name that the client asked for."""
-    root_kind: RootKind = "main"
-    """What its conversation is to the episode."""
     left_out: bool = False
     """Whether its conversation is recorded and not trained on, since `rollout.trajectories` leaves it out."""
     alterations: dict[str, Any] = field(default_factory=dict)
     """The fields of the request that had tokens drawn from another distribution than the policy's own: `{"top_k": 5}`."""
+    text: TurnText = field(init=False, default=TurnText())
     length: int = field(init=False)
     """Ids of the path that ends with this turn, output included."""
     _digest: RollingDigest | None = field(init=False, default=None, repr=False)
