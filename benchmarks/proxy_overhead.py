@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import statistics
@@ -278,6 +279,7 @@ async def stub_url() -> AsyncIterator[str]:
 
 async def main(seconds: float, conversations: int, by_turn_only: bool, as_json: bool) -> None:
     """Start the stub, measure, print."""
+    gc.set_threshold(50_000)  # as in the main process of a run
     chat_format = replace(load_chat_format(NANO), context_length=2**17)
     found: dict[str, Any] = {}
     async with (
