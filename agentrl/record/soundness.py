@@ -9,7 +9,7 @@ Values come from JSON, so nothing is taken for granted about their types, and no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,9 +139,9 @@ def fault_of_top(tops: Sequence[Any], expected: Expected, start: int = 0) -> str
     return None
 
 
-def rounded(logprob: float) -> float:
-    """Return a sound logprob without what rounding took it above 0."""
-    return float(min(0.0, logprob))
+def rounded(logprobs: Iterable[float]) -> list[float]:
+    """Return sound logprobs without what rounding took them above 0."""
+    return [0.0 if logprob >= 0 else float(logprob) for logprob in logprobs]
 
 
 def _is_number(value: Any) -> bool:
