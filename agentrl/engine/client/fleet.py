@@ -64,7 +64,7 @@ class Fleet:
         self.shortages = 0
         """Calls that this machine had no descriptor, port, thread or memory for."""
         self.last_failure = ""
-        self.streams = anyio.Semaphore(streams_within_limits())
+        self.streams = anyio.Semaphore(streams_within_limits(), fast_acquire=True)
         """Room for replies at the same time, so that their connections leave descriptors for everything else."""
         self._shortage_logged_at = -math.inf
         self._limits = limits

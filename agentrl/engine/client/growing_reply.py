@@ -123,7 +123,7 @@ class GrowingReply:
         del self.output_ids[checked:], self._scored[checked:]
         self.output_ids += ids
         self._scored += scored
-        self._logprobs += map(rounded, logprobs)
+        self._logprobs += rounded(logprobs)
         self._top += tops
 
     def _repeated(self, scored: list[Any], meta: dict[str, Any]) -> int | None:
