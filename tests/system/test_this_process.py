@@ -15,9 +15,9 @@ from agentrl.system.this_process import settled
 PROGRAM = """
 import json, resource, sys
 import anyio
-from agentrl.engine.client.fleet_state import EngineLimits
+from agentrl.engine.client import EngineLimits
 from agentrl.engine.protocol import Sampling
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.system.this_process import shortages
 
 url, limit, streams = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
