@@ -27,7 +27,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 
 
-class RandomRouter(Router[SGLangServer]):
+class RandomRouter(Router):
     """Any server, every time."""
 
     def choose(self, session: str, servers: Sequence[SGLangServer]) -> SGLangServer:

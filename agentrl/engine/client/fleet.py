@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import anyio
 
@@ -53,18 +53,7 @@ class EngineLimits:
     """A session leaves its server when that has so many more replies in flight than the least busy one."""
 
 
-class Routable(Protocol):
-    """A server, as far as routing needs to know it."""
-
-    @property
-    def in_flight(self) -> int:
-        """Open replies."""
-
-
-S = TypeVar("S", bound=Routable)
-
-
-class Router(Generic[S]):
+class Router:
     """The server of each session.
 
     A turn of a long conversation costs a server that knows its prefix only the new tokens. So a session stays where it began,
@@ -73,10 +62,10 @@ class Router(Generic[S]):
 
     def __init__(self, balance_threshold: int) -> None:
         self._balance_threshold = balance_threshold
-        self._server_of: dict[str, S] = {}
+        self._server_of: dict[str, SGLangServer] = {}
         self._sessions_on: Counter[int] = Counter()
 
-    def choose(self, session: str, servers: Sequence[S]) -> S:
+    def choose(self, session: str, servers: Sequence[SGLangServer]) -> SGLangServer:
         """Return the server for the session's next request, of those that serve now (at least one)."""
         # Between requests a session loads no server, but it will: ties go to the server with fewer sessions.
         idlest = min(servers, key=lambda server: (server.in_flight, self._sessions_on[id(server)]))
@@ -168,7 +157,7 @@ class Fleet:
         self.replicas = FleetReplicas()
         self.on_failure: Callable[[SGLangServer, str, bool], None] = lambda server, reason, unreachable: None
         """Gets each server that is marked down, why, and whether it could not be reached."""
-        self.router = Router[SGLangServer](limits.balance_threshold)
+        self.router = Router(limits.balance_threshold)
         self.running = anyio.Event()
         """Set while the servers are not paused."""
         self.running.set()

@@ -39,23 +39,15 @@ _REFUSAL = "a worker process cannot do that: the main process updates weights an
 
 
 @dataclass(frozen=True)
-class ServerState:
-    """One server of a fleet."""
-
-    url: str
-    """Where it is called, secrets included."""
-    serving: bool
-    """Whether it takes requests; else it is lost for now."""
-    abilities: ServerAbilities
-
-
-@dataclass(frozen=True)
 class FleetState:
     """All that a replica needs to know of a fleet. A later one replaces an earlier one whole."""
 
     number: int
     """It grows with each change."""
-    servers: Sequence[ServerState]
+    servers: Mapping[str, ServerAbilities]
+    """What each server can do, by where it is called, secrets included."""
+    serving: Sequence[str]
+    """Those of them that take requests; the others are lost for now."""
     running: bool
     """Whether replies may begin. False from before an update begins until its end."""
     ends_replies: bool
@@ -112,17 +104,16 @@ class ReplicaEngine(ReplyClient):
         self._number = state.number
         vars(self._model).update(vars(state.model))
         known = {server.address: server for server in self.fleet.servers}
-        serving = {one.url for one in state.servers if one.serving}
-        for one in state.servers:
-            server = known.setdefault(one.url, SGLangServer(self._http, one.url, self._model))
-            server.abilities = one.abilities
+        for address, abilities in state.servers.items():
+            server = known.setdefault(address, SGLangServer(self._http, address, self._model))
+            server.abilities = abilities
         for address, server in known.items():
-            if address not in serving:
+            if address not in state.serving:
                 server.serving = False
                 server.drop_requests()
             elif not server.serving:
                 server.begin_service()
-        self.fleet.servers = [known[one.url] for one in state.servers]
+        self.fleet.servers = [known[address] for address in state.servers]
         # Ties go to the first server, which should not be the same in every process.
         random.Random(os.getpid()).shuffle(self.fleet.servers)  # noqa: S311
         if state.running:

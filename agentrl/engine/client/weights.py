@@ -23,7 +23,7 @@ import anyio
 
 from agentrl.engine.adapters import Adapter, adapters_in
 from agentrl.engine.client.fleet import RETRY_S, EngineLimits, Fleet, FleetReplica, Restart
-from agentrl.engine.client.replica import ABORT_POLL_S, FailureReport, FleetState, ReplicaReport, ServerState
+from agentrl.engine.client.replica import ABORT_POLL_S, FailureReport, FleetState, ReplicaReport
 from agentrl.engine.client.reply import ReplyClient
 from agentrl.engine.client.server import ServedModel, SGLangServer, open_session
 from agentrl.engine.client.stream import VERSION_DIGITS, version_number
@@ -257,9 +257,15 @@ class SGLangEngine(ReplyClient):
     def state(self) -> FleetState:
         """Return what replicas must know now."""
         fleet = self.fleet
-        servers = [ServerState(server.address, server.serving, server.abilities) for server in fleet.servers]
-        number, running = fleet.replicas.number, fleet.running.is_set()
-        return FleetState(number, servers, running, self._ends_replies, replace(self._model), fleet.limits)
+        return FleetState(
+            number=fleet.replicas.number,
+            servers={server.address: server.abilities for server in fleet.servers},
+            serving=[server.address for server in fleet.in_service()],
+            running=fleet.running.is_set(),
+            ends_replies=self._ends_replies,
+            model=replace(self._model),
+            limits=fleet.limits,
+        )
 
     def take_report(self, replica: FleetReplica, report: ReplicaReport) -> None:
         """Note what a replica has taken over and counted."""

@@ -17,7 +17,7 @@ class Server:
 
 def test_a_session_stays_and_a_new_one_goes_to_the_idlest() -> None:
     a, b = Server(), Server()
-    router = Router[Server](balance_threshold=2)
+    router = Router(balance_threshold=2)
     assert router.choose("one", [a, b]) is a
     assert router.choose("two", [a, b]) is b, "the first has a session already"
     a.in_flight = 2
@@ -27,7 +27,7 @@ def test_a_session_stays_and_a_new_one_goes_to_the_idlest() -> None:
 
 def test_a_session_moves_when_its_server_is_too_busy_and_then_stays_where_it_went() -> None:
     a, b = Server(), Server()
-    router = Router[Server](balance_threshold=2)
+    router = Router(balance_threshold=2)
     router.choose("one", [a, b])
     a.in_flight = 3
     assert router.choose("one", [a, b]) is b
@@ -37,14 +37,14 @@ def test_a_session_moves_when_its_server_is_too_busy_and_then_stays_where_it_wen
 
 def test_a_session_leaves_a_server_that_is_out_of_service() -> None:
     a, b = Server(), Server()
-    router = Router[Server](balance_threshold=2)
+    router = Router(balance_threshold=2)
     router.choose("one", [a, b])
     assert router.choose("one", [b]) is b
 
 
 def test_nothing_is_kept_of_a_session_that_ended() -> None:
     a, b = Server(), Server()
-    router = Router[Server](balance_threshold=2)
+    router = Router(balance_threshold=2)
     router.choose("one", [a, b])
     router.forget("one")
     assert router.choose("two", [a, b]) is a, "it has no session"
@@ -56,7 +56,7 @@ def test_no_server_is_chosen_that_is_busier_than_the_idlest_by_more_than_the_thr
     calls: list[tuple[int, bool]], balance_threshold: int
 ) -> None:
     servers = [Server(), Server(), Server()]
-    router = Router[Server](balance_threshold)
+    router = Router(balance_threshold)
     for session, ends in calls:
         chosen = router.choose(str(session), servers)
         assert chosen.in_flight - min(s.in_flight for s in servers) <= balance_threshold

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl.engine.adapters import Adapter
 from agentrl.engine.client import EngineLimits
-from agentrl.engine.client.replica import FleetState, ReplicaReport, ServerState
+from agentrl.engine.client.replica import FleetState, ReplicaReport
 from agentrl.engine.client.server import ServedModel, ServerAbilities
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.end_reason import EndReason
@@ -83,13 +83,20 @@ runs = st.builds(
     defaults=st.builds(SamplingDefaults), calls=st.lists(calls),
     made_here=st.lists(st.tuples(texts, st.integers(0, 9))),
 )  # fmt: skip
-servers = st.builds(ServerState, texts, st.booleans(), st.builds(ServerAbilities))
+servers = st.dictionaries(texts, st.builds(ServerAbilities))
 models = st.builds(
     ServedModel, vocabulary=st.none() | st.integers(1, 9), version=st.none() | st.integers(0, 9), keeps_cache=st.booleans(),
     adapters=st.dictionaries(texts, st.builds(Adapter, texts, st.integers(0, 9), texts)),
 )  # fmt: skip
 fleets = st.builds(
-    FleetState, st.integers(0, 9), st.lists(servers), st.booleans(), st.booleans(), models, st.builds(EngineLimits)
+    FleetState,
+    st.integers(0, 9),
+    servers,
+    st.lists(texts),
+    st.booleans(),
+    st.booleans(),
+    models,
+    st.builds(EngineLimits),
 )
 
 
