@@ -89,15 +89,8 @@ models = st.builds(
     adapters=st.dictionaries(texts, st.builds(Adapter, texts, st.integers(0, 9), texts)),
 )  # fmt: skip
 fleets = st.builds(
-    FleetState,
-    st.integers(0, 9),
-    servers,
-    st.lists(texts),
-    st.booleans(),
-    st.booleans(),
-    models,
-    st.builds(EngineLimits),
-)
+    FleetState, st.integers(0, 9), servers, st.lists(texts), st.booleans(), st.booleans(), models, st.builds(EngineLimits),
+)  # fmt: skip
 
 
 @settings(max_examples=50, deadline=None)
