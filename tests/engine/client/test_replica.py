@@ -26,7 +26,7 @@ FOUR = Sampling(max_new_tokens=4)
 
 @asynccontextmanager
 async def replica_of(engine: SGLangEngine) -> AsyncIterator[ReplicaEngine]:
-    """A replica of an engine, over a channel that carries JSON alone."""
+    """A replica of an engine, with what the main process and a worker do for each other."""
     to_replica, states = anyio.create_memory_object_stream[FleetState](100)
     to_engine, reports = anyio.create_memory_object_stream[ReplicaReport | FailureReport](100)
     with engine.fleet.replicas.joined("the replica") as known:
@@ -83,6 +83,27 @@ async def test_a_server_that_a_replica_alone_cannot_reach_stays_in_service() -> 
         assert reply.output_ids == [0, 1, 2, 3]
         assert engine.fleet.failures == 0
         assert engine.serving == [server.url]
+
+
+@pytest.mark.parametrize(("changes", "serving"), [(0, False), (1, True)])
+async def test_what_a_replica_holds_against_a_server_counts_unless_it_did_not_know_of_the_newest_change(
+    changes: int, serving: bool
+) -> None:
+    async with (
+        scripted_server(lambda body: list(sound_states(4))) as server,
+        sglang_engine([server.url], limits=LIMITS, restart=never) as engine,
+    ):
+        failure = FailureReport(server.url, engine.state().number, "3 replies in a row could not be used", False)
+        for _ in range(changes):
+            engine.fleet.replicas.announce()
+        await engine.handle_failure(failure, "the replica")
+        assert engine.serving == [server.url] * serving
+
+
+async def never(url: str) -> str:
+    """Start no server."""
+    await anyio.sleep_forever()
+    return url
 
 
 async def test_tokens_are_counted_at_the_server_that_made_them_whoever_asked_for_them(tmp_path: Path) -> None:
