@@ -106,8 +106,8 @@ class SGLangEngine(ReplyClient):
                     await self._swap_adapters(adapters)
                 else:
                     await self._swap_weights(checkpoint, version, directories, send)
-            pause_s = time.perf_counter() - started
-        return pause_s
+            ended = time.perf_counter()
+        return ended - started
 
     async def _swap_weights(
         self, checkpoint: Path, version: int, directories: Mapping[SGLangServer, Path], send: Send | None
