@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.reply_client import ReplyClient
+from agentrl.engine.client.reply import ReplyClient
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.endpoints import Body, Proxy
 from agentrl.proxy.headers import bearer_key

@@ -12,7 +12,7 @@ import aiohttp
 import anyio
 import pytest
 
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import SGLangEngine, sglang_engine
 from agentrl.errors import TooManySessionsError
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, open_proxy
 from tests.components import wait_until
