@@ -118,8 +118,10 @@ def check_images(urls: Sequence[str], limits: ProxyLimits) -> None:
         limits: How many are allowed, and of how many pixels.
 
     Raises:
-        ApiError: 400: one cannot be read, or a limit is passed.
+        ApiError: 400: one is elsewhere or cannot be read, or a limit is passed.
     """
+    if any(not url.startswith("data:image/") for url in urls):
+        raise invalid("messages", "an image must be a data URL, such as data:image/png;base64,...; none is fetched")
     check_count("messages", "images", len(urls), limits.max_images, "max_images")
     for url in urls:
         from PIL import Image

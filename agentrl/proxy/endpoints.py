@@ -23,10 +23,11 @@ from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
+from agentrl.proxy.call_log import replay_logged, reuse_reply
 from agentrl.proxy.call_span import call_span, describe_replies
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall, repeat
-from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, logprob_bytes, record, run_sized
+from agentrl.proxy.completion import Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, record, run_sized
 from agentrl.proxy.dialects import gemini
 from agentrl.proxy.dialects.chat_completions import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
@@ -40,6 +41,7 @@ from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
+from agentrl.proxy.token_bytes import logprob_bytes
 from agentrl.record.recorded_choice import CallLog
 from agentrl.system import traces
 
@@ -212,7 +214,7 @@ class Proxy:
         return await self._reply(endpoint, path, role, body, framing)
 
     def _models(self, name: str | None) -> Json:
-        context = self._service.preparation.context_length
+        context = self._service.context_length
         if name is None:
             return model_list(self.names.listed(), context)
         self.names.check(name)
@@ -239,9 +241,9 @@ class Proxy:
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
-            recall(asked)
+            replay_logged(asked)
             if session.tries.begin(asked[0].digest, again=again):
-                repeat(asked)
+                reuse_reply(asked)
             if not request.stream:
                 with call_span(asked, within) as span:
                     content = await endpoint.complete(request, calls)
@@ -262,10 +264,10 @@ class Proxy:
     async def _prepared(self, session: Session, body: bytes, prepare: Callable[[], T]) -> T:
         size = len(body)
         if b"previous_response_id" in body:
-            size += 8 * session.longest_prompt  # the conversation that it goes on from is here already
+            size += INLINE_BYTES  # the conversation that it goes on from is here already
         if self.chat_format.takes_images and b"image" in body:
             size += 2**20  # images take a while to cut
-        return await run_sized(session, size, prepare, self._threads)
+        return await run_sized(size, prepare, self._threads)
 
     async def _written(self, session: Session, content: Json, echoed: int) -> Response:
         tokens = next(
@@ -356,7 +358,7 @@ class Proxy:
         return (await self._large_json(session, event)).body
 
     async def _large_json(self, session: Session, content: Json) -> Response:
-        written = await run_sized(session, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content)), self._threads)
+        written = await run_sized(INLINE_BYTES + 1, lambda: b"".join(json_pieces(content)), self._threads)
         return Response(written)
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:

@@ -30,10 +30,15 @@ def reply(chat_format: ChatFormat) -> Completion:
     return Completion(generation, chat_format.parse(ids, None))
 
 
-def call() -> PreparedCompletion:
-    prompt = Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1]))
+def call(chat_format: ChatFormat) -> PreparedCompletion:
     return PreparedCompletion(
-        "resp_1", Session().role(""), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
+        id="resp_1",
+        role=Session().role(""),
+        request=CompletionRequest(model="nano"),
+        prompt=Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1])),
+        sampling=Sampling(max_new_tokens=9),
+        chat_format=chat_format,
+        digest="",
     )
 
 
@@ -64,7 +69,7 @@ def test_a_prompt_opens_a_thought_where_nothing_but_blanks_follows(
 
 def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
-    assert [item["type"] for item in _output(ASKED, call(), thought)] == ["reasoning", "message"]
+    assert [item["type"] for item in _output(ASKED, call(nano_format), thought)] == ["reasoning", "message"]
     assert [block["type"] for block in _content(thought)] == ["thinking", "text"]
     assert _content(thought)[0]["signature"], "clients send an unsigned thought back as text"
     deltas = SentDeltas().growth(thought.message, final=True)
@@ -83,7 +88,7 @@ async def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat
         await stream.emit(delta)
     await stream.close_item()
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert done == _output(ASKED, call(), reply(nano_format))
+    assert done == _output(ASKED, call(nano_format), reply(nano_format))
 
 
 def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: ChatFormat) -> None:
