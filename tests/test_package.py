@@ -170,7 +170,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "server_resources worker_labels server_labels ranks_on_nodes cpus_per_rank gpus_per_rank rank_resources rank_labels",
         "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logit_bias max_logprobs "
         "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads strict "
-        "model_names cors_origins session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port "
+        "model_names cors_origins session_idle_timeout_s body_timeout_s write_timeout_s host port "
         "control_tokens_in_text",
         "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",
         "trainer": "minibatches tokens_per_pack entropy_coef alarm_mismatch mismatch_sequences token_figures_share ranks device precision "

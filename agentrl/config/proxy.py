@@ -76,16 +76,10 @@ class ProxyLimits(Section):
     session_idle_timeout_s: Seconds | None = None
     """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
     lives as long as the episode."""
-    max_connections: Positive = 4096
-    """Open connections. Beyond it, the one that has been idle for longest makes room."""
-    head_timeout_s: Seconds = 10
-    """Bound of receiving a request's line and headers."""
     body_timeout_s: Seconds = 60
     """Bound of receiving a request's body."""
-    keep_alive_timeout_s: Seconds = 75
-    """A connection without a request is closed after this."""
     write_timeout_s: Seconds = 60
-    """A client that reads nothing of its reply for so long is given up."""
+    """A client that does not take an event, or the whole of a reply that is not streamed, within this is given up."""
 
 
 class ProxyConfig(ProxyLimits):

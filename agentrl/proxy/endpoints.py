@@ -46,6 +46,8 @@ from agentrl.system import traces
 T = TypeVar("T")
 Body = bytes | Callable[[], Awaitable[bytes]]
 """A request's body, or how to receive it. Raises ApiError."""
+Handle = Callable[[str, str, Mapping[str, str], Body], Awaitable[Response]]
+"""Answers a request: its method, its path with its query, its headers, its body."""
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")

@@ -17,9 +17,8 @@ from pathlib import Path
 from agentrl.config import RunConfig
 from agentrl.engine.client.reply_client import ReplyClient
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.endpoints import Body, Proxy
+from agentrl.proxy.endpoints import Body, Handle, Proxy
 from agentrl.proxy.headers import bearer_key
-from agentrl.proxy.http_door import Handle
 from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.sessions import key_bytes
 from agentrl.run.view import RunView

@@ -36,9 +36,8 @@ from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, S
 from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_line
 from agentrl.proxy.api_error import ApiError, read_body
-from agentrl.proxy.endpoints import Body, Proxy
+from agentrl.proxy.endpoints import Body, Handle, Proxy
 from agentrl.proxy.headers import bearer_key
-from agentrl.proxy.http_door import Handle
 from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
