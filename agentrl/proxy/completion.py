@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 from agentrl.engine.protocol import Sampling
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice, recorded_choice
 from agentrl.record.tokens import Generation

@@ -19,13 +19,12 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, OnProgress
 from agentrl.errors import EngineError
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
 from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion, alterations_of
 from agentrl.proxy.deltas import SentDeltas
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.preparation import Preparation
-from agentrl.proxy.session import Session
 from agentrl.proxy.token_bytes import bytes_of_tokens
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
@@ -39,12 +38,9 @@ INLINE_BYTES = 16 * 2**10
 """Work on fewer bytes takes about a millisecond: a thread would cost more than it saves."""
 
 
-async def run_sized(session: Session, size: int, work: Callable[[], T], threads: anyio.CapacityLimiter) -> T:
-    """Return the result of `work`, which goes through `size` bytes: many are gone through in a thread, one piece of a session at a time."""
-    if size <= INLINE_BYTES:
-        return work()
-    async with session.activity.heavy_work:
-        return await in_thread(work, limiter=threads)
+async def run_sized(size: int, work: Callable[[], T], threads: anyio.CapacityLimiter) -> T:
+    """Return the result of `work`, which goes through `size` bytes: many are gone through in a thread."""
+    return work() if size <= INLINE_BYTES else await in_thread(work, limiter=threads)
 
 
 class CompletionService:
@@ -130,16 +126,14 @@ class CompletionService:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
         try:
-            async with call.session.activity.generations:
-                call.check_open()
-                generation = await self._engine.generate(
-                    prompt.input_ids,
-                    sampling,
-                    call.session.key,
-                    on_progress,
-                    images=prompt.images,
-                    adapter=call.adapter,
-                )
+            generation = await self._engine.generate(
+                prompt.input_ids,
+                sampling,
+                call.session.key,
+                on_progress,
+                images=prompt.images,
+                adapter=call.adapter,
+            )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
         self.generated_tokens += len(generation.output_ids)
@@ -195,7 +189,7 @@ class CompletionService:
         if not stop:
             return generation
         size = _BYTES_PER_TOKEN * len(ids)
-        count = await self._sized(call, size, lambda: self._format.tokens_to_stop(ids, stop))
+        count = await run_sized(size, lambda: self._format.tokens_to_stop(ids, stop), self._threads)
         return generation if count == len(ids) else beginning(generation, count, "stop")
 
     async def _read(
@@ -222,10 +216,7 @@ class CompletionService:
             is_written = call.request.continues and call.request.messages[-1].get("reasoning_content")
             return replace(message, reasoning=None, reasoning_tokens=0) if is_written else message
 
-        return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
-
-    async def _sized(self, call: PreparedCompletion, size: int, work: Callable[[], T]) -> T:
-        return await run_sized(call.session, size, work, self._threads)
+        return await run_sized(_BYTES_PER_TOKEN * len(ids), read, self._threads)
 
     async def _keep(self, call: PreparedCompletion, index: int, reply: Completion) -> None:
         """Enter a reply into the call log, unless it comes from there."""
@@ -241,7 +232,7 @@ class CompletionService:
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
         """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
         size = logprob_bytes(len(generation.output_ids), call.request.top_logprobs)
-        return await self._sized(call, size, lambda: self._logprobs(generation))
+        return await run_sized(size, lambda: self._logprobs(generation), self._threads)
 
     def _logprobs(self, generation: Generation) -> list[Json]:
         content = [self._token(t, lp) for t, lp in zip(generation.output_ids, generation.logprobs, strict=True)]
@@ -269,7 +260,6 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     """
     for call in calls:
         call.check_open()
-    calls[0].session.tries.recorded(calls[0].digest)
     for call in calls:
         if call.repeated:
             continue

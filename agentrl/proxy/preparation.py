@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, Sampling
 from agentrl.errors import EpisodeError
-from agentrl.proxy.api_error import ApiError, invalid
-from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion, alterations_of
+from agentrl.proxy.errors import ApiError, invalid
+from agentrl.proxy.limits import check_count, check_images, check_length, least_tokens
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
@@ -46,9 +46,7 @@ class Preparation:
         session, role = role.session, self._role(role, request)
         adapter = _adapter(role)
         prompt, tools, forced = self._prompt(session, request)
-        bias = request.alterations.logit_bias
-        check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
-        self._check_ids([token for token, _ in bias], "logit_bias")
+        self._check_ids([token for token, _ in request.alterations.logit_bias], "logit_bias")
         sampling = self._sampling(session.defaults, request, prompt, tools)
         # Without the engine's bound: a request is known again by other servers, and by a replay, which has none.
         digest = request_digest(prompt.digest, prompt.images, sampling, tools, role.name)
@@ -56,9 +54,6 @@ class Preparation:
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         if self.refuse_altered and role.trained:
             _check_own_distribution(sampling)
-        if request.logprobs:
-            logprobs = request.choices * sampling.max_new_tokens * (1 + request.top_logprobs)
-            check_count("logprobs", "logprobs (see max_tokens)", logprobs, self.limits.max_logprobs, "max_logprobs")
         session.longest_prompt = max(session.longest_prompt, len(prompt.input_ids))
         return PreparedCompletion(
             id=f"{id_prefix}{uuid.uuid4().hex}",
@@ -105,7 +100,6 @@ class Preparation:
             message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
             raise ApiError(400, message, param="response_format", code="unsupported_value")
         check_count("n", "replies", request.choices, self.limits.max_choices, "max_choices")
-        check_conversation(request.messages, request.tools or (), request.stop, self.limits)
         tools = None if request.tool_choice == "none" else request.tools or None
         self._check_least_length(request, tools)
         forced = self._forced_ids(request)

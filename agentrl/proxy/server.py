@@ -18,10 +18,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
-from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.bounds import too_large
+from agentrl.proxy.app import Handle, Proxy
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.endpoints import Handle, Proxy
+from agentrl.proxy.errors import ApiError
+from agentrl.proxy.limits import too_large
 from agentrl.proxy.model_names import check_names
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,9 @@ def _server(handle: Handle, limits: ProxyLimits) -> web.Server:
     loop = asyncio.get_running_loop()
     return web.Server(
         lambda request: _answer(request, handle, limits),
-        request_factory=lambda *parts: web.BaseRequest(*parts, loop, client_max_size=limits.max_request_bytes),
+        request_factory=lambda head, body, protocol, writer, task: web.BaseRequest(
+            head, body, protocol, writer, task, loop, client_max_size=limits.max_request_bytes
+        ),
         handler_cancellation=True,
         access_log=None,
         logger=_unheard,

@@ -11,17 +11,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import anyio
 from opentelemetry.context import Context, get_current
 
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
-from agentrl.proxy.bounds import check_depth
 from agentrl.proxy.chat_format import ChatFormat, Message, Rendered, Tool
 from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
 from agentrl.proxy.prefill import joined
-from agentrl.proxy.tries import Tries
 from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
@@ -95,10 +92,6 @@ class Activity:
     requests: int = 0
     """Requests being answered."""
     last_used: float = field(default_factory=time.monotonic)
-    generations: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(64, fast_acquire=True))
-    """Held while the engine works on a reply."""
-    heavy_work: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held while a thread reads, renders or writes for it."""
 
 
 @dataclass(eq=False)
@@ -138,12 +131,9 @@ class Session:
     """For the Responses API: id of a response that its client had stored -> the response."""
     items: dict[str, Message] = field(default_factory=dict)
     """For the Responses API: id of an item of a stored response -> the item."""
-    ignored: set[str] = field(default_factory=set)
-    """Names of what clients asked for and did not get, since it changes nothing that is sampled."""
     trace: Context = field(default_factory=get_current, repr=False)
     """The trace of its episode, to which calls belong that name no other."""
-    activity: Activity = field(default_factory=lambda: Activity(), repr=False)
-    tries: Tries = field(default_factory=Tries, repr=False)
+    activity: Activity = field(default_factory=Activity, repr=False)
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
@@ -188,7 +178,6 @@ class Session:
             if whole is not None:
                 extended = whole if whole.ids[: len(path)] == path else None
             else:
-                check_depth(messages[end:])
                 extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
             if extended is not None:
                 digest = turn.path_digest().with_ids(extended.ids[turn.length :])
@@ -312,5 +301,4 @@ class Session:
 
 
 def _rendered(chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
-    check_depth(messages)
     return chat_format.render(messages, tools)

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, model_validator
 
-from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
 from agentrl.proxy.dialects.fields import Part
@@ -20,6 +19,7 @@ from agentrl.proxy.dialects.tools_as_functions import (
     custom_function,
     left_out,
 )
+from agentrl.proxy.errors import ApiError, invalid, read_body
 
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**62)]

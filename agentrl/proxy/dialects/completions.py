@@ -10,7 +10,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agentrl.proxy.api_error import read_body
 from agentrl.proxy.call_log import digest_of_several
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
@@ -18,6 +17,7 @@ from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
 from agentrl.proxy.dialects.chat_completions import usage
 from agentrl.proxy.dialects.chat_request import Seed, Tokens, stop_strings
 from agentrl.proxy.dialects.fields import Part
+from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 
 Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]

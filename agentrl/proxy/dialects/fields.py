@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.errors import ApiError
 
 _Harmless = dict[str, tuple[Any, ...]]
 """Fields, with the values at which each changes nothing where the dialect does not declare it."""

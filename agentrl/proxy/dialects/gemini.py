@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.proxy.api_error import read_body
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.gemini_request import CountTokensRequest, GenerateRequest
 from agentrl.proxy.dialects.messages import arguments_object
+from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")

@@ -19,11 +19,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Seed, Tokens, joined_text
 from agentrl.proxy.dialects.fields import CHANGES, Part, RequestBody, plain_names
 from agentrl.proxy.dialects.gemini_schema import json_schema
+from agentrl.proxy.errors import ApiError, invalid
 
 _CALLS_NAMED = 128
 _CAMEL = ConfigDict(alias_generator=to_camel, validate_by_name=True, validate_by_alias=True)

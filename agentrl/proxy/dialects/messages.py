@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
+from agentrl.proxy.errors import ApiError, read_body
 from agentrl.proxy.json_calls import object_of, readable_part, values_so_far
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.responses_request import ResponsesRequest, ShownTool, parse_request, unknown_response
 from agentrl.proxy.dialects.tools_as_functions import custom_input
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
 

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
 from agentrl.proxy.dialects.fields import Part, RequestBody
@@ -29,6 +28,7 @@ from agentrl.proxy.dialects.tools_as_functions import (
     custom_function,
     left_out,
 )
+from agentrl.proxy.errors import ApiError, invalid, read_body
 
 
 class _Text(Part):

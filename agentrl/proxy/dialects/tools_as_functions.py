@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Tag
 
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Json
 from agentrl.proxy.dialects.fields import Part, plain_names
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.json_text import read_json
 
 FunctionT = TypeVar("FunctionT")

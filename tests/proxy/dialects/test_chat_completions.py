@@ -338,7 +338,7 @@ async def test_another_model_is_answered_and_an_unknown_path_or_method_is_not(se
     status, reply = await http_post(setup, {}, path="/nothing")
     assert (status, reply["error"]["code"]) == (404, "unknown_url")
     async with aiohttp.ClientSession() as http, http.get(setup.proxy.base_url + "/chat/completions") as response:
-        assert response.status == 405
+        assert response.status == 404
 
 
 async def test_models_and_health(setup: Setup) -> None:

@@ -1,15 +1,21 @@
 """The proxy: sessions, and the model APIs over two doors that lead to the same place.
 
-episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages, generateContent
-                                       ├── Proxy.handle ─────────► CompletionService ─► Engine
-any other program ── loopback HTTP ────┘
+episode.client ── in_process_transport.py ──┐
+                                            ├─► Proxy.handle: key ─► session and role; method and path ─► dialect
+any other program ── server.py ─────────────┘
+    │
+    body (`limits.py`), parsed once by the dialect's model ─► CompletionRequest ─► prompt by the longest recorded prefix ─► Engine.generate
+    │
+    Generation ─► call log and record ─► the dialect's events, by one writer ─► the client
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -21,11 +27,9 @@ from opentelemetry.context import Context
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
-from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_span import call_span, describe_replies
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall, repeat
+from agentrl.proxy.completion import CompletionRequest, Json, PreparedCompletion, Send, recall, repeat
 from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, logprob_bytes, record, run_sized
 from agentrl.proxy.dialects import gemini
 from agentrl.proxy.dialects.chat_completions import ChatCompletions
@@ -33,16 +37,18 @@ from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
 from agentrl.proxy.dialects.models import model_list, one_model
 from agentrl.proxy.dialects.responses import Responses, stored_response
-from agentrl.proxy.headers import cors_headers, is_retry, preflight_headers, rate_limit_headers, request_key
-from agentrl.proxy.http_response import Framing, Response, closing, error_event, framed, json_response, refusals
-from agentrl.proxy.ignored import Ignored
+from agentrl.proxy.errors import ApiError, error_event, map_errors
+from agentrl.proxy.http_messages import Framing, Response, closing, framed, is_retry, json_response, request_key
+from agentrl.proxy.in_process_transport import InProcessTransport
 from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.limits import check_body
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 from agentrl.record.recorded_choice import CallLog
 from agentrl.system import traces
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Body = bytes | Callable[[], Awaitable[bytes]]
 """A request's body, or how to receive it. Raises ApiError."""
@@ -53,6 +59,8 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 RESPONSES = "/v1/responses/"
 MAX_TOP_LOGPROBS = 20
+MAX_IGNORED = 64
+"""Names of ignored fields that are counted."""
 NAMED_EVENTS = ("/v1/responses", "/v1/messages")
 _OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
 
@@ -119,7 +127,8 @@ class Proxy:
             "/v1/messages": self._messages,
         }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key), self.adapters)
-        self._ignored = Ignored(self.names)
+        self.ignored: Counter[str] = Counter()
+        """How many requests asked for each field, tool or name of the model that is ignored, since it changes nothing that is sampled."""
 
     @property
     def generated_tokens(self) -> int:
@@ -152,37 +161,21 @@ class Proxy:
             headers: its headers.
             body: its body.
         """
-        begun = time.monotonic()
         path, _, query = target.partition("?")
         path = path.rstrip("/") or "/"
-        key = request_key(headers, query)
-        cors = cors_headers(self.limits.cors_origins, headers)
-        with refusals(method, path) as answered, traces.taken_over(headers):
-            if method == "OPTIONS" and cors:
-                answered.reply = Response(status=204, extra_headers=preflight_headers(headers))
-            else:
-                is_sse = "alt=sse" in query.split("&")
-                answered.reply = await self._answer(method, path, key, body, is_sse=is_sse, again=is_retry(headers))
-        reply = answered.reply
-        if method == "POST" and (session := self.sessions.known(key)) is not None:
-            most = self.limits.max_requests_per_session
-            reply.extra_headers |= rate_limit_headers(path, most, session.activity.requests)
-        reply.extra_headers |= cors | {
-            "x-request-id": answered.request_id,
-            "request-id": answered.request_id,
-            "openai-processing-ms": str(round(1000 * (time.monotonic() - begun))),
-        }
-        return reply
+        with map_errors(method, path) as handled, traces.taken_over(headers):
+            handled.reply = await self._answer(method, path, query, headers, body)
+        handled.reply.extra_headers |= {"x-request-id": handled.request_id, "request-id": handled.request_id}
+        return handled.reply
 
-    async def _answer(
-        self, method: str, path: str, key: str, body: Body, *, is_sse: bool = False, again: bool = False
-    ) -> Response:
-        if method == "HEAD":
-            return replace(await self._answer("GET", path, key, body), body=b"")
+    async def _answer(self, method: str, path: str, query: str, headers: Mapping[str, str], body: Body) -> Response:
+        key = request_key(headers, query)
         if (called := gemini.called(path)) is not None and method == "POST":
+            is_sse = "alt=sse" in query.split("&")
             return await self._google(*called, self.sessions.find(key), path, body, "plain" if is_sse else "array")
-        known = {"/", "/health", COUNT_TOKENS, *self._endpoints}
         match method, path:
+            case "HEAD", _:
+                return replace(await self._answer("GET", path, query, headers, body), body=b"")
             case "GET", "/":
                 return json_response({"service": "agentrl", "model": self.model})
             case "GET", "/health":
@@ -200,10 +193,8 @@ class Proxy:
             case "POST", _ if path in self._endpoints:
                 framing: Framing = "named" if path in NAMED_EVENTS else "done"
                 role = self.sessions.find(key)
-                return await self._reply(self._endpoints[path], path, role, body, framing, again=again)
-        if path in known or path.startswith(RESPONSES) or MODELS.fullmatch(path) is not None:
-            raise ApiError(405, f"{method} is not allowed on {path}.")
-        raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
+                return await self._reply(self._endpoints[path], path, role, body, framing, again=is_retry(headers))
+        raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
 
     async def _google(
         self, model: str, method: str, role: SessionRole, path: str, body: Body, framing: Framing
@@ -242,19 +233,26 @@ class Proxy:
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             recall(asked)
-            if session.tries.begin(asked[0].digest, again=again):
+            if again:
                 repeat(asked)
+            self._note_ignored(asked[0].request)
             if not request.stream:
                 with call_span(asked, within) as span:
                     content = await endpoint.complete(request, calls)
                     describe_replies(span, asked)
-                written = await self._written(session, content, len(received))
+                written = await self._written(content, len(received))
                 record(asked)
-                written.extra_headers |= self._ignored.header(session, asked[0].request)
                 return written
-            ignored = self._ignored.header(session, asked[0].request)
         events = self._events(path, framing, asked, within, lambda send: endpoint.stream(request, calls, send))
-        return Response(events=events, extra_headers=ignored, framing=framing)
+        return Response(events=events, framing=framing)
+
+    def _note_ignored(self, request: CompletionRequest) -> None:
+        """Count what a client asks for and does not get; the log names each field once."""
+        names = [*request.ignored, *([] if self.names.known(request.model) else ["model"])]
+        new = [name for name in names if name not in self.ignored][: MAX_IGNORED - len(self.ignored)]
+        self.ignored.update(name for name in names if name in self.ignored or name in new)
+        if new:
+            log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(new))
 
     async def _received(self, body: Body) -> bytes:
         received = body if isinstance(body, bytes) else await body()
@@ -267,9 +265,9 @@ class Proxy:
             size += 8 * session.longest_prompt  # the conversation that it goes on from is here already
         if self.chat_format.takes_images and b"image" in body:
             size += 2**20  # images take a while to cut
-        return await run_sized(session, size, prepare, self._threads)
+        return await run_sized(size, prepare, self._threads)
 
-    async def _written(self, session: Session, content: Json, echoed: int) -> Response:
+    async def _written(self, content: Json, echoed: int) -> Response:
         tokens = next(
             (
                 n
@@ -280,7 +278,7 @@ class Proxy:
         )
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
-        return await self._large_json(session, content) if size > INLINE_BYTES else json_response(content)
+        return await self._large_json(content) if size > INLINE_BYTES else json_response(content)
 
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
@@ -291,7 +289,6 @@ class Proxy:
         """
         activity = session.activity
         if not admitted and activity.requests >= self.limits.max_requests_per_session:
-            session.tries.refused()
             limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
             raise ApiError(
                 429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
@@ -327,17 +324,17 @@ class Proxy:
             with scope, self._request_in_work(session, admitted=True):
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
-                    with refusals("POST", path) as answered, call_span(calls, within) as span:
+                    with map_errors("POST", path) as handled, call_span(calls, within) as span:
                         await stream(put)
                         describe_replies(span, calls)
-                    if answered.error is not None:
-                        await put(error_event(answered.error, path, sent))
+                    if handled.error is not None:
+                        await put(error_event(handled.error, path, sent))
 
         self._tasks.start_soon(run)
         try:
             async with receive:
                 async for event, whole in receive:
-                    content = await self._event_bytes(session, event)
+                    content = await self._event_bytes(event)
                     if whole:
                         try:
                             record(calls)
@@ -352,40 +349,15 @@ class Proxy:
         finally:
             scope.cancel()
 
-    async def _event_bytes(self, session: Session, event: Json) -> bytes:
+    async def _event_bytes(self, event: Json) -> bytes:
         if not any(choice.get("logprobs") for choice in event.get("choices", ())):
             return to_json(event)
-        return (await self._large_json(session, event)).body
+        return (await self._large_json(event)).body
 
-    async def _large_json(self, session: Session, content: Json) -> Response:
-        written = await run_sized(session, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content)), self._threads)
+    async def _large_json(self, content: Json) -> Response:
+        written = await run_sized(INLINE_BYTES + 1, lambda: b"".join(json_pieces(content)), self._threads)
         return Response(written)
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
         """Return a transport that hands requests straight to this proxy, for clients in this process."""
-        return _InProcessTransport(self)
-
-
-class _InProcessTransport(httpx2.AsyncBaseTransport):
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        query = request.url.query.decode()
-        target = f"{request.url.path}?{query}" if query else request.url.path
-        reply = await self._proxy.handle(request.method, target, request.headers, await request.aread())
-        if reply.events is None:
-            return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
-        return httpx2.Response(reply.status, headers=reply.headers, stream=_EventStream(reply.events))
-
-
-class _EventStream(httpx2.AsyncByteStream):
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        self._events = events
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for event in self._events:
-            yield event
-
-    async def aclose(self) -> None:
-        await self._events.aclose()
+        return InProcessTransport(self.handle)
