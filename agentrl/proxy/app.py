@@ -1,12 +1,11 @@
-"""The proxy: sessions, and the model APIs over two doors that lead to the same place.
+"""The proxy: sessions, and the one way in for a request of any dialect.
 
-episode.client ── in_process_transport.py ──┐
-                                            ├─► Proxy.handle: key ─► session and role; method and path ─► dialect
-any other program ── server.py ─────────────┘
-    │
-    body (`limits.py`), parsed once by the dialect's model ─► CompletionRequest ─► prompt by the longest recorded prefix ─► Engine.generate
-    │
-    Generation ─► call log and record ─► the dialect's events, by one writer ─► the client
+episode.client ── InProcessTransport (`http_messages.py`) ──┐
+any other program ── a socket (`server.py`) ────────────────┴─► Proxy.handle: key ─► session and role; method and path ─► dialect
+                                                                   │
+       body (`limits.py`), parsed once by the dialect's model ─► CompletionRequest ─► prompt by the longest recorded prefix
+                                                                   │
+                    Engine.generate ─► Generation ─► call log and record ─► the dialect's events, by one writer (`answer.py`)
 """
 
 from __future__ import annotations
@@ -15,34 +14,26 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import anyio
 import anyio.abc
-import httpx2
-from opentelemetry.context import Context
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
-from agentrl.proxy.call_span import call_span, describe_replies
+from agentrl.proxy.answer import Answer, Framing, Writer
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import CompletionRequest, Json, PreparedCompletion, Send, recall, repeat
-from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, logprob_bytes, record, run_sized
-from agentrl.proxy.dialects import gemini
-from agentrl.proxy.dialects.chat_completions import ChatCompletions
-from agentrl.proxy.dialects.completions import Completions
-from agentrl.proxy.dialects.messages import Messages
-from agentrl.proxy.dialects.models import model_list, one_model
-from agentrl.proxy.dialects.responses import Responses, stored_response
-from agentrl.proxy.errors import ApiError, error_event, map_errors
-from agentrl.proxy.http_messages import Framing, Response, closing, framed, is_retry, json_response, request_key
-from agentrl.proxy.in_process_transport import InProcessTransport
-from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.completion import CompletionRequest, Json, recall, repeat
+from agentrl.proxy.completion_service import CompletionService, run_sized
+from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
+from agentrl.proxy.errors import ApiError, map_errors
+from agentrl.proxy.http_messages import Body, InProcessTransport, Response, is_retry, json_response, request_key
 from agentrl.proxy.limits import check_body
-from agentrl.proxy.model_names import ModelNames
+from agentrl.proxy.model_names import ModelNames, model_list, one_model
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 from agentrl.record.recorded_choice import CallLog
@@ -50,43 +41,20 @@ from agentrl.system import traces
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Body = bytes | Callable[[], Awaitable[bytes]]
-"""A request's body, or how to receive it. Raises ApiError."""
-Handle = Callable[[str, str, Mapping[str, str], Body], Awaitable[Response]]
-"""Answers a request: its method, its path with its query, its headers, its body."""
+Read = Callable[[CompletionService, SessionRole, bytes], Writer]
+"""Checks a request, before any work starts. Raises ApiError."""
+Count = Callable[[CompletionService, SessionRole, bytes], Json]
 
-COUNT_TOKENS = "/v1/messages/count_tokens"
+READERS: dict[str, Read] = {
+    "/v1/chat/completions": chat_completions.read,
+    "/v1/completions": completions.read,
+    "/v1/responses": responses.read,
+    "/v1/messages": messages.read,
+}
 MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 RESPONSES = "/v1/responses/"
-MAX_TOP_LOGPROBS = 20
 MAX_IGNORED = 64
 """Names of ignored fields that are counted."""
-NAMED_EVENTS = ("/v1/responses", "/v1/messages")
-_OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
-
-
-class Endpoint(Protocol):
-    """One API that makes replies. `prepare` answers bad requests with ApiError before any work starts."""
-
-    def prepare(self, role: SessionRole, body: bytes) -> tuple[Any, Any]:
-        """Check a request; return it, and its call, or a list of one for each of its prompts.
-
-        Raises:
-            ApiError: The request cannot be answered.
-        """
-        ...
-
-    async def complete(self, request: Any, call: Any) -> Json:
-        """Return the whole reply.
-
-        Raises:
-            ApiError: The engine failed, or the episode has ended.
-        """
-        ...
-
-    async def stream(self, request: Any, call: Any, send: Send) -> None:
-        """Send the events of a reply. An ApiError that it raises ends the stream, as one more event."""
-        ...
 
 
 @dataclass
@@ -110,7 +78,7 @@ class Proxy:
     def __post_init__(self) -> None:
         self.names = ModelNames(self.model, self.limits)
         self._threads = anyio.CapacityLimiter(self.limits.threads)
-        self._service = service = CompletionService(
+        self._service = CompletionService(
             self.engine,
             self.chat_format,
             self.names,
@@ -119,13 +87,6 @@ class Proxy:
             training=self.training,
             refuse_altered=self.refuse_altered,
         )
-        self._messages = Messages(service)
-        self._endpoints: dict[str, Endpoint] = {
-            "/v1/chat/completions": ChatCompletions(service),
-            "/v1/completions": Completions(service),
-            "/v1/responses": Responses(service),
-            "/v1/messages": self._messages,
-        }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key), self.adapters)
         self.ignored: Counter[str] = Counter()
         """How many requests asked for each field, tool or name of the model that is ignored, since it changes nothing that is sampled."""
@@ -169,40 +130,31 @@ class Proxy:
         return handled.reply
 
     async def _answer(self, method: str, path: str, query: str, headers: Mapping[str, str], body: Body) -> Response:
-        key = request_key(headers, query)
-        if (called := gemini.called(path)) is not None and method == "POST":
-            is_sse = "alt=sse" in query.split("&")
-            return await self._google(*called, self.sessions.find(key), path, body, "plain" if is_sse else "array")
+        if method == "HEAD":
+            return replace(await self._answer("GET", path, query, headers, body), body=b"")
+        if (method, path) == ("GET", "/"):
+            return json_response({"service": "agentrl", "model": self.model})
+        if (method, path) == ("GET", "/health"):
+            await self.engine.health()
+            return json_response({"status": "ok"})
+        role = self.sessions.find(request_key(headers, query))
         match method, path:
-            case "HEAD", _:
-                return replace(await self._answer("GET", path, query, headers, body), body=b"")
-            case "GET", "/":
-                return json_response({"service": "agentrl", "model": self.model})
-            case "GET", "/health":
-                await self.engine.health()
-                return Response(b'{"status":"ok"}')
+            case "POST", _ if path in READERS:
+                return await self._reply(READERS[path], path, role, body, again=is_retry(headers))
+            case "POST", "/v1/messages/count_tokens":
+                return await self._count(messages.count, role, body)
+            case "POST", _ if (called := gemini.called(path)) is not None:
+                model, name = called
+                if name == "countTokens":
+                    return await self._count(partial(gemini.count, model), role, body)
+                streamed: Framing = "plain" if "alt=sse" in query.split("&") else "array"
+                framing = None if name == "generateContent" else streamed
+                return await self._reply(partial(gemini.read, model, framing), path, role, body)
             case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
-                self.sessions.find(key)
                 return json_response(self._models(listed[1]))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
-                return json_response(
-                    stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES))
-                )
-            case "POST", _ if path == COUNT_TOKENS:
-                return await self._count(self.sessions.find(key), body, self._messages.count)
-            case "POST", _ if path in self._endpoints:
-                framing: Framing = "named" if path in NAMED_EVENTS else "done"
-                role = self.sessions.find(key)
-                return await self._reply(self._endpoints[path], path, role, body, framing, again=is_retry(headers))
+                return json_response(responses.stored_response(role.session, method, path.removeprefix(RESPONSES)))
         raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
-
-    async def _google(
-        self, model: str, method: str, role: SessionRole, path: str, body: Body, framing: Framing
-    ) -> Response:
-        endpoint = gemini.GenerateContent(self._service, model, method)
-        if method == "countTokens":
-            return await self._count(role, body, endpoint.count)
-        return await self._reply(endpoint, path, role, body, framing)
 
     def _models(self, name: str | None) -> Json:
         context = self._service.preparation.context_length
@@ -211,40 +163,25 @@ class Proxy:
         self.names.check(name)
         return one_model(name, context)
 
-    async def _count(self, role: SessionRole, body: Body, count: Callable[[SessionRole, bytes], Json]) -> Response:
+    async def _count(self, count: Count, role: SessionRole, body: Body) -> Response:
         with self._request_in_work(role.session):
             received = await self._received(body)
-            counted = await self._prepared(role.session, received, lambda: count(role, received))
+            counted = await self._prepared(role.session, received, lambda: count(self._service, role, received))
         return json_response(counted)
 
-    async def _reply(
-        self,
-        endpoint: Endpoint,
-        path: str,
-        role: SessionRole,
-        body: Body,
-        framing: Framing,
-        *,
-        again: bool = False,
-    ) -> Response:
+    async def _reply(self, read: Read, path: str, role: SessionRole, body: Body, *, again: bool = False) -> Response:
         session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
             received = await self._received(body)
-            request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
-            asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
-            recall(asked)
+            writer = await self._prepared(session, received, lambda: read(self._service, role, received))
+            recall(writer.calls)
             if again:
-                repeat(asked)
-            self._note_ignored(asked[0].request)
-            if not request.stream:
-                with call_span(asked, within) as span:
-                    content = await endpoint.complete(request, calls)
-                    describe_replies(span, asked)
-                written = await self._written(content, len(received))
-                record(asked)
-                return written
-        events = self._events(path, framing, asked, within, lambda send: endpoint.stream(request, calls, send))
-        return Response(events=events, framing=framing)
+                repeat(writer.calls)
+            self._note_ignored(writer.calls[0].request)
+            answer = Answer(self._service, writer, path, within, self._threads)
+            if writer.stream:
+                return answer.stream(self._tasks, self._request_in_work(session, admitted=True))
+            return await answer.whole()
 
     def _note_ignored(self, request: CompletionRequest) -> None:
         """Count what a client asks for and does not get; the log names each field once."""
@@ -267,19 +204,6 @@ class Proxy:
             size += 2**20  # images take a while to cut
         return await run_sized(size, prepare, self._threads)
 
-    async def _written(self, content: Json, echoed: int) -> Response:
-        tokens = next(
-            (
-                n
-                for name, n in (content.get("usage") or content.get("usageMetadata") or {}).items()
-                if name in _OUTPUT_TOKENS
-            ),
-            0,
-        )
-        logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
-        size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
-        return await self._large_json(content) if size > INLINE_BYTES else json_response(content)
-
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
         """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`).
@@ -300,64 +224,6 @@ class Proxy:
             activity.requests -= 1
             activity.last_used = time.monotonic()
 
-    async def _events(
-        self,
-        path: str,
-        framing: Framing,
-        calls: list[PreparedCompletion],
-        within: Context,
-        stream: Callable[[Send], Awaitable[None]],
-    ) -> AsyncGenerator[bytes, None]:
-        """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves.
-
-        It is recorded when the reader takes the event with which it has all of it.
-        """
-        send, receive = anyio.create_memory_object_stream[tuple[Json, bool]](16)
-        session = calls[0].session
-        scope = anyio.CancelScope()
-        sent = 0
-
-        async def put(event: Json, *, whole: bool = False) -> None:
-            await send.send((event, whole))
-
-        async def run() -> None:
-            with scope, self._request_in_work(session, admitted=True):
-                async with send:
-                    # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
-                    with map_errors("POST", path) as handled, call_span(calls, within) as span:
-                        await stream(put)
-                        describe_replies(span, calls)
-                    if handled.error is not None:
-                        await put(error_event(handled.error, path, sent))
-
-        self._tasks.start_soon(run)
-        try:
-            async with receive:
-                async for event, whole in receive:
-                    content = await self._event_bytes(event)
-                    if whole:
-                        try:
-                            record(calls)
-                        except ApiError as error:
-                            event = error_event(error, path, sent)
-                            content = to_json(event)
-                            scope.cancel()
-                    sent += 1
-                    yield framed(framing, event, content, sent - 1)
-            if end := closing(framing, sent):
-                yield end
-        finally:
-            scope.cancel()
-
-    async def _event_bytes(self, event: Json) -> bytes:
-        if not any(choice.get("logprobs") for choice in event.get("choices", ())):
-            return to_json(event)
-        return (await self._large_json(event)).body
-
-    async def _large_json(self, content: Json) -> Response:
-        written = await run_sized(INLINE_BYTES + 1, lambda: b"".join(json_pieces(content)), self._threads)
-        return Response(written)
-
-    def in_process_transport(self) -> httpx2.AsyncBaseTransport:
+    def in_process_transport(self) -> InProcessTransport:
         """Return a transport that hands requests straight to this proxy, for clients in this process."""
         return InProcessTransport(self.handle)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
@@ -103,6 +103,8 @@ class Completion:
 
     generation: Generation
     message: AssistantMessage
+    logprobs: list[Json] | None = None
+    """Its logprobs as OpenAI writes them, one entry a token, where they were asked for."""
 
     @property
     def finish(self) -> Literal["stop", "length", "tool_calls"]:
@@ -214,11 +216,3 @@ class Delta:
 
 
 Emit = Callable[[Delta], Awaitable[None]]
-
-
-class Send(Protocol):
-    """Takes one event of a streamed reply, in a dialect's own form. Who has one that is `whole` has all of the reply."""
-
-    async def __call__(self, event: Json, *, whole: bool = False) -> None:
-        """Take one event. Returns when there is room for the next."""
-        ...

@@ -144,11 +144,3 @@ def error_json(error: ApiError, path: str) -> dict[str, Any]:
     if path.startswith("/v1/messages"):
         return {"type": "error", "error": {"type": anthropic, "message": error.message}}
     return {"error": {"message": error.message, "type": openai, "param": error.param, "code": error.code}}
-
-
-def error_event(error: ApiError, path: str, sent: int) -> dict[str, Any]:
-    """Return the event that ends a stream, in the words of the API of `path`, after `sent` others."""
-    if path != "/v1/responses":
-        return error_json(error, path)
-    code = error.code or "server_error"
-    return {"type": "error", "code": code, "message": error.message, "param": error.param, "sequence_number": sent}

@@ -1,4 +1,4 @@
-"""Requests and replies of HTTP: the headers that hold a key or say that a request is sent again, and the form of a reply.
+"""Requests and replies of HTTP: the headers that hold a key or say that a request is sent again, the form of a reply, and clients in this process.
 
 authorization: Bearer KEY, x-api-key, x-goog-api-key, ?key=   the key, as the clients of OpenAI, Anthropic and Google send it
 x-stainless-retry-count                                       above 0 in what the clients of OpenAI and Anthropic send again: neither sends an idempotency key
@@ -7,15 +7,17 @@ x-stainless-retry-count                                       above 0 in what th
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs
+
+import httpx2
 
 from agentrl.proxy.json_text import to_json
 
-Framing = Literal["named", "done", "plain", "array"]
-"""How events are written: server-sent, each with its name, or with `[DONE]` at the end, or without either; or as one JSON array."""
+Body = bytes | Callable[[], Awaitable[bytes]]
+"""A request's body, or how to receive it. Raises ApiError."""
 
 
 @dataclass
@@ -26,40 +28,20 @@ class Response:
     status: int = 200
     events: AsyncGenerator[bytes, None] | None = None
     extra_headers: dict[str, str] = field(default_factory=dict)
-    framing: Framing = "done"
 
     @property
     def headers(self) -> dict[str, str]:
         """Its headers."""
-        is_json = self.events is None or self.framing == "array"
-        kind = "application/json" if is_json else "text/event-stream; charset=utf-8"
-        return {"Content-Type": kind, **self.extra_headers}
+        return {"Content-Type": "application/json", **self.extra_headers}
+
+
+Handle = Callable[[str, str, Mapping[str, str], Body], Awaitable[Response]]
+"""Answers a request: its method, its path with its query, its headers, its body."""
 
 
 def json_response(content: dict[str, Any]) -> Response:
     """Return content as a reply."""
     return Response(to_json(content))
-
-
-def framed(framing: Framing, event: dict[str, Any], content: bytes, index: int) -> bytes:
-    """Return one event as it is sent.
-
-    Args:
-        framing: how events are written.
-        event: the event.
-        content: its JSON.
-        index: how many were sent before it.
-    """
-    if framing == "array":
-        return (b",\n" if index else b"[") + content
-    name = f"event: {event['type']}\n".encode() if framing == "named" and "type" in event else b""
-    return name + b"data: " + content + b"\n\n"
-
-
-def closing(framing: Framing, count: int) -> bytes:
-    """Return what ends a stream of `count` events."""
-    ends: dict[Framing, bytes] = {"done": b"data: [DONE]\n\n", "array": b"]" if count else b"[]"}
-    return ends.get(framing, b"")
 
 
 def request_key(headers: Mapping[str, str], query: str) -> str:
@@ -81,3 +63,31 @@ def _bearer_key(headers: Mapping[str, str]) -> str:
 def is_retry(headers: Mapping[str, str]) -> bool:
     """Return whether a client says that it sends the request again."""
     return headers.get("x-stainless-retry-count", "0") != "0"
+
+
+class InProcessTransport(httpx2.AsyncBaseTransport):
+    """Hand the requests of a client in this process to `handle`, without a socket."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer one request of the client."""
+        query = request.url.query.decode()
+        target = f"{request.url.path}?{query}" if query else request.url.path
+        reply = await self._handle(request.method, target, request.headers, await request.aread())
+        if reply.events is None:
+            return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
+        return httpx2.Response(reply.status, headers=reply.headers, stream=_EventStream(reply.events))
+
+
+class _EventStream(httpx2.AsyncByteStream):
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        self._events = events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for event in self._events:
+            yield event
+
+    async def aclose(self) -> None:
+        await self._events.aclose()

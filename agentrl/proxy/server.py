@@ -18,9 +18,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
-from agentrl.proxy.app import Handle, Proxy
+from agentrl.proxy.app import Proxy
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.errors import ApiError
+from agentrl.proxy.http_messages import Handle
 from agentrl.proxy.limits import too_large
 from agentrl.proxy.model_names import check_names
 

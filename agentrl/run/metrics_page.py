@@ -15,9 +15,9 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.engine.client.reply_client import ReplyClient
-from agentrl.proxy.app import Body, Handle, Proxy
+from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors
-from agentrl.proxy.http_messages import Response, has_bearer_key
+from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
 from agentrl.run.view import RunView
 from agentrl.system.this_process import LOOPBACK
 

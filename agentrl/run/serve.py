@@ -34,9 +34,9 @@ from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
 from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_line
-from agentrl.proxy.app import Body, Handle, Proxy
+from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors, read_body
-from agentrl.proxy.http_messages import Response, has_bearer_key
+from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
 from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.record.credit import turn_returns

@@ -157,7 +157,7 @@ async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
             for path, body, ends in (
                 ("chat/completions", CHAT, '"internal_error"'),
                 ("completions", {"model": "nano", "prompt": "1"}, '"internal_error"'),
-                ("responses", {"model": "nano", "input": "1"}, "event: error"),
+                ("responses", {"model": "nano", "input": "1"}, "event: response.failed"),
                 ("messages", {**CHAT, "max_tokens": 5}, "event: error"),
             ):
                 headers = {"x-api-key": session.key}

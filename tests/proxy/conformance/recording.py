@@ -24,8 +24,7 @@ import anyio
 
 from agentrl.errors import EngineError
 from agentrl.proxy import Proxy
-from agentrl.proxy.app import Body, Handle, Response
-from agentrl.proxy.http_messages import request_key
+from agentrl.proxy.http_messages import Body, Handle, Response, request_key
 
 FOLDER = os.environ.get("AGENTRL_RECORD_CLIENTS")
 LONGEST = 60

@@ -12,7 +12,7 @@ from google import genai
 from google.genai import errors, types
 
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
-from agentrl.proxy.dialects.gemini_schema import json_schema
+from agentrl.proxy.dialects.gemini_request import json_schema
 from agentrl.proxy.http_messages import Response
 from tests.instant_engine import InstantEngine
 from tests.policy_by_prompt import PolicyByPrompt
