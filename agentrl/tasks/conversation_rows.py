@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.proxy.chat_format import Message, Tool
-from agentrl.proxy.dialects.chat_request import parse_request
+from agentrl.proxy.dialects.chat_completions import parse_request
 from agentrl.proxy.errors import ApiError
 from agentrl.tasks.task_type import TaskType
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from agentrl.proxy.answer import Framing, Writer
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.gemini_request import CountTokensRequest, GenerateRequest
+from agentrl.proxy.deltas import SentDeltas
+from agentrl.proxy.dialects.gemini_request import GenerateRequest
 from agentrl.proxy.dialects.messages import arguments_object
 from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
@@ -32,32 +33,32 @@ class ContentWriter(Writer):
         self._ended: list[Completion] = []
 
     def whole(self, replies: Sequence[Completion]) -> Json:
-        """Return the whole reply."""
-        candidates = [_candidate(index, self._parts(reply), reply) for index, reply in enumerate(replies)]
+        """Return the whole reply: a candidate has the parts that its stream would have."""
+        candidates = []
+        for index, reply in enumerate(replies):
+            parts = [part for delta in SentDeltas().growth(reply.message, final=True) for part in self._parts(delta)]
+            candidates.append(_candidate(index, parts or [{"text": ""}], reply))
         return self._response(candidates, replies)
 
     def delta(self, index: int, delta: Delta) -> Iterator[Json]:
         """Say what a candidate gained."""
-        if delta.tool_call is not None:
-            yield self._response([_candidate(index, [_call_part(delta.tool_call)])], [])
-        elif delta.text:
-            yield self._response([_candidate(index, [{"text": delta.text}])], [])
-        elif delta.reasoning and self._shows_thoughts:
-            yield self._response([_candidate(index, [{"text": delta.reasoning, "thought": True}])], [])
+        for part in self._parts(delta):
+            yield self._response([_candidate(index, [part])], [])
 
     def ended(self, index: int, reply: Completion) -> Iterator[Json]:
         """End a candidate."""
         self._ended.append(reply)
         yield self._response([_candidate(index, [{"text": ""}], reply)], self._ended)
 
-    def _parts(self, reply: Completion) -> list[Json]:
-        message = reply.message
-        parts: list[Json] = []
-        if message.reasoning and self._shows_thoughts:
-            parts.append({"text": message.reasoning, "thought": True})
-        if message.content or not message.tool_calls:
-            parts.append({"text": message.content})
-        return parts + [_call_part(call) for call in message.tool_calls]
+    def _parts(self, delta: Delta) -> Iterator[Json]:
+        if (call := delta.tool_call) is not None:
+            function = call["function"]
+            arguments = arguments_object(function)
+            yield {"functionCall": {"id": call["id"], "name": function["name"], "args": arguments}}
+        elif delta.text:
+            yield {"text": delta.text}
+        elif delta.reasoning and self._shows_thoughts:
+            yield {"text": delta.reasoning, "thought": True}
 
     def _response(self, candidates: list[Json], replies: Sequence[Completion]) -> Json:
         (call,) = self.calls
@@ -72,11 +73,6 @@ class ContentWriter(Writer):
             usage["cachedContentTokenCount"] = cached
         named = {"modelVersion": call.request.model, "responseId": call.id}
         return {"candidates": candidates, "usageMetadata": usage, **named}
-
-
-def _call_part(call: Json) -> Json:
-    function = call["function"]
-    return {"functionCall": {"id": call["id"], "name": function["name"], "args": arguments_object(function)}}
 
 
 def _candidate(index: int, parts: list[Json], reply: Completion | None = None) -> Json:
@@ -112,5 +108,6 @@ def count(model: str, service: CompletionService, role: SessionRole, body: bytes
     Raises:
         ApiError: The request cannot be answered.
     """
-    request = read_body(CountTokensRequest, body).counted()
-    return {"totalTokens": service.count(role, request.to_completion_request(model))}
+    request = read_body(GenerateRequest, body)
+    counted = request.generate_content_request or request
+    return {"totalTokens": service.count(role, counted.to_completion_request(model))}

@@ -51,8 +51,6 @@ class _FunctionResponse(_CamelPart):
     id: str | None = None
     name: str
     response: Json = Field(default_factory=dict)
-    parts: Annotated[list[Any], Field(max_length=0, default_factory=list)]
-    """Images and files in a tool's answer: no model here reads them."""
 
     @property
     def text(self) -> str:
@@ -89,7 +87,7 @@ class _ContentPart(_CamelPart):
 
 class _Content(_CamelPart):
     role: Literal["user", "model", "function", "system"] = "user"
-    parts: Annotated[list[_ContentPart], Field(fail_fast=True, default_factory=list)]
+    parts: list[_ContentPart] = Field(default_factory=list, fail_fast=True)
 
 
 class _FunctionDeclaration(_CamelPart):
@@ -107,7 +105,7 @@ class _FunctionDeclaration(_CamelPart):
 class _Tool(Part):
     model_config = ConfigDict(**_CAMEL, extra="allow")
 
-    function_declarations: Annotated[list[_FunctionDeclaration], Field(fail_fast=True, default_factory=list)]
+    function_declarations: list[_FunctionDeclaration] = Field(default_factory=list, fail_fast=True)
 
 
 class _FunctionCallingConfig(_CamelPart):
@@ -119,9 +117,7 @@ class _ToolConfig(_CamelPart):
     function_calling_config: _FunctionCallingConfig = _FunctionCallingConfig()
 
 
-class _ThinkingConfig(Part):
-    model_config = ConfigDict(**_CAMEL, extra="allow")
-
+class _ThinkingConfig(_CamelPart):
     include_thoughts: bool = False
 
 
@@ -134,18 +130,13 @@ class _GenerationConfig(RequestBody):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     max_output_tokens: Tokens | None = None
-    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=5, default_factory=list)]
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, max_length=5)
     candidate_count: Count = 1
     seed: Seed | None = None
     response_mime_type: Literal["text/plain", "application/json"] | None = None
     response_schema: Json | None = None
     response_json_schema: Json | None = None
     thinking_config: _ThinkingConfig = _ThinkingConfig()
-
-    def ignored(self) -> list[str]:
-        """Return the names of the fields that are asked for and not given."""
-        names = [*super().ignored(), *(f"thinkingConfig.{name}" for name in self.thinking_config.model_extra or {})]
-        return plain_names(f"generationConfig.{name}" for name in names)
 
     def schema_text(self) -> str | None:
         """Return the JSON schema that the reply must satisfy, as JSON."""
@@ -163,20 +154,24 @@ class GenerateRequest(RequestBody):
 
     model_config = ConfigDict(**_CAMEL, extra="allow")
 
-    contents: Annotated[list[_Content], Field(min_length=1, fail_fast=True)]
+    contents: list[_Content] = Field(default_factory=list, fail_fast=True)
     system_instruction: _Content | None = None
-    tools: Annotated[list[_Tool], Field(fail_fast=True, default_factory=list)]
+    tools: list[_Tool] = Field(default_factory=list, fail_fast=True)
     tool_config: _ToolConfig = _ToolConfig()
     generation_config: _GenerationConfig = _GenerationConfig()
     model: str | None = None
     """Said again by some clients; the path names the model."""
+    generate_content_request: GenerateRequest | None = None
+    """The request whose tokens `countTokens` counts, in place of `contents`."""
 
     def to_completion_request(self, model: str) -> CompletionRequest:
         """Return the request in every dialect's form.
 
         Raises:
-            ApiError: A tool, a schema or an answer to a call cannot be.
+            ApiError: There is nothing to answer, or a tool, a schema or an answer to a call cannot be.
         """
+        if not self.contents:
+            raise invalid("contents", "there is nothing to answer")
         messages = _messages(self.contents, self.system_instruction)
         wanted, config = self.generation_config, self.tool_config.function_calling_config
         functions = [one for tool in self.tools for one in tool.function_declarations]
@@ -213,28 +208,8 @@ class GenerateRequest(RequestBody):
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
         kinds = left_out(kind for tool in self.tools for kind in tool.model_extra or {})
-        return [*super().ignored(), *self.generation_config.ignored(), *kinds]
-
-
-class CountTokensRequest(Part):
-    """`countTokens`: contents, or a whole request."""
-
-    model_config = ConfigDict(**_CAMEL, extra="ignore")
-
-    contents: Annotated[list[_Content], Field(fail_fast=True)] | None = None
-    generate_content_request: GenerateRequest | None = None
-
-    def counted(self) -> GenerateRequest:
-        """Return the request whose prompt is counted.
-
-        Raises:
-            ApiError: There is none.
-        """
-        if self.generate_content_request is not None:
-            return self.generate_content_request
-        if not self.contents:
-            raise invalid("contents", "there is nothing to count")
-        return GenerateRequest(contents=self.contents)
+        names = plain_names(f"generationConfig.{name}" for name in self.generation_config.ignored())
+        return [*super().ignored(), *names, *kinds]
 
 
 @dataclass
@@ -302,29 +277,21 @@ def _call_id(place: int, number: int) -> str:
     return f"call_{place}_{number}"
 
 
-def json_schema(schema: Json) -> Json:
+def json_schema(schema: Any) -> Any:
     """Return the JSON schema that a schema of Google's stands for; one that is a JSON schema already is as it was."""
-    shown: Json = {}
-    for name, value in schema.items():
-        if value is not None and name not in _NOT_SHOWN:
-            shown[name] = _shown(name, value)
+    if isinstance(schema, list):
+        return [json_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shown = {
+        name: _shown(name, value) for name, value in schema.items() if isinstance(value, dict) or name not in _NOT_SHOWN
+    }
     if schema.get("nullable") is True and isinstance(kind := shown.get("type"), str):
         shown["type"] = [kind, "null"]
     return shown
 
 
 def _shown(name: str, value: Any) -> Any:
-    match name, value:
-        case "type", str():
-            return value.lower()
-        case (("properties" | "$defs" | "definitions" | "defs"), dict()):
-            return {key: _schema(one) for key, one in value.items()}
-        case (("anyOf" | "any_of" | "oneOf" | "allOf" | "prefixItems"), list()):
-            return [_schema(one) for one in value]
-        case (("items" | "additionalProperties" | "not"), dict()):
-            return json_schema(value)
-    return int(value) if name in _COUNTS and isinstance(value, str) and value.isdecimal() else value
-
-
-def _schema(value: Any) -> Any:
-    return json_schema(value) if isinstance(value, dict) else value
+    if name == "type" and isinstance(value, str):
+        return value.lower()
+    return int(value) if name in _COUNTS and isinstance(value, str) and value.isdecimal() else json_schema(value)

@@ -42,7 +42,7 @@ class MessagesWriter(Writer):
 
     def opening(self) -> Iterator[Json]:
         """Begin the message."""
-        start = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(None)}
+        start: Json = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(None)}
         yield {"type": "message_start", "message": {**self._head(), **start}}
 
     def delta(self, index: int, delta: Delta) -> Iterator[Json]:

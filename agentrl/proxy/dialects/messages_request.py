@@ -12,35 +12,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.fields import Part, RequestBody
-from agentrl.proxy.dialects.parts import SchemaFormat, Text, image, joined, schema_text
+from agentrl.proxy.dialects.parts import Format, Text, image, joined, schema_text
 from agentrl.proxy.dialects.sampling import Tokens, TopK, TopP
-from agentrl.proxy.dialects.tools import OtherTool, called, left_out
+from agentrl.proxy.dialects.tools import called, left_out
 
 
-class _Base64Source(Part):
+class _ImageSource(Part):
     type: Literal["base64"]
     media_type: str
     data: str
 
 
-class _UrlSource(Part):
-    type: Literal["url"]
-    url: str
-
-
 class _Image(Part):
     type: Literal["image"]
-    source: Annotated[_Base64Source | _UrlSource, Field(discriminator="type")]
+    source: _ImageSource
 
     def shown(self) -> Json:
-        source = self.source
-        return image(source.url if isinstance(source, _UrlSource) else f"data:{source.media_type};base64,{source.data}")
+        return image(f"data:{self.source.media_type};base64,{self.source.data}")
 
 
 class _PlainSource(Part):
@@ -121,22 +115,14 @@ class _Message(Part):
 
 
 class _Tool(Part):
-    type: Literal["custom"] | None = None
-    name: str
+    type: str = "custom"
+    name: str = ""
     description: str | None = None
-    input_schema: Json
+    input_schema: Json = Field(default_factory=dict)
 
     def to_json(self) -> Json:
         described = {} if self.description is None else {"description": self.description}
         return {"type": "function", "function": {"name": self.name, "parameters": self.input_schema, **described}}
-
-
-def _kind(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return "custom" if kind in (None, "custom") else "other"
-
-
-_AnyTool = Annotated[Annotated[_Tool, Tag("custom")] | Annotated[OtherTool, Tag("other")], Discriminator(_kind)]
 
 
 class _ToolChoice(Part):
@@ -146,7 +132,7 @@ class _ToolChoice(Part):
 
 
 class _OutputConfig(Part):
-    format: SchemaFormat | None = None
+    format: Format | None = None
 
 
 class _Thread(Part):
@@ -162,18 +148,18 @@ class MessagesRequest(RequestBody):
     model: str
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
     system: str | Annotated[list[Text], Field(fail_fast=True)] | None = None
-    tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
+    tools: list[_Tool] = Field(default_factory=list, fail_fast=True)
     tool_choice: _ToolChoice = _ToolChoice(type="auto")
     thread: _Thread | None = None
     max_tokens: Tokens | None = None
     """How long the reply may be; where tokens are counted, it says nothing."""
-    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, fail_fast=True)
     stream: bool = False
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
     output_config: _OutputConfig = _OutputConfig()
-    output_format: SchemaFormat | None = None
+    output_format: Format | None = None
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
@@ -186,10 +172,10 @@ class MessagesRequest(RequestBody):
             model=self.model,
             messages=messages,
             continues=messages[-1]["role"] == "assistant",
-            tools=[tool.to_json() for tool in self.tools or [] if isinstance(tool, _Tool)],
+            tools=[tool.to_json() for tool in self.tools if tool.type == "custom"],
             tool_choice=named if choice.type == "tool" else "required" if choice.type == "any" else choice.type,
             parallel_tool_calls=not choice.disable_parallel_tool_use,
-            stop=self.stop_sequences or [],
+            stop=self.stop_sequences,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -200,7 +186,7 @@ class MessagesRequest(RequestBody):
 
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
-        return [*super().ignored(), *left_out(tool.type for tool in self.tools or [] if isinstance(tool, OtherTool))]
+        return [*super().ignored(), *left_out(tool.type for tool in self.tools if tool.type != "custom")]
 
 
 def shown_id(call_id: str) -> str:

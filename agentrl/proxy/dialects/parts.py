@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from agentrl.proxy.completion import OBJECT_SCHEMA, Json
 from agentrl.proxy.dialects.fields import Part
@@ -29,43 +29,32 @@ class Nested(Part):
 
 
 class Text(Part):
-    """A text."""
+    """A text, also one that is a thought or a refusal of the assistant's."""
 
-    type: Literal["text", "input_text", "output_text"]
-    text: str
+    type: Literal["text", "input_text", "output_text", "reasoning_text", "refusal"]
+    text: Annotated[str, Field(validation_alias=AliasChoices("text", "refusal"))]
 
     def shown(self) -> Json:
         """Return it as chat completions write it."""
         return {"type": "text", "text": self.text}
 
 
-class Refusal(Part):
-    """A refusal of the assistant's, which is its text."""
-
-    type: Literal["refusal"]
-    refusal: str
-
-    def shown(self) -> Json:
-        """Return it as chat completions write a text."""
-        return {"type": "text", "text": self.refusal}
-
-
-class _ImageUrl(Part):
-    url: str
-
-
-class Image(Part):
+class Image(Nested):
     """An image."""
 
     type: Literal["image_url", "input_image"]
-    image_url: str | _ImageUrl
+    url: Annotated[str, Field(validation_alias=AliasChoices("url", "image_url"))]
 
     def shown(self) -> Json:
         """Return it as chat completions write it."""
-        return image(self.image_url if isinstance(self.image_url, str) else self.image_url.url)
+        return image(self.url)
 
 
-Content = str | Annotated[list[Annotated[Text | Refusal | Image, Field(discriminator="type")]], Field(fail_fast=True)]
+class _Shown(Protocol):
+    def shown(self) -> Json: ...
+
+
+Content = str | Annotated[list[Annotated[Text | Image, Field(discriminator="type")]], Field(fail_fast=True)]
 """The content of a message of OpenAI's."""
 
 
@@ -74,7 +63,7 @@ def image(url: str) -> Json:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def joined(content: str | Sequence[Any]) -> str | list[Json]:
+def joined(content: str | Sequence[_Shown]) -> str | list[Json]:
     """Return the content of a message, its parts without images as one text."""
     if isinstance(content, str):
         return content
@@ -82,28 +71,18 @@ def joined(content: str | Sequence[Any]) -> str | list[Json]:
     return parts if any(part["type"] == "image_url" for part in parts) else "".join(part["text"] for part in parts)
 
 
-class PlainFormat(Part):
-    """A reply in text, or in JSON of any object."""
+class Format(Nested):
+    """The form of a reply: a text, JSON of any object, or JSON of a schema."""
 
-    type: Literal["text", "json_object"]
-
-
-class SchemaFormat(Nested):
-    """A reply in JSON of a schema."""
-
-    type: Literal["json_schema"]
+    type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     schema_: Annotated[Json | None, Field(alias="schema")] = None
     description: str | None = None
     strict: bool | None = None
 
 
-Format = Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")]
-
-
-def schema_text(wanted: PlainFormat | SchemaFormat | None) -> str | None:
+def schema_text(wanted: Format | None) -> str | None:
     """Return the JSON schema that a reply must satisfy, as JSON; None for text."""
     if wanted is None or wanted.type == "text":
         return None
-    given = wanted.schema_ if isinstance(wanted, SchemaFormat) else None
-    return OBJECT_SCHEMA if given is None else json.dumps(given)
+    return OBJECT_SCHEMA if wanted.schema_ is None else json.dumps(wanted.schema_)

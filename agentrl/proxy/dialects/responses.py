@@ -9,9 +9,12 @@ from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.responses_request import ResponsesRequest, parse_request
-from agentrl.proxy.errors import ApiError
+from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.errors import ApiError, read_body
 from agentrl.proxy.session import Conversation, Session, SessionRole
+
+_UNSAID: dict[str, Json] = {"function": {"parameters": None, "strict": None}, "custom": {"format": {"type": "text"}}}
+"""Fields of tools that a response says where the request left them out."""
 
 
 class ResponsesWriter(Writer):
@@ -177,7 +180,7 @@ class ResponsesWriter(Writer):
             "reasoning": {"effort": None, "summary": None},
             "temperature": call.sampling.temperature,
             "text": {"format": request.text.format.model_dump(by_alias=True, exclude_none=True)},
-            "tools": [_shown(tool.model_dump()) for tool in request.tools or []],
+            "tools": [{**_UNSAID.get(tool.type, {}), **tool.model_dump(exclude_unset=True)} for tool in request.tools],
             "top_p": call.sampling.top_p,
             "truncation": "disabled",
             "usage": None,
@@ -209,19 +212,13 @@ class ResponsesWriter(Writer):
         session.conversations[call.id] = Conversation(call.before, added)
 
 
-def _shown(tool: Json) -> Json:
-    if tool["type"] == "custom":
-        return {"format": {"type": "text"}, **{name: value for name, value in tool.items() if value is not None}}
-    return {**tool, "strict": None} if tool["type"] == "function" else tool
-
-
 def read(service: CompletionService, role: SessionRole, body: bytes) -> ResponsesWriter:
     """Check a request and render its prompt.
 
     Raises:
         ApiError: The request cannot be answered.
     """
-    request = parse_request(body)
+    request = read_body(ResponsesRequest, body)
     before, session = None, role.session
     if request.previous_response_id is not None:
         before = session.conversations.get(request.previous_response_id)

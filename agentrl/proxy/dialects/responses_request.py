@@ -16,10 +16,10 @@ from pydantic import Field, TypeAdapter
 
 from agentrl.proxy.completion import CompletionRequest, Json
 from agentrl.proxy.dialects.fields import Part
-from agentrl.proxy.dialects.parts import Content, Format, PlainFormat, joined, schema_text
+from agentrl.proxy.dialects.parts import Content, Format, Text, joined, schema_text
 from agentrl.proxy.dialects.sampling import Temperature, Tokens, TopP
-from agentrl.proxy.dialects.tools import Callee, ToolsRequest, called, custom_arguments
-from agentrl.proxy.errors import invalid, read_body
+from agentrl.proxy.dialects.tools import Call, ToolsRequest
+from agentrl.proxy.errors import invalid
 
 
 class _Message(Part):
@@ -28,22 +28,8 @@ class _Message(Part):
     content: Content
 
 
-class _FunctionCall(Callee):
-    type: Literal["function_call"]
-    call_id: str
-    arguments: str
-
-    def to_json(self) -> Json:
-        return called(self.call_id, self.shown_name, self.arguments)
-
-
-class _CustomToolCall(Callee):
-    type: Literal["custom_tool_call"]
-    call_id: str
-    input: str
-
-    def to_json(self) -> Json:
-        return called(self.call_id, self.shown_name, custom_arguments(self.input))
+class _Call(Call):
+    type: Literal["function_call", "custom_tool_call"]
 
 
 class _ToolOutput(Part):
@@ -52,13 +38,9 @@ class _ToolOutput(Part):
     output: Content
 
 
-class _ReasoningText(Part):
-    text: str
-
-
 class _Reasoning(Part):
     type: Literal["reasoning"]
-    content: Annotated[list[_ReasoningText], Field(fail_fast=True, default_factory=list)]
+    content: list[Text] = Field(default_factory=list, fail_fast=True)
 
 
 class _ItemReference(Part):
@@ -66,12 +48,12 @@ class _ItemReference(Part):
     id: str
 
 
-_Item = _Message | _FunctionCall | _CustomToolCall | _ToolOutput | _Reasoning | _ItemReference
+_Item = _Message | _Call | _ToolOutput | _Reasoning | _ItemReference
 _ANY_ITEM: TypeAdapter[_Item] = TypeAdapter(_Item)
 
 
 class _TextSettings(Part):
-    format: Format = PlainFormat(type="text")
+    format: Format = Format(type="text")
 
 
 class ResponsesRequest(ToolsRequest):
@@ -133,12 +115,12 @@ class ResponsesRequest(ToolsRequest):
                     if spoken is None or spoken["content"] or "tool_calls" in spoken:
                         spoken = begin()
                     spoken["content"] = joined(item.content)
-                case _FunctionCall() | _CustomToolCall() as item:
+                case _Call() as item:
                     spoken = spoken or begin()
                     spoken.setdefault("tool_calls", []).append(item.to_json())
                 case _Reasoning() as item:
                     spoken = begin()
-                    if thought := "".join(part.text for part in item.content):
+                    if thought := joined(item.content):
                         spoken["reasoning_content"] = thought
                 case _ToolOutput() as item:
                     spoken = None
@@ -156,19 +138,3 @@ def _resolved(item: _Item, referred: Mapping[str, Json]) -> _Item:
     if item.id not in referred:
         raise invalid("input", f"it refers to the item {item.id!r}, which no stored response of this session holds")
     return _ANY_ITEM.validate_python(referred[item.id])
-
-
-def parse_request(body: bytes) -> ResponsesRequest:
-    """Check a request body.
-
-    Raises:
-        ApiError: 400 that names the field at fault.
-    """
-    request = read_body(ResponsesRequest, body)
-    if not isinstance(request.input, str):
-        answered = {item.call_id for item in request.input if isinstance(item, _ToolOutput)}
-        made = {item.call_id for item in request.input if isinstance(item, _FunctionCall | _CustomToolCall)}
-        refers = request.previous_response_id or any(isinstance(item, _ItemReference) for item in request.input)
-        if not refers and (unknown := answered - made):
-            raise invalid("input", f"it answers the function call {unknown.pop()!r}, which it does not hold")
-    return request

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AliasChoices, Field, model_validator
 
 from agentrl.proxy.completion import Json, NamedTool
-from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
+from agentrl.proxy.dialects.fields import RequestBody, plain_names
 from agentrl.proxy.dialects.parts import Nested
 from agentrl.proxy.errors import ApiError
 from agentrl.proxy.json_text import read_json
@@ -47,19 +47,6 @@ class Callee(Nested):
         return f"{self.namespace}__{self.name}" if self.namespace else self.name
 
 
-class FunctionTool(Callee):
-    """A function. That OpenAI would constrain its arguments (`strict`) is not shown to the policy."""
-
-    type: Literal["function"] = "function"
-    description: str | None = None
-    parameters: Json | None = None
-
-    def to_json(self) -> Json:
-        """Return the function that the model is shown."""
-        function = self.model_dump(exclude_none=True, exclude={"type"})
-        return {"type": "function", "function": {**function, "name": self.shown_name}}
-
-
 class _CustomFormat(Nested):
     """The form of a custom tool's text. A grammar is shown to the model, and its text is not held to it."""
 
@@ -68,55 +55,40 @@ class _CustomFormat(Nested):
     definition: str = ""
 
 
-class CustomTool(Callee):
-    """A tool that takes free text."""
+class Tool(Callee):
+    """A tool of any type. That OpenAI would constrain a function's arguments (`strict`) is not shown to the policy."""
 
-    type: Literal["custom"]
+    type: str = "function"
+    name: str = ""
     description: str | None = None
+    parameters: Json | None = None
     format: _CustomFormat | None = None
+    tools: list[Tool] = Field(default_factory=list, fail_fast=True)
+    """Those of a namespace."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Tool:
+        if self.is_shown and not self.name:
+            raise ValueError(f"a tool of type '{self.type}' needs 'name'")
+        for tool in self.tools:
+            tool.namespace = self.name
+        return self
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the model is shown it."""
+        return self.type in ("function", "custom")
 
     def to_json(self) -> Json:
         """Return the function that the model is shown."""
-        parts = [self.description] if self.description else []
+        description, parameters = self.description, self.parameters
+        if self.type == "custom":
+            parameters = _INPUT
         if self.format is not None and self.format.type == "grammar":
-            parts.append(f"The input follows this {self.format.syntax} grammar:\n{self.format.definition}")
-        function: Json = {"name": self.shown_name, "parameters": _INPUT}
-        return {"type": "function", "function": {**function, "description": "\n\n".join(parts)} if parts else function}
-
-
-class OtherTool(Part):
-    """A tool of another type."""
-
-    type: str
-
-
-def _kind(tool: Any) -> str:
-    kind = tool.get("type", "function") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return kind if kind in ("function", "custom", "namespace") else "other"
-
-
-_PlainTool = Annotated[
-    Annotated[FunctionTool, Tag("function")]
-    | Annotated[CustomTool, Tag("custom")]
-    | Annotated[OtherTool, Tag("other")],
-    Discriminator(_kind),
-]
-
-
-class _Namespace(Part):
-    type: Literal["namespace"]
-    name: str
-    description: str | None = None
-    tools: Annotated[list[_PlainTool], Field(fail_fast=True)]
-
-
-_Tool = Annotated[
-    Annotated[FunctionTool, Tag("function")]
-    | Annotated[CustomTool, Tag("custom")]
-    | Annotated[_Namespace, Tag("namespace")]
-    | Annotated[OtherTool, Tag("other")],
-    Discriminator(_kind),
-]
+            grammar = f"The input follows this {self.format.syntax} grammar:\n{self.format.definition}"
+            description = f"{description}\n\n{grammar}" if description else grammar
+        function = {"name": self.shown_name, "description": description, "parameters": parameters}
+        return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
 
 
 class _ChosenTool(Callee):
@@ -134,22 +106,18 @@ class _AllowedTools(Nested):
 class ToolsRequest(RequestBody):
     """The body of a request of OpenAI's that may offer tools."""
 
-    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
+    tools: list[Tool] = Field(default_factory=list, fail_fast=True)
     tool_choice: Literal["auto", "none", "required"] | _ChosenTool | _AllowedTools = "auto"
     parallel_tool_calls: bool = True
 
     @cached_property
-    def shown_tools(self) -> dict[str, FunctionTool | CustomTool]:
+    def shown_tools(self) -> dict[str, Tool]:
         """The tools that the model is shown, by the names that it is shown."""
-        shown: list[FunctionTool | CustomTool] = []
-        for tool in self.tools or []:
-            inner = tool.tools if isinstance(tool, _Namespace) else [tool]
-            space = {"namespace": tool.name} if isinstance(tool, _Namespace) else {}
-            shown += [one.model_copy(update=space) for one in inner if isinstance(one, FunctionTool | CustomTool)]
-        if isinstance(self.tool_choice, _AllowedTools):
-            names = {chosen.shown_name for chosen in self.tool_choice.tools}
-            shown = [tool for tool in shown if tool.shown_name in names]
-        return {tool.shown_name: tool for tool in shown}
+        shown = {tool.shown_name: tool for tool in self._flat_tools() if tool.is_shown}
+        if not isinstance(self.tool_choice, _AllowedTools):
+            return shown
+        allowed = {chosen.shown_name for chosen in self.tool_choice.tools}
+        return {name: tool for name, tool in shown.items() if name in allowed}
 
     def calling(self) -> Json:
         """Return what these fields say, as fields of a `CompletionRequest`."""
@@ -162,14 +130,16 @@ class ToolsRequest(RequestBody):
 
     def custom_text(self, call: Json) -> str | None:
         """Return the text that the client has of a call of a custom tool; None for a call of a function."""
-        function = call["function"]
-        is_custom = isinstance(self.shown_tools.get(function["name"]), CustomTool)
-        return custom_input(function["arguments"]) if is_custom else None
+        tool = self.shown_tools.get(call["function"]["name"])
+        return custom_input(call["function"]["arguments"]) if tool and tool.type == "custom" else None
 
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
-        tools = [one for tool in self.tools or [] for one in (tool.tools if isinstance(tool, _Namespace) else [tool])]
-        return [*super().ignored(), *left_out(tool.type for tool in tools if isinstance(tool, OtherTool))]
+        return [*super().ignored(), *left_out(tool.type for tool in self._flat_tools() if not tool.is_shown)]
+
+    def _flat_tools(self) -> Iterator[Tool]:
+        for tool in self.tools:
+            yield from tool.tools if tool.type == "namespace" else [tool]
 
 
 def left_out(types: Iterable[str]) -> list[str]:
@@ -184,6 +154,19 @@ def left_out(types: Iterable[str]) -> list[str]:
             message = f"Unsupported tool: the model is not shown tools of type '{kind}', and would never call it; send it as a function tool."
             raise ApiError(400, message, param="tools", code="unsupported_value")
     return plain_names(f"tools.{kind}" for kind in types)
+
+
+class Call(Callee):
+    """A call of a function or of a custom tool, in a message of the assistant's, or as an item of responses."""
+
+    type: Literal["function", "custom", "function_call", "custom_tool_call"] = "function"
+    call_id: Annotated[str, Field(validation_alias=AliasChoices("call_id", "id"))]
+    text: Annotated[str, Field(validation_alias=AliasChoices("arguments", "input"))]
+
+    def to_json(self) -> Json:
+        """Return it as it is recorded."""
+        arguments = custom_arguments(self.text) if self.type.startswith("custom") else self.text
+        return called(self.call_id, self.shown_name, arguments)
 
 
 def called(call_id: str, name: str, arguments: str) -> Json:

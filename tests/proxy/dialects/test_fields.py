@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
 from agentrl.proxy.app import MAX_IGNORED
-from agentrl.proxy.dialects.chat_request import ChatRequest
+from agentrl.proxy.dialects.chat_completions import ChatRequest
 from agentrl.proxy.dialects.completions import TextCompletionRequest
 from agentrl.proxy.dialects.fields import CHANGES, RequestBody
 from agentrl.proxy.dialects.messages_request import MessagesRequest

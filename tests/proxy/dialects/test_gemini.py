@@ -251,12 +251,17 @@ async def test_what_changes_no_reply_is_ignored_and_named(nano_format: ChatForma
         "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
         "labels": {"a": "b"},
         "tools": [{"googleSearch": {}}, {"functionDeclarations": [{"name": "f"}]}],
-        "generationConfig": {"thinkingConfig": {"thinkingBudget": 5}, "responseModalities": ["TEXT"], "topP": None},
+        "generationConfig": {
+            "thinkingConfig": {"thinkingBudget": 5},
+            "responseLogprobs": True,
+            "responseModalities": ["TEXT"],
+            "topP": None,
+        },
     }
     async with open_proxy(InstantEngine(), nano_format, "nano") as proxy:
         reply = await posted(proxy, body)
         assert reply.status == 200, reply.body
-        wanted = ["generationConfig.thinkingConfig.thinkingBudget", "labels", "safetySettings", "tools.googleSearch"]
+        wanted = ["generationConfig.responseLogprobs", "labels", "safetySettings", "tools.googleSearch"]
         assert sorted(proxy.ignored) == wanted
     async with open_proxy(InstantEngine(), nano_format, "nano", limits=ProxyLimits(strict=True)) as proxy:
         assert (await posted(proxy, body)).status == 400
