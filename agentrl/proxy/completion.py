@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from agentrl.engine.protocol import Sampling
-from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
+from agentrl.proxy.errors import ApiError, invalid
 from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
@@ -127,6 +127,8 @@ class Completion:
 
     generation: Generation
     message: AssistantMessage
+    logprobs: list[Json] | None = None
+    """Its logprobs as OpenAI writes them, one entry a token, where they were asked for."""
 
     @property
     def finish(self) -> Literal["stop", "length", "tool_calls"]:
@@ -198,11 +200,3 @@ class Delta:
 
 
 Emit = Callable[[Delta], Awaitable[None]]
-
-
-class Send(Protocol):
-    """Takes one event of a streamed reply, in a dialect's own form. Who has one that is `whole` has all of the reply."""
-
-    async def __call__(self, event: Json, *, whole: bool = False) -> None:
-        """Take one event. Returns when there is room for the next."""
-        ...

@@ -20,8 +20,6 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, OnProgress, Sampling
 from agentrl.errors import EngineError, EpisodeError
-from agentrl.proxy.api_error import ApiError, invalid
-from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message
 from agentrl.proxy.completion import (
@@ -34,16 +32,19 @@ from agentrl.proxy.completion import (
     check_own_distribution,
 )
 from agentrl.proxy.deltas import SentDeltas
+from agentrl.proxy.errors import ApiError, invalid
+from agentrl.proxy.limits import check_count, check_images, check_length, least_tokens
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, forced_ids, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
-from agentrl.proxy.token_bytes import bytes_of_tokens, logprob_bytes, logprob_entries
+from agentrl.proxy.token_bytes import bytes_of_tokens, logprob_entries
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, beginning
 
 T = TypeVar("T")
 _BYTES_PER_TOKEN = 8
+_BYTES_PER_LOGPROB = 64
 INLINE_BYTES = 16 * 2**10
 """Work on fewer bytes takes about a millisecond: a thread would cost more than it saves."""
 
@@ -92,9 +93,6 @@ class CompletionService:
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         if self.refuse_altered and role.trained:
             check_own_distribution(sampling)
-        if request.logprobs:
-            logprobs = request.choices * sampling.max_new_tokens * (1 + request.top_logprobs)
-            check_count("logprobs", "logprobs (see max_tokens)", logprobs, self.limits.max_logprobs, "max_logprobs")
         return PreparedCompletion(
             id=f"{id_prefix}{uuid.uuid4().hex}",
             role=role,
@@ -176,10 +174,7 @@ class CompletionService:
             message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
             raise ApiError(400, message, param="response_format", code="unsupported_value")
         check_count("n", "replies", request.choices, limits.max_choices, "max_choices")
-        bias = request.alterations.logit_bias
-        check_count("logit_bias", "tokens", len(bias), limits.max_logit_bias, "max_logit_bias")
-        check_conversation(request.messages, request.tools or (), request.stop, limits)
-        self._check_ids([token for token, _ in bias], "logit_bias")
+        self._check_ids([token for token, _ in request.alterations.logit_bias], "logit_bias")
         if isinstance(raw, list):
             self._check_ids(raw, "prompt")
             check_length(len(raw), self.context_length)
@@ -265,16 +260,14 @@ class CompletionService:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
         try:
-            async with call.session.activity.generations:
-                call.check_open()
-                generation = await self.engine.generate(
-                    prompt.input_ids,
-                    sampling,
-                    call.session.key,
-                    on_progress,
-                    images=prompt.images,
-                    adapter=call.role.adapter,
-                )
+            generation = await self.engine.generate(
+                prompt.input_ids,
+                sampling,
+                call.session.key,
+                on_progress,
+                images=prompt.images,
+                adapter=call.role.adapter,
+            )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
         self.generated_tokens += len(generation.output_ids)
@@ -344,7 +337,7 @@ class CompletionService:
 
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
         """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
-        size = logprob_bytes(len(generation.output_ids), call.request.top_logprobs)
+        size = _BYTES_PER_LOGPROB * len(generation.output_ids) * (1 + call.request.top_logprobs)
         return await run_sized(size, partial(logprob_entries, generation, self._bytes_of), self.threads)
 
 
@@ -359,7 +352,6 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     """
     for call in calls:
         call.check_open()
-    calls[0].session.tries.recorded(calls[0].digest)
     for call in calls:
         if call.repeated:
             continue

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
+from agentrl.proxy.errors import ApiError, invalid
 
 
 def check_prefill(messages: Sequence[Message]) -> Message:

@@ -11,16 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import anyio
 from opentelemetry.context import Context, get_current
 
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
-from agentrl.proxy.bounds import check_depth
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.prefixes import MessageNode, PrefixIndex
-from agentrl.proxy.tries import Tries
 from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
@@ -101,8 +98,6 @@ class Activity:
     requests: int = 0
     """Requests being answered."""
     last_used: float = field(default_factory=time.monotonic)
-    generations: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(64, fast_acquire=True))
-    """Held while the engine works on a reply."""
 
 
 @dataclass(eq=False)
@@ -142,12 +137,9 @@ class Session:
     """For the Responses API: id of a response that its client had stored -> the response."""
     items: dict[str, Message] = field(default_factory=dict)
     """For the Responses API: id of an item of a stored response -> the item."""
-    ignored: set[str] = field(default_factory=set)
-    """Names of what clients asked for and did not get, since it changes nothing that is sampled."""
     trace: Context = field(default_factory=get_current, repr=False)
     """The trace of its episode, to which calls belong that name no other."""
-    activity: Activity = field(default_factory=lambda: Activity(), repr=False)
-    tries: Tries = field(default_factory=Tries, repr=False)
+    activity: Activity = field(default_factory=Activity, repr=False)
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
@@ -174,16 +166,12 @@ class Session:
 
         A renderer goes on from the last reply in it. Where it cannot, as no chat template can, the whole is rendered, and extends the
         call whose ids it begins with.
-
-        Raises:
-            ApiError: What is rendered of it is nested too deeply.
         """
         begun = {"role": "", "tools": tools, "options": chat_format.template_options}
         end = next((end for end in range(len(messages), 0, -1) if messages[end - 1]["role"] == "assistant"), 0)
         replied = self._messages.after([begun, *messages[:end]])
         conversation, turn = replied.after(messages[end:]), replied.turn
         if turn is not None and not chat_format.is_template:
-            check_depth(messages[end:])
             path = turn.token_ids()
             split = len(path) - len(turn.output_ids)
             if (extended := chat_format.extend(path[:split], path[split:], messages[end:], tools)) is not None:
@@ -195,7 +183,6 @@ class Session:
                     images=(*turn.path_images(), *extended.images),
                     known_messages=end,
                 )
-        check_depth(messages)
         whole = chat_format.render(messages, tools)
         known = self._ids.longest(bytes_of_ids(whole.ids))
         return Prompt(

