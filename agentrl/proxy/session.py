@@ -18,10 +18,8 @@ from agentrl.errors import EpisodeError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.prefixes import MessageNode, PrefixIndex
-from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
-from agentrl.record.roots import TurnText
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
@@ -53,8 +51,6 @@ class Prompt:
     """The digest of the text of a raw prompt."""
     images: tuple[ImageSpan, ...] = ()
     """The images whose tokens are in `input_ids`, in order."""
-    known_messages: int = 0
-    """How many messages, from the first on, are in the path of the parent."""
     forced_ids: Sequence[int] = ()
     """The end of `input_ids`, which the model is taken to have said: a prefill, and what makes it call a tool."""
     prefill: str = ""
@@ -146,9 +142,6 @@ class Session:
     max_roles: int = 64
     adapters: tuple[str, ...] = ()
     """The roles that have LoRA adapters of their own: there are no others. (): one policy answers every role."""
-    turn_texts: list[TurnText] = field(default_factory=list, repr=False)
-    """[turn] the texts of each turn of the record."""
-    texts: TurnTexts = field(default_factory=TurnTexts, repr=False)
     _roles: dict[str, SessionRole] = field(init=False, repr=False)
     """The roles that were asked for, by their names; "": none of them."""
     _messages: MessageNode = field(default_factory=MessageNode)
@@ -181,17 +174,12 @@ class Session:
                     digest=turn.path_digest().with_ids(extended.ids[turn.length :]),
                     conversation=conversation,
                     images=(*turn.path_images(), *extended.images),
-                    known_messages=end,
                 )
         whole = chat_format.render(messages, tools)
         known = self._ids.longest(bytes_of_ids(whole.ids))
+        parent = None if whole.images else known.turn  # ids do not tell one image from another
         return Prompt(
-            input_ids=whole.ids,
-            parent=known.turn,
-            digest=known.digest,
-            conversation=conversation,
-            images=whole.images,
-            known_messages=end if known.turn else 0,
+            input_ids=whole.ids, parent=parent, digest=known.digest, conversation=conversation, images=whole.images
         )
 
     def raw_prompt(self, chat_format: ChatFormat, raw: str | list[int]) -> Prompt:
@@ -216,7 +204,6 @@ class Session:
         reply: Message,
         choice_index: int,
         role: SessionRole | None = None,
-        text: TurnText = UNKNOWN,
     ) -> Turn:
         """Record a reply to `prompt`, which requests may go on from."""
         turn = self.record.add(
@@ -225,7 +212,6 @@ class Session:
         asking = role or self.role("")
         turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
         turn.adapter = asking.adapter
-        self.turn_texts.append(text)
         self._ids.add(turn.path_digest(), turn)
         if prompt.conversation is None:
             self._texts.add(prompt.text.with_text(reply["content"]), turn)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from agentrl.proxy import ChatFormat, Session
-from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.proxy.chat_format import Rendered
+from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
 SAID: Any = {"role": "assistant", "content": "2"}
@@ -80,3 +81,21 @@ def test_a_conversation_whose_recorded_ids_would_come_back_altered_begins_anew(n
             assert extended is not None
             assert extended.ids[: asked + said] == path
             assert session.prompt(altering, messages, None).parent is turn
+
+
+class Seeing:
+    """A chat template whose prompts have the same ids, whatever image is asked about."""
+
+    template_options: ClassVar[dict[str, Any]] = {}
+    is_template = True
+
+    def render(self, messages: list[Any], tools: Any) -> Rendered:
+        ids = [1, 1, 5] if len(messages) == 1 else [1, 1, 5, *generation(0).output_ids, 5]
+        return Rendered(ids, (ImageSpan(messages[0]["content"], 0, 2),))
+
+
+def test_a_conversation_about_another_image_goes_on_from_no_turn_though_its_ids_are_the_same() -> None:
+    session, seeing = Session(), cast(ChatFormat, Seeing())
+    red, blue = ({"role": "user", "content": colour} for colour in ("red", "blue"))
+    session.add("call", session.prompt(seeing, [red], None), generation(0), 1.0, SAID, 0)
+    assert session.prompt(seeing, [blue, SAID, blue], None).parent is None
