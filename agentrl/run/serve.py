@@ -37,7 +37,7 @@ from agentrl.evaluation.progress import print_line
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors, read_body
 from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
-from agentrl.proxy.json_text import json_pieces
+from agentrl.proxy.json_text import to_json
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.record.conversations import conversations_of, main_conversations
 from agentrl.record.credit import turn_returns
@@ -187,7 +187,7 @@ class Service:
             self._check_key(headers)
             received = body if isinstance(body, bytes) else await body()
             content = await self._answer(method, path, received or b"{}")
-            handled.reply = Response(await in_thread(lambda: b"".join(json_pieces(content))))
+            handled.reply = Response(await in_thread(to_json, content))
         return handled.reply
 
     def _check_key(self, headers: Mapping[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -87,19 +86,3 @@ def test_of_all_recorded_replies_the_longest_that_it_begins_with_is_continued(
     for turn in [*session.record.turns]:
         path = turn.token_ids() + last
         assert session.raw_prompt(nano_format, path).parent is by_looking_at_all(session.record, path)
-
-
-@pytest.mark.soak
-def test_a_long_episode_of_raw_prompts_costs_one_pass_a_request(nano_format: ChatFormat) -> None:
-    session, raw = Session(), "1"
-    for number in range(500):
-        prompt = session.raw_prompt(nano_format, raw)
-        assert prompt.parent is (session.record.turns[-1] if number else None)
-        session.add(f"call-{number}", prompt, reply([31]), 1.0, {"role": "assistant", "content": "2"}, 0)
-        raw += "2é"
-    used = []
-    for _ in range(5):
-        started = time.thread_time()
-        session.raw_prompt(nano_format, raw)
-        used.append(time.thread_time() - started)
-    assert min(used) < 0.02, "at most some ten microseconds a turn"

@@ -6,22 +6,26 @@ import asyncio
 import gzip
 import json
 import logging
-import re
 import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import anyio
+import openai
 import pytest
 
-from agentrl.proxy import ChatFormat, Proxy, open_proxy
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, open_proxy
 from tests.components import missing, wait_until
 from tests.instant_engine import InstantEngine
-from tests.proxy.test_bounds import CHAT, asked, opened
+from tests.proxy.test_limits import CHAT, USER, opened
 
 pytestmark = pytest.mark.anyio
 BODY = json.dumps(CHAT).encode()
+LONG = {**CHAT, "max_tokens": 900, "temperature": 2.0}
 
 
 class Client:
@@ -133,40 +137,44 @@ async def test_what_is_no_request_is_refused_and_no_log_holds_a_key(
     assert key not in caplog.text
 
 
-async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
-    nano_format: ChatFormat, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class PanicException(BaseException):
-        """What a Rust extension raises when it panics."""
+async def test_the_body_is_read_once_the_key_is_known_to_be_good(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        read = 0
 
-    async with opened(nano_format) as (engine, proxy):
-        session = proxy.open_session()
+        async def body() -> bytes:
+            nonlocal read
+            read += 1
+            return json.dumps(CHAT).encode()
 
-        def failing(error: BaseException) -> Any:
-            async def fail(*_: Any, **__: Any) -> None:
-                raise error
+        for key in ("wrong", "ä漢", "\udcff", ""):
+            for name in ("authorization", "x-api-key"):
+                reply = await proxy.handle("POST", "/v1/chat/completions", {name: key}, body)
+                assert reply.status == 401
+        assert read == 0
+        headers = {"x-api-key": proxy.open_session().key}
+        assert (await proxy.handle("POST", "/v1/chat/completions", headers, body)).status == 200
+        assert read == 1
 
-            return fail
 
-        for error in (RuntimeError("broken"), PanicException("broken")):
-            monkeypatch.setattr(engine, "generate", failing(error))
-            code, reply = await asked(proxy, CHAT, session=session)
-            (number,) = re.findall(r"req_\w+", reply["error"]["message"])
-            assert code == 500
-            assert number in caplog.text
-            for path, body, ends in (
-                ("chat/completions", CHAT, '"internal_error"'),
-                ("completions", {"model": "nano", "prompt": "1"}, '"internal_error"'),
-                ("responses", {"model": "nano", "input": "1"}, "event: response.failed"),
-                ("messages", {**CHAT, "max_tokens": 5}, "event: error"),
-            ):
-                headers = {"x-api-key": session.key}
-                content = json.dumps({**body, "stream": True}).encode()
-                streamed = await proxy.handle("POST", f"/v1/{path}", headers, content)
-                assert streamed.events is not None
-                assert ends in b"".join([event async for event in streamed.events]).decode()
-        await wait_until(lambda: session.activity.requests == 0, 40)
-    assert session.key not in caplog.text
+@asynccontextmanager
+async def served(url: str, chat_format: ChatFormat, **limits: Any) -> AsyncIterator[tuple[SGLangEngine, Proxy]]:
+    async with (
+        sglang_engine([url]) as engine,
+        open_proxy(engine, chat_format, "nano", limits=ProxyLimits(**limits)) as proxy,
+    ):
+        yield engine, proxy
+
+
+async def test_a_request_beyond_the_limit_is_413_through_both_doors(server_url: str, nano_format: ChatFormat) -> None:
+    async with served(server_url, nano_format, max_request_bytes=1000) as (_, proxy):
+        body = json.dumps({"model": "nano", "messages": [{"role": "user", "content": "x" * 2000}]}).encode()
+        headers = {"x-api-key": proxy.open_session().key}
+        reply = await proxy.handle("POST", "/v1/chat/completions", headers, body)
+        assert reply.status == 413
+        async with aiohttp.ClientSession(headers=headers) as http:
+            async with http.post(f"{proxy.base_url}/messages", data=body) as response:
+                assert response.status == 413
+                assert (await response.json())["error"]["type"] == "request_too_large"
 
 
 @pytest.mark.soak
@@ -194,14 +202,72 @@ async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(nano_f
         assert max(computed_s.values()) < written_s / 2, (computed_s, written_s)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-async def test_a_client_that_is_gone_cancels_what_is_generated_for_it(nano_format: ChatFormat, stream: bool) -> None:
-    async with opened(nano_format) as (engine, proxy):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_vanishes_frees_the_engine(server_url: str, nano_format: ChatFormat, stream: bool) -> None:
+    async with served(server_url, nano_format) as (engine, proxy):
         session = proxy.open_session()
-        await engine.pause("in_place")
-        client = await Client.of(proxy)
-        client.send(post(session.key, json.dumps({**CHAT, "stream": stream}).encode()))
-        await wait_until(lambda: engine.in_flight == 1, 40)
-        client.close()
+        headers = {"Authorization": f"Bearer {session.key}"}
+        body = {**LONG, "stream": stream}
+
+        async def ask() -> None:
+            async with aiohttp.ClientSession() as http:
+                async with http.post(f"{proxy.base_url}/chat/completions", json=body, headers=headers) as response:
+                    await response.read()
+
+        await engine.pause("in_place")  # so that only the client's end can end the reply
+        engine.fleet.running.set()
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await wait_until(lambda: engine.in_flight == 1, 40)
+            group.cancel_scope.cancel()
         await wait_until(lambda: engine.in_flight == 0, 40)
         assert not session.record.turns
+        await engine.resume()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+async def test_a_slow_reader_is_given_up_and_harms_nobody(server_url: str, nano_format: ChatFormat) -> None:
+    """It asks for many long streamed replies with logprobs and reads none of them; others are answered meanwhile."""
+    async with served(server_url, nano_format, write_timeout_s=1) as (engine, proxy):
+        slow, other = proxy.open_session(), proxy.open_session()
+        body = json.dumps(
+            {**LONG, "stream": True, "n": 32, "logprobs": True, "top_logprobs": 20, "max_tokens": 700}
+        ).encode()
+        host, port = proxy.url.removeprefix("http://").split(":")
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            raw.setblocking(False)
+            with anyio.fail_after(40):
+                while True:
+                    try:
+                        raw.connect((host, int(port)))
+                        break
+                    except (BlockingIOError, InterruptedError):
+                        await anyio.sleep(0.01)
+                    except OSError:
+                        break  # connected meanwhile
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {slow.key}\r\n"
+            raw.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await wait_until(lambda: slow.activity.requests == 1, 40)
+            with anyio.fail_after(40):
+                ask = json.dumps({**LONG, "max_tokens": 5}).encode()
+                headers = {"authorization": f"Bearer {other.key}"}
+                reply = await proxy.handle("POST", "/v1/chat/completions", headers, ask)
+            assert reply.status == 200
+            await wait_until(lambda: slow.activity.requests == 0, 40)
+            assert engine.in_flight == 0
+
+
+async def test_it_listens_on_loopback_alone(server_url: str, nano_format: ChatFormat) -> None:
+    async with served(server_url, nano_format) as (_, proxy):
+        assert proxy.url.startswith("http://127.0.0.1:")
+
+
+async def test_a_query_changes_no_path(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        async with openai.AsyncOpenAI(
+            base_url=proxy.base_url, api_key=proxy.open_session().key, default_query={"beta": "true"}
+        ) as client:
+            reply = await client.chat.completions.create(model="nano", messages=[USER])
+    assert reply.choices

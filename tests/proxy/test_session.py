@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.proxy import ChatFormat, Session
 from agentrl.proxy.chat_format import Rendered
+from agentrl.proxy.session import Prompt
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
@@ -22,29 +23,22 @@ def generation(choice: int) -> Generation:
     return Generation(output_ids=ids, logprobs=[-0.5, -0.5], versions=[VersionSpan(0, 0, 2)], finish="stop")
 
 
+@pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("ended", list(permutations(range(3))))
-def test_of_choices_that_say_the_same_the_first_is_continued_whichever_ended_last(
-    nano_format: ChatFormat, ended: tuple[int, ...]
+def test_of_choices_that_say_the_same_the_first_of_the_newest_call_is_continued_whichever_ended_last(
+    nano_format: ChatFormat, ended: tuple[int, ...], raw: bool
 ) -> None:
+    def prompt(text: str, messages: list[Any]) -> Prompt:
+        return session.raw_prompt(nano_format, text) if raw else session.prompt(nano_format, messages, None)
+
     session = Session()
     for call_id in ("first", "second"):
-        prompt = session.prompt(nano_format, USER, None)
+        asked = prompt("1 + 1 =", USER)
         for choice in ended:
-            session.add(call_id, prompt, generation(choice), 1.0, SAID, choice)
-    parent = session.prompt(nano_format, [*USER, SAID, {"role": "user", "content": "and + 1?"}], None).parent
+            session.add(call_id, asked, generation(choice), 1.0, SAID, choice)
+    parent = prompt("1 + 1 =2 + 1 =", [*USER, SAID, {"role": "user", "content": "and + 1?"}]).parent
     assert parent is not None
     assert (parent.completion_id, parent.choice_index) == ("second", 0)
-
-
-@pytest.mark.parametrize("ended", list(permutations(range(3))))
-def test_text_goes_on_from_the_first_of_equal_choices_too(nano_format: ChatFormat, ended: tuple[int, ...]) -> None:
-    session = Session()
-    prompt = session.raw_prompt(nano_format, "1 + 1 =")
-    for choice in ended:
-        session.add("call", prompt, generation(choice), 1.0, SAID, choice)
-    parent = session.raw_prompt(nano_format, "1 + 1 =2 + 1 =").parent
-    assert parent is not None
-    assert parent.choice_index == 0
 
 
 class Altering:

@@ -245,7 +245,7 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
     [
         ({"best_of": 2}, "best_of", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
-        ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
         ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
         ({"function_call": {"name": "f"}}, "function_call", "unsupported_parameter"),
         ({"audio": {}}, "audio", "unsupported_parameter"),

@@ -1,8 +1,9 @@
-"""The headers that clients read: the id of a reply, and whether and when to try again."""
+"""How requests are refused: in each API's words, with an id, and with whether and when to try again."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -70,10 +71,37 @@ async def test_every_reply_has_one_id_by_both_of_its_names(nano_format: ChatForm
     assert len(ids) == 2
 
 
-async def test_a_query_changes_no_path(nano_format: ChatFormat) -> None:
-    async with opened(nano_format) as (proxy, _):
-        async with openai.AsyncOpenAI(
-            base_url=proxy.base_url, api_key=proxy.open_session().key, default_query={"beta": "true"}
-        ) as client:
-            reply = await client.chat.completions.create(model="nano", messages=USER)
-    assert reply.choices
+async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
+    nano_format: ChatFormat, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicException(BaseException):
+        """What a Rust extension raises when it panics."""
+
+    async with opened(nano_format) as (proxy, engine):
+        session = proxy.open_session()
+
+        def failing(error: BaseException) -> Any:
+            async def fail(*_: Any, **__: Any) -> None:
+                raise error
+
+            return fail
+
+        for error in (RuntimeError("broken"), PanicException("broken")):
+            monkeypatch.setattr(engine, "generate", failing(error))
+            refused = await asked(proxy, session.key)
+            (number,) = re.findall(r"req_\w+", refused.body.decode())
+            assert refused.status == 500
+            assert number in caplog.text
+            for path, body, ends in (
+                ("chat/completions", {"model": "nano", "messages": USER}, '"internal_error"'),
+                ("completions", {"model": "nano", "prompt": "1"}, '"internal_error"'),
+                ("responses", {"model": "nano", "input": "1"}, "event: response.failed"),
+                ("messages", {"model": "nano", "messages": USER, "max_tokens": 5}, "event: error"),
+            ):
+                headers = {"x-api-key": session.key}
+                content = json.dumps({**body, "stream": True}).encode()
+                streamed = await proxy.handle("POST", f"/v1/{path}", headers, content)
+                assert streamed.events is not None
+                assert ends in b"".join([event async for event in streamed.events]).decode()
+        await wait_until(lambda: session.activity.requests == 0, 40)
+    assert session.key not in caplog.text
