@@ -17,12 +17,12 @@ import anyio
 import anyio.abc
 from opentelemetry.context import Context
 
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.call_span import call_span, describe_replies
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, all_of, record, run_sized
-from agentrl.proxy.http_response import Response, error_json, refusals
-from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.errors import ApiError, error_json, map_errors
+from agentrl.proxy.http_messages import Response
+from agentrl.proxy.json_text import to_json
 
 Framing = Literal["named", "done", "plain", "array"]
 """How events are written: server-sent, each with its name, or with `[DONE]` at the end, or without either; or as one JSON array."""
@@ -132,13 +132,13 @@ class Answer:
             with scope, in_work:
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
-                    with refusals("POST", self.path) as answered, call_span(calls, self.within) as span:
+                    with map_errors("POST", self.path) as handled, call_span(calls, self.within) as span:
                         await say(self.writer.opening())
                         replies = await self._replies(say)
                         await say(self.writer.closing(replies))
                         describe_replies(span, calls)
-                    if answered.error is not None:
-                        await say([self._failure(answered.error)])
+                    if handled.error is not None:
+                        await say([self._failure(handled.error)])
 
         tasks.start_soon(run)
         try:
@@ -186,8 +186,7 @@ class Answer:
         """Write a reply or an event. One with logprobs may be large."""
         if not any(choice.get("logprobs") for choice in content.get("choices", ())):
             return to_json(content)
-        session = self.writer.calls[0].session
-        return await run_sized(session, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content)), self.threads)
+        return await run_sized(INLINE_BYTES + 1, lambda: to_json(content), self.threads)
 
 
 def _framed(framing: Framing, event: Json, content: bytes, index: int) -> bytes:

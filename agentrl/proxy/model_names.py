@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrl.config.proxy import ROLE_PREFIX, ProxyLimits
 from agentrl.errors import ConfigError
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.session import SessionRole
 
 

@@ -19,7 +19,7 @@ from agentrl.engine.launch import launch_engine
 from agentrl.errors import EngineError, WorkerError
 from agentrl.models import model_name
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, load_chat_format, open_proxy
-from agentrl.proxy.http_door import Handle
+from agentrl.proxy.http_messages import Handle
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner, sampling_defaults
 from agentrl.rollout.trained_conversations import load_trajectories

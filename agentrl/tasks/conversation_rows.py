@@ -19,9 +19,9 @@ from pydantic import TypeAdapter
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import Message, Tool
 from agentrl.proxy.dialects.chat_completions import parse_request
+from agentrl.proxy.errors import ApiError
 from agentrl.tasks.task_type import TaskType
 
 _CALLS = ("function_call", "tool_call")

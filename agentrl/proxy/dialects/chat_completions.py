@@ -16,13 +16,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, Field, model_validator
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.parts import Content, Format, joined, schema_text
 from agentrl.proxy.dialects.sampling import SampledRequest, Tokens
 from agentrl.proxy.dialects.tools import Call, ToolsRequest, called
+from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.session import SessionRole
 
 

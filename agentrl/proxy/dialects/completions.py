@@ -11,12 +11,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agentrl.proxy.api_error import read_body
 from agentrl.proxy.call_log import digest_of_several
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.chat_completions import ChoicesWriter
 from agentrl.proxy.dialects.sampling import SampledRequest
+from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 
 _Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]

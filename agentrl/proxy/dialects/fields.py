@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_snake
 
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.errors import ApiError
 
 CHANGES: dict[str, tuple[Any, ...]] = {
     # How a reply is sampled, in OpenAI's words and in those of vLLM and SGLang.

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from agentrl.proxy.answer import Framing, Writer
-from agentrl.proxy.api_error import read_body
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.dialects.gemini_request import GenerateRequest
 from agentrl.proxy.dialects.messages import arguments_object
+from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")

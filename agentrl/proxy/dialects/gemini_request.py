@@ -19,12 +19,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from agentrl.proxy.api_error import invalid
 from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
 from agentrl.proxy.dialects.parts import image, joined
 from agentrl.proxy.dialects.sampling import Count, Penalty, Seed, Temperature, Tokens, TopP
 from agentrl.proxy.dialects.tools import called, left_out
+from agentrl.proxy.errors import invalid
 
 _CALLS_NAMED = 128
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import MessagesRequest, shown_id
+from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.json_calls import object_of, readable_part, values_so_far
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole

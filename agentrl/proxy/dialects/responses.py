@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.errors import ApiError, read_body
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
 _UNSAID: dict[str, Json] = {"function": {"parameters": None, "strict": None}, "custom": {"format": {"type": "text"}}}

@@ -14,12 +14,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from agentrl.proxy.api_error import invalid
 from agentrl.proxy.completion import CompletionRequest, Json
 from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.parts import Content, Format, Text, joined, schema_text
 from agentrl.proxy.dialects.sampling import Temperature, Tokens, TopP
 from agentrl.proxy.dialects.tools import Call, ToolsRequest
+from agentrl.proxy.errors import invalid
 
 
 class _Message(Part):

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agentrl.proxy.api_error import invalid
 from agentrl.proxy.completion import Alterations, Json
 from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.errors import invalid
 
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**62)]

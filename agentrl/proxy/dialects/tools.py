@@ -17,10 +17,10 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, model_validator
 
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Json, NamedTool
 from agentrl.proxy.dialects.fields import RequestBody, plain_names
 from agentrl.proxy.dialects.parts import Nested
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.json_text import read_json
 
 _INPUT: Json = {

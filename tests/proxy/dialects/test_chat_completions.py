@@ -337,8 +337,10 @@ async def test_another_model_is_answered_and_an_unknown_path_or_method_is_not(se
     assert (status, reply["model"]) == (200, "gpt-4"), "agents hard-code the names of their models"
     status, reply = await http_post(setup, {}, path="/nothing")
     assert (status, reply["error"]["code"]) == (404, "unknown_url")
-    async with aiohttp.ClientSession() as http, http.get(setup.proxy.base_url + "/chat/completions") as response:
-        assert response.status == 405
+    headers = {"x-api-key": setup.session.key}
+    url = setup.proxy.base_url + "/chat/completions"
+    async with aiohttp.ClientSession(headers=headers) as http, http.get(url) as response:
+        assert response.status == 404
 
 
 async def test_models_and_health(setup: Setup) -> None:

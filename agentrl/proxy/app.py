@@ -1,15 +1,20 @@
-"""The proxy: sessions, and the model APIs over two doors that lead to the same place.
+"""The proxy: sessions, and the one way in for a request of any dialect.
 
-episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages, generateContent
-                                       ├── Proxy.handle ─────────► CompletionService ─► Engine
-any other program ── loopback HTTP ────┘
+episode.client ── InProcessTransport (`http_messages.py`) ──┐
+any other program ── a socket (`server.py`) ────────────────┴─► Proxy.handle: key ─► session and role; method and path ─► dialect
+                                                                   │
+       body (`limits.py`), parsed once by the dialect's model ─► CompletionRequest ─► prompt by the longest recorded prefix
+                                                                   │
+                    Engine.generate ─► Generation ─► call log and record ─► the dialect's events, by one writer (`answer.py`)
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,42 +22,40 @@ from typing import TypeVar
 
 import anyio
 import anyio.abc
-import httpx2
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.proxy.answer import Answer, Framing, Writer
-from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.bounds import check_body
+from agentrl.proxy.call_log import replay_logged, reuse_reply
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import Json, recall, repeat
-from agentrl.proxy.completion_service import CompletionService, run_sized
+from agentrl.proxy.completion import CompletionRequest, Json
+from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, run_sized
 from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
-from agentrl.proxy.headers import cors_headers, is_retry, preflight_headers, rate_limit_headers, request_key
-from agentrl.proxy.http_response import Response, json_response, refusals
-from agentrl.proxy.ignored import Ignored
+from agentrl.proxy.errors import ApiError, map_errors
+from agentrl.proxy.http_messages import Body, InProcessTransport, Response, is_retry, json_response, request_key
+from agentrl.proxy.limits import check_body
 from agentrl.proxy.model_names import ModelNames, model_list, one_model
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 from agentrl.record.recorded_choice import CallLog
 from agentrl.system import traces
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
-Body = bytes | Callable[[], Awaitable[bytes]]
-"""A request's body, or how to receive it. Raises ApiError."""
-
-COUNT_TOKENS = "/v1/messages/count_tokens"
-MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
-RESPONSES = "/v1/responses/"
 Read = Callable[[CompletionService, SessionRole, bytes], Writer]
 """Checks a request, before any work starts. Raises ApiError."""
 Count = Callable[[CompletionService, SessionRole, bytes], Json]
+
 READERS: dict[str, Read] = {
     "/v1/chat/completions": chat_completions.read,
     "/v1/completions": completions.read,
     "/v1/responses": responses.read,
     "/v1/messages": messages.read,
 }
+MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
+RESPONSES = "/v1/responses/"
+MAX_IGNORED = 64
+"""Names of ignored fields that are counted."""
 
 
 @dataclass
@@ -86,7 +89,8 @@ class Proxy:
             refuse_altered=self.refuse_altered,
         )
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key), self.adapters)
-        self._ignored = Ignored(self.names)
+        self.ignored: Counter[str] = Counter()
+        """How many requests asked for each field, tool or name of the model that is ignored, since it changes nothing that is sampled."""
 
     @property
     def generated_tokens(self) -> int:
@@ -119,64 +123,42 @@ class Proxy:
             headers: its headers.
             body: its body.
         """
-        begun = time.monotonic()
         path, _, query = target.partition("?")
         path = path.rstrip("/") or "/"
-        key = request_key(headers, query)
-        cors = cors_headers(self.limits.cors_origins, headers)
-        with refusals(method, path) as answered, traces.taken_over(headers):
-            if method == "OPTIONS" and cors:
-                answered.reply = Response(status=204, extra_headers=preflight_headers(headers))
-            else:
-                is_sse = "alt=sse" in query.split("&")
-                answered.reply = await self._answer(method, path, key, body, is_sse=is_sse, again=is_retry(headers))
-        reply = answered.reply
-        if method == "POST" and (session := self.sessions.known(key)) is not None:
-            most = self.limits.max_requests_per_session
-            reply.extra_headers |= rate_limit_headers(path, most, session.activity.requests)
-        reply.extra_headers |= cors | {
-            "x-request-id": answered.request_id,
-            "request-id": answered.request_id,
-            "openai-processing-ms": str(round(1000 * (time.monotonic() - begun))),
-        }
-        return reply
+        with map_errors(method, path) as handled, traces.taken_over(headers):
+            handled.reply = await self._answer(method, path, query, headers, body)
+        handled.reply.extra_headers |= {"x-request-id": handled.request_id, "request-id": handled.request_id}
+        return handled.reply
 
-    async def _answer(
-        self, method: str, path: str, key: str, body: Body, *, is_sse: bool = False, again: bool = False
-    ) -> Response:
+    async def _answer(self, method: str, path: str, query: str, headers: Mapping[str, str], body: Body) -> Response:
         if method == "HEAD":
-            return replace(await self._answer("GET", path, key, body), body=b"")
-        if (called := gemini.called(path)) is not None and method == "POST":
-            role = self.sessions.find(key)
-            model, name = called
-            if name == "countTokens":
-                return await self._count(partial(gemini.count, model), role, body)
-            framing: Framing | None = None if name == "generateContent" else "plain" if is_sse else "array"
-            return await self._reply(partial(gemini.read, model, framing), path, role, body)
-        known = {"/", "/health", COUNT_TOKENS, *READERS}
+            return replace(await self._answer("GET", path, query, headers, body), body=b"")
+        if (method, path) == ("GET", "/"):
+            return json_response({"service": "agentrl", "model": self.model})
+        if (method, path) == ("GET", "/health"):
+            await self.engine.health()
+            return json_response({"status": "ok"})
+        role = self.sessions.find(request_key(headers, query))
         match method, path:
-            case "GET", "/":
-                return json_response({"service": "agentrl", "model": self.model})
-            case "GET", "/health":
-                await self.engine.health()
-                return Response(b'{"status":"ok"}')
+            case "POST", _ if path in READERS:
+                return await self._reply(READERS[path], path, role, body, again=is_retry(headers))
+            case "POST", "/v1/messages/count_tokens":
+                return await self._count(messages.count, role, body)
+            case "POST", _ if (called := gemini.called(path)) is not None:
+                model, name = called
+                if name == "countTokens":
+                    return await self._count(partial(gemini.count, model), role, body)
+                streamed: Framing = "plain" if "alt=sse" in query.split("&") else "array"
+                framing = None if name == "generateContent" else streamed
+                return await self._reply(partial(gemini.read, model, framing), path, role, body)
             case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
-                self.sessions.find(key)
                 return json_response(self._models(listed[1]))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
-                return json_response(
-                    responses.stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES))
-                )
-            case "POST", _ if path == COUNT_TOKENS:
-                return await self._count(messages.count, self.sessions.find(key), body)
-            case "POST", _ if path in READERS:
-                return await self._reply(READERS[path], path, self.sessions.find(key), body, again=again)
-        if path in known or path.startswith(RESPONSES) or MODELS.fullmatch(path) is not None:
-            raise ApiError(405, f"{method} is not allowed on {path}.")
-        raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
+                return json_response(responses.stored_response(role.session, method, path.removeprefix(RESPONSES)))
+        raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
 
     def _models(self, name: str | None) -> Json:
-        context = self._service.preparation.context_length
+        context = self._service.context_length
         if name is None:
             return model_list(self.names.listed(), context)
         self.names.check(name)
@@ -185,37 +167,43 @@ class Proxy:
     async def _count(self, count: Count, role: SessionRole, body: Body) -> Response:
         with self._request_in_work(role.session):
             received = await self._received(body)
-            counted = await self._prepared(role.session, received, lambda: count(self._service, role, received))
+            counted = await self._prepared(received, lambda: count(self._service, role, received))
         return json_response(counted)
 
     async def _reply(self, read: Read, path: str, role: SessionRole, body: Body, *, again: bool = False) -> Response:
         session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
             received = await self._received(body)
-            writer = await self._prepared(session, received, lambda: read(self._service, role, received))
-            recall(writer.calls)
-            if session.tries.begin(writer.calls[0].digest, again=again):
-                repeat(writer.calls)
+            writer = await self._prepared(received, lambda: read(self._service, role, received))
+            replay_logged(writer.calls)
+            if again:
+                reuse_reply(writer.calls)
+            self._note_ignored(writer.calls[0].request)
             answer = Answer(self._service, writer, path, within, self._threads)
             if writer.stream:
-                reply = answer.stream(self._tasks, self._request_in_work(session, admitted=True))
-            else:
-                reply = await answer.whole()
-            reply.extra_headers |= self._ignored.header(session, writer.calls[0].request)
-        return reply
+                return answer.stream(self._tasks, self._request_in_work(session, admitted=True))
+            return await answer.whole()
+
+    def _note_ignored(self, request: CompletionRequest) -> None:
+        """Count what a client asks for and does not get; the log names each field once."""
+        names = [*request.ignored, *([] if self.names.known(request.model) else ["model"])]
+        new = [name for name in names if name not in self.ignored][: MAX_IGNORED - len(self.ignored)]
+        self.ignored.update(name for name in names if name in self.ignored or name in new)
+        if new:
+            log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(new))
 
     async def _received(self, body: Body) -> bytes:
         received = body if isinstance(body, bytes) else await body()
         check_body(received, self.limits)
         return received
 
-    async def _prepared(self, session: Session, body: bytes, prepare: Callable[[], T]) -> T:
+    async def _prepared(self, body: bytes, prepare: Callable[[], T]) -> T:
         size = len(body)
         if b"previous_response_id" in body:
-            size += 8 * session.longest_prompt  # the conversation that it goes on from is here already
+            size += INLINE_BYTES  # the conversation that it goes on from is here already
         if self.chat_format.takes_images and b"image" in body:
             size += 2**20  # images take a while to cut
-        return await run_sized(session, size, prepare, self._threads)
+        return await run_sized(size, prepare, self._threads)
 
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
@@ -226,7 +214,6 @@ class Proxy:
         """
         activity = session.activity
         if not admitted and activity.requests >= self.limits.max_requests_per_session:
-            session.tries.refused()
             limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
             raise ApiError(
                 429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
@@ -238,31 +225,6 @@ class Proxy:
             activity.requests -= 1
             activity.last_used = time.monotonic()
 
-    def in_process_transport(self) -> httpx2.AsyncBaseTransport:
+    def in_process_transport(self) -> InProcessTransport:
         """Return a transport that hands requests straight to this proxy, for clients in this process."""
-        return _InProcessTransport(self)
-
-
-class _InProcessTransport(httpx2.AsyncBaseTransport):
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        query = request.url.query.decode()
-        target = f"{request.url.path}?{query}" if query else request.url.path
-        reply = await self._proxy.handle(request.method, target, request.headers, await request.aread())
-        if reply.events is None:
-            return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
-        return httpx2.Response(reply.status, headers=reply.headers, stream=_EventStream(reply.events))
-
-
-class _EventStream(httpx2.AsyncByteStream):
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        self._events = events
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for event in self._events:
-            yield event
-
-    async def aclose(self) -> None:
-        await self._events.aclose()
+        return InProcessTransport(self.handle)
