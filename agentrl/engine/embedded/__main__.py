@@ -2,9 +2,9 @@
 
 `python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
 `/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`,
-`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. It computes with
+`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. It has
 `--max-loaded-loras` adapters side by side, one by default: loading one more ends requests that name the one loaded longest ago, and those
-that come later, as aborted. It prints `listening on PORT` once it serves.
+that come later, as aborted. Streams hold new tokens only. It prints `listening on PORT` once it serves.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--max-total-tokens", type=int, default=65_536, help="size of the KV cache")
-    parser.add_argument("--max-loaded-loras", type=int, default=1, help="adapters side by side, each with a KV cache")
+    parser.add_argument("--max-loaded-loras", type=int, default=1, help="adapters side by side")
     parser.add_argument("--threads", type=int, default=1, help="threads of one forward pass")
     parser.add_argument("--random-seed", type=int, default=0)
-    parser.add_argument("--incremental-streaming-output", action="store_true", help="stream new tokens, not all so far")
     parser.add_argument("--exit-with-stdin", action="store_true", help="stop when standard input closes")
     args = parser.parse_args()
     with loading():
