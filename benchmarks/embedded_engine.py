@@ -49,7 +49,7 @@ def transformers_loop(model_path: Path) -> Iterator[tuple[Generate, CpuSeconds]]
     """Transformers' continuous batching with its own sampling."""
     model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     manager = model.init_continuous_batching(
-        generation_config=GenerationConfig(do_sample=True, eos_token_id=-1, max_new_tokens=64),
+        generation_config=GenerationConfig(do_sample=True, eos_token_id=-1, max_new_tokens=64),  # type: ignore[no-untyped-call]
         continuous_batching_config=ContinuousBatchingConfig(
             page_size=16,
             num_blocks=CACHE_TOKENS // 16,
@@ -128,7 +128,7 @@ def embedded_server(model_path: Path) -> Iterator[tuple[Generate, CpuSeconds]]:
 
         def cpu_seconds() -> float:
             times = psutil.Process(process.pid).cpu_times()
-            return times.user + times.system
+            return float(times.user + times.system)
 
         yield lambda prompts, tokens: asyncio.run(all_replies(prompts, tokens)), cpu_seconds
 

@@ -160,7 +160,6 @@ class LocalServer:
             f"--dtype={config.dtype}",
             f"--max-total-tokens={config.max_total_tokens}",
             f"--random-seed={self.seed + self.index}",
-            f"--max-loaded-loras={self.adapters}",
             "--exit-with-stdin",
         ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +47,7 @@ class _Running:
 class BatchingEngine:
     """A model with its generation thread, its cache and the version of its weights. Its methods may be called from any thread."""
 
-    def __init__(
-        self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536, max_adapters: int = 1
-    ) -> None:
+    def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
         """Load the model of a directory."""
         self.tokenizer = AutoTokenizer.from_pretrained(model_path)
         self.model: Any = AutoModelForCausalLM.from_pretrained(
@@ -61,7 +59,7 @@ class BatchingEngine:
         self.context_length: int = min(config.max_position_embeddings, max_total_tokens - PAGE_TOKENS)
         self.vocabulary: int = config.vocab_size
         self.end_ids = end_ids(model_path, self.model.config, self.tokenizer)
-        self.adapters = LoadedAdapters(self.model, max_adapters)
+        self.adapters = LoadedAdapters(self.model)
         self.version = "0"
         """The version of the weights in use."""
         self._pages = -(-max_total_tokens // PAGE_TOKENS)
@@ -105,7 +103,7 @@ class BatchingEngine:
         with self._changed:
             self._waiting.append(request)
             self._changed.notify_all()
-        if request.adapter is not None and request.adapter not in self.adapters.names:
+        if request.adapter not in (None, *self.adapters.names):
             self.abort(request)
 
     def abort(self, request: Request) -> None:
@@ -174,30 +172,12 @@ class BatchingEngine:
         scored = torch.log_softmax(logits, dim=-1).gather(1, ids[1:].unsqueeze(1)).squeeze(1)
         return [None, *scored.tolist()]
 
-    def load_adapter(self, name: str, directory: Path) -> None:
-        """Load a LoRA adapter for requests that name it. Open requests of one that has to go for it are aborted.
-
-        Raises:
-            ValueError: It is loaded already, is no LoRA adapter, or does not fit the model. Nothing has changed then.
-            OSError: There is none.
-        """
+    def change_adapters(self, change: Callable[[LoadedAdapters], None]) -> None:
+        """Load or unload LoRA adapters between two forward passes. Open requests of one that goes are aborted."""
         with self._parking():
-            self.adapters.load(name, directory)
-            self._abort_without_adapter()
-
-    def unload_adapter(self, name: str) -> None:
-        """Forget a LoRA adapter. Its open requests are aborted.
-
-        Raises:
-            ValueError: It is not loaded.
-        """
-        with self._parking():
-            self.adapters.unload(name)
-            self._abort_without_adapter()
-
-    def _abort_without_adapter(self) -> None:
+            change(self.adapters)
         for request in self._open_requests():
-            if request.adapter is not None and request.adapter not in self.adapters.names:
+            if request.adapter not in (None, *self.adapters.names):
                 self.abort(request)
 
     @contextmanager

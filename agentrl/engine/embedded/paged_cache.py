@@ -163,16 +163,6 @@ class _Group:
         return self._masks[window]
 
 
-@dataclass(eq=False)
-class _Pass:
-    """One forward pass over the next tokens of several sequences, packed one after the other."""
-
-    cache: PagedCache
-    slots: torch.Tensor
-    """[T] where each token's keys and values go."""
-    groups: list[_Group]
-
-
 def compute(model: Any, cache: PagedCache, chunks: Sequence[tuple[CachedSequence, int]]) -> torch.Tensor:
     """Compute the next tokens of sequences in one forward pass.
 
@@ -197,7 +187,9 @@ def compute(model: Any, cache: PagedCache, chunks: Sequence[tuple[CachedSequence
         position_ids=torch.tensor([[index for _, index in places]]),
         logits_to_keep=torch.tensor([new for _, new in chunks]).cumsum(0) - 1,
         use_cache=False,
-        paged=_Pass(cache, torch.tensor(slots), groups),
+        paged_cache=cache,
+        slots=torch.tensor(slots),
+        groups=groups,
     ).logits[0]
     for sequence, new in chunks:
         cache.commit(sequence, sequence.length + new)
@@ -205,27 +197,29 @@ def compute(model: Any, cache: PagedCache, chunks: Sequence[tuple[CachedSequence
 
 
 def paged_attention(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    paged: _Pass | None = None,
+    paged_cache: PagedCache | None = None,
+    slots: torch.Tensor | None = None,
+    groups: Sequence[_Group] = (),
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of new tokens to their own sequences' pages; outside `compute`, of one whole sequence to itself.
 
-    `query`: [1, heads, T, D]; `key`, `value`: [1, kv_heads, T, D]. Returns [1, T, heads, D].
+    `query`: [1, heads, T, D]; `key`, `value`: [1, kv_heads, T, D]; `slots`: [T] where each token's key and value go. Returns [1, T, heads, D].
     """
     attend = partial(F.scaled_dot_product_attention, scale=scaling, enable_gqa=True)
-    if paged is None:
+    if paged_cache is None or slots is None:
         return attend(query, key, value, is_causal=True).transpose(1, 2), None
     entries = torch.cat([key[0], value[0]], dim=-1).transpose(0, 1)
-    pages = paged.cache.write(module.layer_idx, paged.slots, entries)
+    pages = paged_cache.write(module.layer_idx, slots, entries)
     heads, start = [], 0
-    for group in paged.groups:
+    for group in groups:
         count, mask = len(group.sequences), group.mask(sliding_window, query.dtype)
         rows = query[0, :, start : start + count * group.new].unflatten(1, (count, group.new)).transpose(0, 1)
         read = pages.index_select(0, group.pages).view(count, -1, *pages.shape[2:]).transpose(1, 2)
@@ -258,4 +252,6 @@ def use_paged_attention(model: Any) -> None:
         logits = compute(model, cache, chunks)
         error = (logits - expected[[sequence.length - 1 for sequence in sequences]]).abs().max()
         if not error <= (TOLERANCE if model.dtype == torch.float32 else TOLERANCE_HALF):
-            raise ValueError(f"{type(model).__name__} is none that the embedded engine can compute: a logit is {error:.3g} off")
+            raise ValueError(
+                f"{type(model).__name__} is none that the embedded engine can compute: a logit is {error:.3g} off"
+            )

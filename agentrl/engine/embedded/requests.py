@@ -71,10 +71,9 @@ class UpdateBody(Strict):
     """`POST /update_weights_from_disk`."""
 
     model_path: str
-    load_format: str | None = None
     weight_version: str | None = None
     flush_cache: bool = True
-    abort_all_requests: bool = False
+    abort_all_requests: Literal[False] = False
 
 
 class AdapterBody(Strict):

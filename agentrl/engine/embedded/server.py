@@ -9,17 +9,18 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 import pydantic_core
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from agentrl.engine.embedded.adapters import LoadedAdapters
 from agentrl.engine.embedded.batching import BatchingEngine
 from agentrl.engine.embedded.requests import (
     AbortBody,
@@ -47,8 +48,8 @@ class EmbeddedServer:
         self._engine = engine
         self._model_path = model_path
         self._requests: dict[str, Request] = {}
-        # What waits for the generation thread to be parked does so here, one after the other.
-        self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
+        self._control = anyio.CapacityLimiter(1)
+        """What waits for the generation thread to be parked does so one after the other, in the order of its requests."""
 
     def app(self) -> web.Application:
         """Return the aiohttp application."""
@@ -71,7 +72,7 @@ class EmbeddedServer:
         return app
 
     async def _in_control_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._control, call)
+        return await anyio.to_thread.run_sync(call, limiter=self._control)
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         """Continue `input_ids`; with `stream`, a server-sent event with what is new as the reply grows.
@@ -174,43 +175,33 @@ class EmbeddedServer:
     async def update_weights_from_disk(self, http: web.Request) -> web.Response:
         """Load the safetensors of `model_path`, under `weight_version`."""
         body = await parse(http, UpdateBody)
-        if body.abort_all_requests:
-            for request in self._requests.values():
-                self._engine.abort(request)
-        waiting = self._engine.running
-
-        def load() -> None:
-            self._engine.load_weights(Path(body.model_path), body.weight_version, flush_cache=body.flush_cache)
-
+        path, load = Path(body.model_path), self._engine.load_weights
         try:
-            await self._in_control_thread(load)
+            await self._in_control_thread(lambda: load(path, body.weight_version, flush_cache=body.flush_cache))
         except (OSError, ValueError) as error:
-            return _json({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
-        self._model_path = Path(body.model_path)
+            return _json({"success": False, "message": str(error)}, status=400)
+        self._model_path = path
         message = f"Succeeded to update model weights. Weight version updated to {self._engine.version}."
-        return _json({"success": True, "message": message, "num_paused_requests": waiting})
+        return _json({"success": True, "message": message})
 
     async def load_lora_adapter(self, http: web.Request) -> web.Response:
         """Compute with the LoRA adapter in `lora_path` from now on, for requests that name it by `lora_name`."""
         body = await parse(http, AdapterBody)
-        try:
-            await self._in_control_thread(lambda: self._engine.load_adapter(body.lora_name, Path(body.lora_path)))
-        except (ImportError, OSError, ValueError) as error:
-            return self._adapter_reply(str(error))
-        return self._adapter_reply()
+        return await self._change_adapters(lambda adapters: adapters.load(body.lora_name, Path(body.lora_path)))
 
     async def unload_lora_adapter(self, http: web.Request) -> web.Response:
         """Forget an adapter."""
         body = await parse(http, AdapterBody)
-        try:
-            await self._in_control_thread(lambda: self._engine.unload_adapter(body.lora_name))
-        except ValueError as error:
-            return self._adapter_reply(str(error))
-        return self._adapter_reply()
+        return await self._change_adapters(lambda adapters: adapters.unload(body.lora_name))
 
-    def _adapter_reply(self, error: str = "") -> web.Response:
-        answer = {"success": not error, "error_message": error, "loaded_adapters": self._engine.adapters.names}
-        return _json(answer, status=400 if error else 200)
+    async def _change_adapters(self, change: Callable[[LoadedAdapters], None]) -> web.Response:
+        message = ""
+        try:
+            await self._in_control_thread(lambda: self._engine.change_adapters(change))
+        except (ImportError, OSError, ValueError) as error:
+            message = str(error)
+        content = {"success": not message, "error_message": message, "loaded_adapters": self._engine.adapters.names}
+        return _json(content, status=400 if message else 200)
 
     async def health(self, http: web.Request) -> web.Response:
         """200 while the generation thread runs."""
@@ -221,11 +212,8 @@ class EmbeddedServer:
         return _json(
             {
                 "model_path": str(self._model_path),
-                "tokenizer_path": str(self._model_path),
                 "is_generation": True,
                 "weight_version": self._engine.version,
-                "model_type": self._engine.model.config.model_type,
-                "architectures": self._engine.model.config.architectures,
             }
         )
 
@@ -234,16 +222,10 @@ class EmbeddedServer:
         return _json(
             {
                 "incremental_streaming_output": True,
-                "stream_interval": 1,
                 "grammar_backend": "none",
                 "max_req_input_len": self._engine.context_length,
             }
         )
-
-    def close(self) -> None:
-        """Stop the engine."""
-        self._control.submit(self._engine.stop).result(timeout=15)
-        self._control.shutdown()
 
 
 @web.middleware
@@ -258,37 +240,26 @@ def _json(content: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(body=pydantic_core.to_json(content), status=status, content_type="application/json")
 
 
-async def serve(args: argparse.Namespace) -> None:
-    """Serve until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
-    engine = BatchingEngine(
-        args.model_path,
-        dtype=args.dtype,
-        max_total_tokens=args.max_total_tokens,
-        max_adapters=args.max_loaded_loras,
-    )
-    engine_server = EmbeddedServer(engine, args.model_path)
-    runner = web.AppRunner(engine_server.app(), handler_cancellation=True, shutdown_timeout=1, access_log=None)
+async def serve(engine: BatchingEngine, args: argparse.Namespace) -> None:
+    """Serve an engine until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
+    app = EmbeddedServer(engine, args.model_path).app()
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1, access_log=None)
     engine.start()
     try:
-        await _serve_until_stopped(runner, args)
-    finally:  # also when whoever started this is gone before it listens: generation has a thread that would live on
+        await runner.setup()
+        await web.TCPSite(runner, args.host, args.port).start()
+        print(f"listening on {runner.addresses[0][1]}", flush=True)
+        await _stopped(exit_with_stdin=args.exit_with_stdin)
+    finally:
         await runner.cleanup()
-        engine_server.close()
+        engine.stop()
 
 
-async def _serve_until_stopped(runner: web.AppRunner, args: argparse.Namespace) -> None:
-    await runner.setup()
-    site = web.TCPSite(runner, args.host, args.port)
-    await site.start()
-    assert site._server is not None
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-    print(f"listening on {port}", flush=True)
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def _stopped(*, exit_with_stdin: bool) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if args.exit_with_stdin:
+    if exit_with_stdin:
 
         def watch_stdin() -> None:
             sys.stdin.buffer.read()
