@@ -35,8 +35,9 @@ class LoadedAdapters:
         if name in self.names:
             raise ValueError(f"LoRA with name {name} already exists.")
         config, tensors = read_adapter_config(directory), read_adapter(directory)
-        own = self._active = f"adapter{len(self._in_model)}"
+        own = f"adapter{len(self._in_model)}"
         self._model.add_adapter(config, own)
+        self._active = ""  # it is in use in some layers, and in others what was before
         self._model.eval()
         found = {n.replace(f".{own}.", ADAPTER): p for n, p in self._model.named_parameters() if f".{own}." in n}
         try:
