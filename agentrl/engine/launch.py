@@ -159,8 +159,6 @@ class LocalServer:
             f"--dtype={config.dtype}",
             f"--max-total-tokens={config.max_total_tokens}",
             f"--random-seed={self.seed + self.index}",
-            f"--max-loaded-loras={self.adapters}",
-            "--incremental-streaming-output",
             "--exit-with-stdin",
         ]
 

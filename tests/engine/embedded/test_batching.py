@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.engine.embedded.continuous_batching import BatchingEngine
-from agentrl.engine.embedded.request_sampler import Request, draw
+from agentrl.engine.embedded.batching import BatchingEngine
+from agentrl.engine.embedded.sampling import Request, draw
 from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan
@@ -47,21 +47,37 @@ def generate(engine: BatchingEngine, count: int, tokens: int = 5) -> list[Reques
     return requests
 
 
-def test_finished_requests_leave_nothing_behind(engine: BatchingEngine) -> None:
-    scheduler = engine._manager.batch_processor.scheduler
-    copies = engine._manager.output_router.output_queue
-
-    def is_idle() -> bool:
-        # A request is told that it ended before continuous batching has put it away.
-        return not scheduler.active_requests and not scheduler.waiting_requests
-
+def test_requests_that_ended_leave_every_page_for_others(engine: BatchingEngine) -> None:
+    pages = engine._cache.available
     for _ in range(3):
         assert all(len(request.output_ids) == 5 for request in generate(engine, 20))
-        eventually(lambda: is_idle() and copies.qsize() >= 20)
-    generate(engine, 1)
-    eventually(is_idle)
+    eventually(lambda: engine._cache.available == pages)
     assert engine.running == 0
-    assert copies.qsize() <= 1
+
+
+def test_a_turn_reports_the_tokens_of_the_turn_before_as_cached(engine: BatchingEngine) -> None:
+    def turn(prompt: list[int]) -> Request:
+        done = threading.Event()
+        request = Request(prompt, Sampling(max_new_tokens=30), done.set)
+        engine.submit(request)
+        assert done.wait(120)
+        return request
+
+    first = turn([3, *range(30, 80)])
+    assert first.cached_tokens == 0
+    so_far = first.input_ids + first.output_ids
+    second = turn([*so_far, 7, 8, 9])
+    # Of the reply, the last token was drawn and never computed; pages are shared whole.
+    assert second.cached_tokens == (len(so_far) - 1) // 16 * 16
+    assert turn([4, *range(30, 80)]).cached_tokens == 0, "another beginning"
+    record = TokenRecord()
+    for request in (first, second):
+        spans = [VersionSpan(0, 0, 30)]
+        reply = Generation(
+            output_ids=request.output_ids, logprobs=request.logprobs, versions=spans, finish="length", cached_tokens=0
+        )
+        record.add("id", None, request.input_ids, reply, 1.0)
+    assert Rescorer([NANO]).largest_difference(record) < 1e-4
 
 
 def test_more_requests_than_the_cache_holds_all_end(engine: BatchingEngine) -> None:
