@@ -283,6 +283,8 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
                 call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role, said
             )
             turn.model = asked.model
+            # Rows of a padded output layer that no word is for were never trained, and are not to be.
+            turn.trained &= call.chat_format is None or max(turn.output_ids, default=0) < call.chat_format.vocabulary
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
             turn.alterations = alterations_of(call.sampling)
 

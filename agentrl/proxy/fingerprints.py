@@ -16,8 +16,8 @@ from typing import Any
 import pydantic_core
 
 from agentrl.proxy.chat_format import Message, Tool
-from agentrl.proxy.json_calls import object_of, values_so_far
 from agentrl.proxy.json_text import read_json
+from agentrl.proxy.tool_calls import values_so_far
 
 _REMEMBERED_CHARACTERS = 2**23
 """Characters of all messages that one session remembers; beyond, it begins anew."""
@@ -65,10 +65,9 @@ class Fingerprints:
         """Remember the calls of a reply whose arguments are no JSON, or too deep, which some clients send back as the values that could be read."""
         for call in reply.get("tool_calls") or ():
             arguments = call["function"]["arguments"]
-            try:
-                object_of(arguments)
-            except ValueError:
-                self._malformed[call["id"]] = _canonical(arguments), _canonical(json.dumps(values_so_far(arguments)))
+            said, shown = _canonical(arguments), _canonical(json.dumps(values_so_far(arguments)))
+            if said != shown:
+                self._malformed[call["id"]] = said, shown
 
     def after(self, before: bytes, message: Message) -> bytes:
         """Return the fingerprint of a conversation with one more message.

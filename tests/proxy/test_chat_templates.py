@@ -17,8 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from agentrl.errors import ConfigError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
-from agentrl.proxy.control_tokens import control_tokens, marked
-from agentrl.proxy.tokenizer import LeanTokenizer
+from agentrl.proxy.tokenizer import NO_CONTROL_TOKENS, LeanTokenizer, control_tokens, marked
 from agentrl.system.tasks import in_thread
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.template_model import model_with_template
@@ -288,7 +287,7 @@ def test_a_renderer_that_encodes_messages_as_text_by_itself_is_given_no_marks(
     tokenizer.add_special_tokens({"additional_special_tokens": control})
     tokenizer.save_pretrained(tmp_path / "model")
     monkeypatch.setattr("renderers.gpt_oss.load_harmony_encoding", lambda name: None)  # it is downloaded
-    assert load_chat_format(tmp_path / "model", "gpt-oss").control_tokens is None
+    assert load_chat_format(tmp_path / "model", "gpt-oss").control_tokens is NO_CONTROL_TOKENS
 
 
 def test_a_renderer_of_another_models_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
@@ -49,7 +49,8 @@ _Part = Annotated[_Text | _Image | _Refusal, Field(discriminator="type")]
 
 class _FunctionCall(Part):
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(lambda value: json.dumps(value) if isinstance(value, dict) else value)]
+    """JSON. Some clients keep it as an object, as chat templates have it."""
 
 
 class _NamedFunction(Part):
