@@ -7,7 +7,6 @@ One `ChatFormat` a model. It adds to a renderer only what the OpenAI API has and
 from __future__ import annotations
 
 import bisect
-import inspect
 import json
 import re
 import uuid
@@ -58,14 +57,10 @@ class AssistantMessage:
 
     def to_json(self) -> Message:
         """OpenAI's `message`."""
-        message: Message = {"role": "assistant", "content": self.content or None, "refusal": None}
-        if self.tool_calls:
-            message["tool_calls"] = self.tool_calls
-        else:
-            message["content"] = self.content
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
-        return message
+        content = self.content if self.content or not self.tool_calls else None
+        added = {"tool_calls": self.tool_calls, "reasoning_content": self.reasoning}
+        message = {"role": "assistant", "content": content, "refusal": None}
+        return message | {name: value for name, value in added.items() if value}
 
 
 @dataclass(frozen=True)
@@ -105,11 +100,9 @@ class ChatFormat:
     def _variant(self, written: str) -> ChatFormat:
         options = json.loads(written)
         own: Any = self.renderer
-        if self.is_template:
-            # This renderer hands them to a function, which has arguments of its own.
-            reserved = options.keys() & inspect.signature(self.tokenizer.apply_chat_template).parameters.keys()
-            if reserved:
-                raise ValueError(f"{min(reserved)!r} is no option of the template")
+        # The renderer of a template hands them to a function, which has arguments of its own.
+        if self.is_template and (reserved := options.keys() & self.tokenizer.template_arguments):
+            raise ValueError(f"{min(reserved)!r} is no option of the template")
         try:
             config = merge_chat_template_kwargs(own.config, options)
         except (TypeError, ValueError) as error:
@@ -176,10 +169,10 @@ class ChatFormat:
         """Whether messages may hold images."""
         return bool(is_multimodal(self.renderer))
 
-    @cached_property
+    @property
     def vocabulary(self) -> int:
-        """The number of ids, up to the last that the tokenizer has a word for: a model's output layer may have more rows."""
-        return 1 + max(self.tokenizer.get_vocab().values())
+        """The number of ids that the tokenizer has words for: a model's output layer may have more rows."""
+        return len(self.tokenizer)
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens included."""
@@ -188,10 +181,7 @@ class ChatFormat:
     @cached_property
     def longest_token(self) -> int | None:
         """Bytes of text that one token may stand for, at most. None: any number, as an unknown word is one token."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            return None
-        whole = json.loads(backend.to_str())
+        whole = json.loads(self.tokenizer.backend_tokenizer.to_str())
         if self.tokenizer.unk_token_id is not None and not whole["model"].get("byte_fallback"):
             return None
         longest = max(len(token.encode()) for token in self.tokenizer.get_vocab())
@@ -204,15 +194,11 @@ class ChatFormat:
         return [*self.renderer.get_stop_token_ids(), *sorted(self.own_ends)]
 
     @property
-    def turn_ends(self) -> str:
-        """The tokens that end the model's turn, as a start of a run or an evaluation shows them."""
-        return " or ".join(self.decode([end]) for end in self.stop_token_ids)
-
-    @property
-    def reads_calls(self) -> str:
-        """How its tool calls are read, as a start of a run or an evaluation says it."""
-        parser = self.tool_parser
-        return f"its tool calls are read by the parser {parser!r}" if parser else "no parser reads its tool calls"
+    def summary(self) -> str:
+        """How the model's turns end and its tool calls are read, as the start of a run or an evaluation says it."""
+        ends = " or ".join(self.decode([end]) for end in self.stop_token_ids)
+        reader = f"the parser {self.tool_parser!r}" if self.tool_parser else "no parser"
+        return f"the model's turns end with {ends}; its tool calls are read by {reader}"
 
     @property
     def call_end_id(self) -> int | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ from agentrl.engine.model_facts import end_ids
 from agentrl.errors import ConfigError, one_line
 from agentrl.models import load_description
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.tokenizer import NO_CONTROL_TOKENS, LeanTokenizer, control_tokens
+from agentrl.proxy.tokenizer import NO_CONTROL_TOKENS, LeanTokenizer
 from agentrl.system.imports import imported_later
 
 log = logging.getLogger(__name__)
@@ -74,13 +73,12 @@ def load_chat_format(
         with imported_later("torch"):
             from transformers import AutoTokenizer
 
-            tokenizer: Any = AutoTokenizer.from_pretrained(model_path, config=whole)
+            tokenizer: Any = LeanTokenizer(AutoTokenizer.from_pretrained(model_path, config=whole))
     except Exception as error:  # transformers and tokenizers raise what they like
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ConfigError(
             f"tokenizer and configuration of `model.path` = {str(model_path)!r} cannot be loaded: {what}"
         ) from error
-    tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
     named = renderer != "auto"
     if not named:
         renderer = _renderer_of(whole.model_type)
@@ -89,10 +87,6 @@ def load_chat_format(
             f"`model.path` = {str(model_path)!r} has no chat template, as base models have none: put one beside its tokenizer "
             "(chat_template.jinja), or name the renderer of a chat model in `model.renderer`, such as qwen3"
         )
-    spelled = NO_CONTROL_TOKENS
-    if hasattr(tokenizer, "backend_tokenizer"):
-        spelled = control_tokens(tokenizer) if control_tokens_in_text == "text" else NO_CONTROL_TOKENS
-        tokenizer = LeanTokenizer(tokenizer)
     options = {name.replace("-", "_"): value for name, value in options.items()}
     ends = end_ids(model_path, whole, tokenizer, template=True)
     try:
@@ -110,8 +104,9 @@ def load_chat_format(
         load: Any = AutoImageProcessor.from_pretrained
         images: Any = SimpleNamespace(image_processor=load(model_path, backend="pil"))
         chosen = type(chosen)(tokenizer, chosen.config, processor=images)
-    if chosen.config.name == "gpt-oss":
-        spelled = NO_CONTROL_TOKENS  # its renderer encodes messages by itself, as text, and takes no mark
+    # The renderer of gpt-oss encodes messages by itself, as text, and takes no mark.
+    is_marked = control_tokens_in_text == "text" and chosen.config.name != "gpt-oss"
+    spelled = tokenizer.control_tokens if is_marked else NO_CONTROL_TOKENS
     is_template = isinstance(chosen, DefaultRenderer)
     own_ends = end_ids(model_path, whole, tokenizer, template=is_template) - {*chosen.get_stop_token_ids()}
     context_length = whole.get_text_config().max_position_embeddings

@@ -11,11 +11,12 @@ Rust tokenizer behind it, and remembers. It has no `__call__`: renderers then sk
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, wraps
+from collections.abc import Collection, Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -32,17 +33,6 @@ NO_CONTROL_TOKENS = re.compile("(?!)")
 _REMEMBERED_TEXTS = 4096
 _MAX_REMEMBERED_CHARACTERS = 4096
 """A longer text is encoded anew: it is rarely seen twice, and would hold memory."""
-
-
-def control_tokens(tokenizer: Any) -> re.Pattern[str]:
-    """Return the pattern of a spelled control token.
-
-    It is a token of more than one character that is special, or written as a tag: Qwen's `<think>` and `<tool_call>` are not special.
-    """
-    added = tokenizer.added_tokens_decoder.values()
-    spelled = {str(token) for token in added if (token.special and len(str(token)) > 1) or _TAG.fullmatch(str(token))}
-    longest_first = sorted(spelled, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if spelled else NO_CONTROL_TOKENS
 
 
 def marked(messages: Sequence[dict[str, Any]], pattern: re.Pattern[str]) -> list[dict[str, Any]]:
@@ -87,6 +77,7 @@ class LeanTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
+        self._length = 1 + max(tokenizer.get_vocab().values())
         self._remembered = lru_cache(_REMEMBERED_TEXTS)(self._encode)
 
     def __getattr__(self, name: str) -> Any:
@@ -95,40 +86,52 @@ class LeanTokenizer:
         return getattr(self._tokenizer, name)
 
     def __len__(self) -> int:
-        return len(self._tokenizer)
+        """Return the number of ids, up to the last that there is a word for: a model's output layer may have more rows."""
+        return self._length
+
+    def apply_chat_template(self, conversation: Sequence[Any], *, tokenize: bool = True, **options: Any) -> Any:
+        """Return a conversation as the model's chat template writes it: its ids, or its text.
+
+        Raises:
+            ValueError: The template raises an error.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            text = self._tokenizer.apply_chat_template(conversation, tokenize=False, **options)
+        except TemplateError as error:
+            raise ValueError(f"the chat template raises {one_line(error)!r}") from error
+        return self.encode(text) if tokenize else text
 
     @property
-    def apply_chat_template(self) -> Callable[..., Any]:
-        """The tokenizer's own method, whose text is encoded here, and which raises ValueError where the template does."""
-        own = self._tokenizer.apply_chat_template
-
-        @wraps(own)
-        def apply(conversation: Sequence[Any], *, tokenize: bool = True, **options: Any) -> Any:
-            from jinja2 import TemplateError
-
-            try:
-                text = own(conversation, tokenize=False, **options)
-            except TemplateError as error:
-                raise ValueError(f"the chat template raises {one_line(error)!r}") from error
-            return self.encode(text) if tokenize else text
-
-        return apply
+    def template_arguments(self) -> Collection[str]:
+        """The names that are no options of a chat template, but arguments of the function that renders it."""
+        return inspect.signature(self._tokenizer.apply_chat_template).parameters.keys()
 
     @cached_property
-    def _control_tokens(self) -> re.Pattern[str]:
-        return control_tokens(self._tokenizer)
+    def control_tokens(self) -> re.Pattern[str]:
+        """The pattern of a spelled control token.
+
+        It is a token of more than one character that is special, or written as a tag: Qwen's `<think>` and `<tool_call>` are not special.
+        """
+        added = self._tokenizer.added_tokens_decoder.values()
+        spelled = {
+            str(token) for token in added if (token.special and len(str(token)) > 1) or _TAG.fullmatch(str(token))
+        }
+        longest_first = sorted(spelled, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first))) if spelled else NO_CONTROL_TOKENS
 
     @cached_property
     def _of_marked_texts(self) -> Any:
         """A copy of the tokenizer, with the same ids, in which _OWN stands before each control token: without it, its spelling is text."""
-        spelled_with_own = re.sub(f'"({self._control_tokens.pattern})"', f'"{_OWN}\\1"', self._backend.to_str())
+        spelled_with_own = re.sub(f'"({self.control_tokens.pattern})"', f'"{_OWN}\\1"', self._backend.to_str())
         return Tokenizer.from_str(spelled_with_own)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         backend = self._backend
         if MARK in text:
             backend = self._of_marked_texts
-            text = self._control_tokens.sub(lambda found: _OWN + found[0], text).replace(MARK, "")
+            text = self.control_tokens.sub(lambda found: _OWN + found[0], text).replace(MARK, "")
         # A batch is encoded without Python's lock, so that the event loop goes on.
         return tuple(backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
