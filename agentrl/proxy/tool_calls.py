@@ -33,8 +33,6 @@ _LLAMA_HEADS = '{"name":"', '{"type":"function","name":"'
 _MARKED_VALUE = r"<parameter={0}>\n?(.*?)\n?</parameter>|<arg_key>{0}</arg_key>\s*<arg_value>(.*?)</arg_value>"
 _CONSTANTS = {"True": ("boolean", True), "False": ("boolean", False), "None": ("null", None)}
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*+")\s*,\s*"arguments"\s*:\s*(?=\{)', re.DOTALL)
-
-
 _BODY_AROUND = "[" * 20
 """As many levels as a body has around arguments that come back as an object: beyond, readers of JSON give up."""
 
