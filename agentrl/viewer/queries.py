@@ -64,11 +64,13 @@ class ShownRun:
 
     @cached_property
     def reader(self) -> MessageReader | None:
-        """The reader of its conversations; None where the model's chat format cannot be loaded any more. Raises StoreError before the run begins."""
+        """The reader of its conversations; None where the model is an endpoint's, or is not there any more. Raises StoreError before the run begins."""
         from agentrl.rollout.open_runner import chat_format_of  # half a second, which a list of runs does without
         from agentrl.viewer.messages import MessageReader
 
         config = self._config  # raises where the run has not begun, so that it is asked again
+        if not Path(config.model.path).is_dir():  # the name of a model at an endpoint, which is looked for nowhere
+            return None
         with suppress(AgentRLError):
             return MessageReader(chat_format_of(config))
         return None
