@@ -313,7 +313,7 @@ class ChatFormat:
 
         Where a call makes the reader of JSON fail, as 5,000 digits do, that call is all of what follows.
         """
-        if output_ids and output_ids[-1] in self.own_ends:
+        if output_ids and output_ids[-1] in self.stop_token_ids:
             output_ids = output_ids[:-1]
         if self.is_template and self.opens_thought(prompt_ids or []):
             # The library sees it after ChatML's header alone.

@@ -77,7 +77,7 @@ class LeanTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        self._length = 1 + max(tokenizer.get_vocab().values())
+        self._length: int = 1 + max(tokenizer.get_vocab().values())
         # Looked up again and again while a reply grows, and found late by the class.
         self.convert_tokens_to_ids, self.unk_token_id = tokenizer.convert_tokens_to_ids, tokenizer.unk_token_id
         self._remembered = lru_cache(_REMEMBERED_TEXTS)(self._encode)
