@@ -175,7 +175,7 @@ async def _served(
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent))):
         view.say(lacking)
     begins = "asking the engine at `engine.urls`" if config.engine.urls else "starting the engine"
-    view.say(f"{begins}; the model's turns end with {chat_format.turn_ends}; {chat_format.reads_calls}")
+    view.say(f"{begins}; {chat_format.summary}")
     async with (
         scratch_directory("agentrl-rollout-", kept_after=ERRORS_WITH_A_LOG) as logs,
         open_hosts(config) as open_host,

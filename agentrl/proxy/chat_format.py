@@ -7,14 +7,13 @@ One `ChatFormat` a model. It adds to a renderer only what the OpenAI API has and
 from __future__ import annotations
 
 import bisect
-import inspect
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -29,9 +28,8 @@ from renderers.base import (
 )
 
 from agentrl.errors import one_line
-from agentrl.proxy.control_tokens import marked, marked_tools
-from agentrl.proxy.json_calls import BegunCall, arguments_text, begun_call, is_unicode, without_unreadable_calls
-from agentrl.proxy.tool_parsers import UNTIL_THE_END, typed_call
+from agentrl.proxy.tokenizer import NO_CONTROL_TOKENS, marked, shown_tools
+from agentrl.proxy.tool_calls import arguments_text, begun_call, typed_call
 from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
@@ -59,14 +57,10 @@ class AssistantMessage:
 
     def to_json(self) -> Message:
         """OpenAI's `message`."""
-        message: Message = {"role": "assistant", "content": self.content or None, "refusal": None}
-        if self.tool_calls:
-            message["tool_calls"] = self.tool_calls
-        else:
-            message["content"] = self.content
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
-        return message
+        content = self.content if self.content or not self.tool_calls else None
+        added = {"tool_calls": self.tool_calls, "reasoning_content": self.reasoning}
+        message = {"role": "assistant", "content": content, "refusal": None}
+        return message | {name: value for name, value in added.items() if value}
 
 
 @dataclass(frozen=True)
@@ -86,11 +80,10 @@ class ChatFormat:
     context_length: int
     own_ends: Set[int] = frozenset()
     """Ids that end the model's turn, of which the renderer does not know."""
-    control_tokens: re.Pattern[str] | None = None
-    """What finds the control tokens that messages spell, to be encoded as text; None: they are control tokens."""
+    control_tokens: re.Pattern[str] = NO_CONTROL_TOKENS
+    """The pattern of the control tokens that messages spell, to be encoded as text."""
     template_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The options that a request changed in the chat template, by name."""
-    _variants: dict[str, ChatFormat] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def with_template(self, options: Mapping[str, Any]) -> ChatFormat:
         """Return the format with other options of its chat template, such as `enable_thinking`; itself where they change nothing.
@@ -98,23 +91,18 @@ class ChatFormat:
         Raises:
             ValueError: The template has no such option, or not with that value.
         """
-        if not options:
-            return self
-        key = json.dumps(options, sort_keys=True)
-        found = self._variants.get(key)
-        if found is None:
-            if len(self._variants) >= _REMEMBERED_VARIANTS:
-                self._variants.clear()
-            found = self._variants[key] = self._variant(options)
-        return found
+        return self._variants(json.dumps(options, sort_keys=True)) if options else self
 
-    def _variant(self, options: Mapping[str, Any]) -> ChatFormat:
+    @cached_property
+    def _variants(self) -> Callable[[str], ChatFormat]:
+        return lru_cache(_REMEMBERED_VARIANTS)(self._variant)
+
+    def _variant(self, written: str) -> ChatFormat:
+        options = json.loads(written)
         own: Any = self.renderer
-        if self.is_template:
-            # This renderer hands them to a function, which has arguments of its own.
-            reserved = options.keys() & inspect.signature(self.tokenizer.apply_chat_template).parameters.keys()
-            if reserved:
-                raise ValueError(f"{min(reserved)!r} is no option of the template")
+        # The renderer of a template hands them to a function, which has arguments of its own.
+        if self.is_template and (reserved := options.keys() & self.tokenizer.template_arguments):
+            raise ValueError(f"{min(reserved)!r} is no option of the template")
         try:
             config = merge_chat_template_kwargs(own.config, options)
         except (TypeError, ValueError) as error:
@@ -136,7 +124,7 @@ class ChatFormat:
             ValueError: The chat template refuses it, or leaves its tools out, or nothing reads their calls.
         """
         messages = marked(messages, self.control_tokens)
-        tools = marked_tools(to_json(tools), self.control_tokens) if tools else None
+        tools = shown_tools(to_json(tools), self.control_tokens) if tools else None
         if not self.takes_images:
             ids = list(self.renderer.render_ids(messages, tools=tools, add_generation_prompt=True))
             if tools and self.is_template and ids == self._ids_without_tools(messages):
@@ -183,7 +171,7 @@ class ChatFormat:
 
     @property
     def vocabulary(self) -> int:
-        """The number of ids."""
+        """The number of ids that the tokenizer has words for: a model's output layer may have more rows."""
         return len(self.tokenizer)
 
     def decode(self, ids: list[int]) -> str:
@@ -193,10 +181,7 @@ class ChatFormat:
     @cached_property
     def longest_token(self) -> int | None:
         """Bytes of text that one token may stand for, at most. None: any number, as an unknown word is one token."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            return None
-        whole = json.loads(backend.to_str())
+        whole = json.loads(self.tokenizer.backend_tokenizer.to_str())
         if self.tokenizer.unk_token_id is not None and not whole["model"].get("byte_fallback"):
             return None
         longest = max(len(token.encode()) for token in self.tokenizer.get_vocab())
@@ -209,15 +194,11 @@ class ChatFormat:
         return [*self.renderer.get_stop_token_ids(), *sorted(self.own_ends)]
 
     @property
-    def turn_ends(self) -> str:
-        """The tokens that end the model's turn, as a start of a run or an evaluation shows them."""
-        return " or ".join(self.decode([end]) for end in self.stop_token_ids)
-
-    @property
-    def reads_calls(self) -> str:
-        """How its tool calls are read, as a start of a run or an evaluation says it."""
-        parser = self.tool_parser
-        return f"its tool calls are read by the parser {parser!r}" if parser else "no parser reads its tool calls"
+    def summary(self) -> str:
+        """How the model's turns end and its tool calls are read, as the start of a run or an evaluation says it."""
+        ends = " or ".join(self.decode([end]) for end in self.stop_token_ids)
+        reader = f"the parser {self.tool_parser!r}" if self.tool_parser else "no parser"
+        return f"the model's turns end with {ends}; its tool calls are read by {reader}"
 
     @property
     def call_end_id(self) -> int | None:
@@ -264,7 +245,7 @@ class ChatFormat:
 
         `tool_call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
         While a reply is `growing`, what may yet become a tool call or a stop string is left out. What is there of a call that
-        has begun only grows, and a call that is not whole is never JSON (`agentrl.proxy.json_calls`).
+        has begun only grows, and a call that is not whole is never JSON (`agentrl.proxy.tool_calls`).
         """
         parsed = self.parsed(output_ids, tools, prompt_ids)
         if parsed is None:
@@ -274,37 +255,51 @@ class ChatFormat:
         content = parsed.content.lstrip("\n") if thinks else parsed.content
         if growing and not parsed.tool_calls and not content.strip():
             content = ""  # a thought may follow, before which blanks are no content
-        unfinished, in_call = False, None
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
+        unfinished, cut_by = False, None
         for call in parsed.tool_calls if not growing or self._has_left_thought(output_ids, prompt_ids or []) else ():
-            begun = self._begun(call, output_ids, tools)
-            call = call if self._has_json_calls else typed_call(call, tools)
-            if begun is not None:
-                name, text = begun.name, begun.whole_as(call.name, call.arguments)
-                if text is None:
+            read = self._read(call, output_ids, tools, growing=growing)
+            if read is not None:
+                name, arguments, is_whole = read
+                if not is_whole:
                     unfinished = call.status == ToolCallParseStatus.UNCLOSED_BLOCK
-                    text, in_call = _until(stop, begun.arguments, growing=growing)
-            else:
-                name, text = call.name, arguments_text(call.arguments)
-                well_formed = isinstance(name, str) and is_unicode(name) and text is not None
-                begins = growing and self.tool_parser in UNTIL_THE_END
-                if call.status != ToolCallParseStatus.OK or not well_formed or not tools or begins:
-                    if growing:
-                        continue
-                    start, end = call.token_span or (0, 0)
-                    content += self.tokenizer.decode(output_ids[start:end]) if end else call.raw
-                    continue
-            if len(calls) == len(names):
-                names.append(call.id or self._call_id())
-            function = {"name": name, "arguments": text}
-            calls.append({"id": names[len(calls)], "type": "function", "function": function})
+                    arguments, cut_by = _until(stop, arguments, growing=growing)
+                if len(calls) == len(names):
+                    names.append(call.id or self._call_id())
+                function = {"name": name, "arguments": arguments}
+                calls.append({"id": names[len(calls)], "type": "function", "function": function})
+            elif not growing:
+                start, end = call.token_span or (0, 0)
+                content += self.decode(output_ids[start:end]) if end else call.raw
         content, stopped_by = _until(stop, _after(prefill, content), growing=growing)
         close = self.special("</think>") if parsed.reasoning_content else None
         thought = 0 if close is None else output_ids.index(close) + 1 if close in output_ids else len(output_ids)
         # Some renderers strip a whole thought and not a growing one.
         reasoning = parsed.reasoning_content and parsed.reasoning_content.strip()
-        return AssistantMessage(content, reasoning, calls, stopped_by or in_call, thought, unfinished)
+        return AssistantMessage(content, reasoning, calls, stopped_by or cut_by, thought, unfinished)
+
+    def _read(
+        self, call: ParsedToolCall, output_ids: list[int], tools: list[Tool] | None, *, growing: bool
+    ) -> tuple[str, str, bool] | None:
+        """Return the name of a call, its arguments, and whether these are whole; None: it is no call, or none yet."""
+        if not tools:
+            return None
+        if not self._has_json_calls:
+            call = typed_call(call, tools)
+        elif call.token_span is not None:
+            start, end = call.token_span
+            inside = output_ids[start + 1 : end - (call.status != ToolCallParseStatus.UNCLOSED_BLOCK)]
+            begun = begun_call(self.decode(inside), {tool["function"]["name"] for tool in tools})
+            if begun is not None:
+                whole = begun.whole_as(call.name, call.arguments)
+                return begun.name, whole or begun.arguments, whole is not None
+        text = arguments_text(call.name, call.arguments)
+        if call.name is None or text is None or call.status != ToolCallParseStatus.OK:
+            return None
+        # Of Llama's and Mistral's calls, what follows yet may make a text.
+        may_go_on = growing and call.token_span is not None and call.token_span[1] == len(output_ids)
+        return None if may_go_on else (call.name, text, True)
 
     def _call_id(self) -> str:
         """Return an id of a tool call; Mistral's templates take nine letters and digits alone."""
@@ -314,30 +309,26 @@ class ChatFormat:
     def parsed(
         self, output_ids: list[int], tools: list[Tool] | None, prompt_ids: list[int] | None
     ) -> ParsedResponse | None:
-        """Return what the renderer reads in a reply; None: nothing. The model may write what makes readers of JSON fail, such as 100,000 brackets."""
-        if output_ids and output_ids[-1] in self.own_ends:
-            output_ids = output_ids[:-1]
-        if self.is_template and self.opens_thought(
-            prompt_ids or []
-        ):  # which the library sees after ChatML's header alone
-            prompt_ids = self.tokenizer.encode("<think>", add_special_tokens=False)
-        with suppress(RecursionError, ValueError):
-            return self.renderer.parse_response(output_ids, tools=tools or None, prompt_ids=prompt_ids)
-        opening, closing = self.special("<tool_call>"), self.call_end_id
-        if opening is not None and closing is not None and self._has_json_calls:
-            ids = without_unreadable_calls(output_ids, opening, closing, self.decode)
-            with suppress(RecursionError, ValueError):
-                return self.renderer.parse_response(ids, tools=tools or None, prompt_ids=prompt_ids)
-        return None
+        """Return what the renderer reads in a reply; None: nothing.
 
-    def _begun(self, call: ParsedToolCall, output_ids: list[int], tools: list[Tool] | None) -> BegunCall | None:
-        """Return what is there of a call in JSON of one of `tools`; None where it has not begun, and in other formats."""
-        if not tools or call.token_span is None or not self._has_json_calls:
-            return None
-        start, end = call.token_span
-        if call.status != ToolCallParseStatus.UNCLOSED_BLOCK:
-            end -= 1
-        return begun_call(self.decode(output_ids[start + 1 : end]), {tool["function"]["name"] for tool in tools})
+        Where a call makes the reader of JSON fail, as 5,000 digits do, that call is all of what follows.
+        """
+        if output_ids and output_ids[-1] in self.stop_token_ids:
+            output_ids = output_ids[:-1]
+        if self.is_template and self.opens_thought(prompt_ids or []):
+            # The library sees it after ChatML's header alone.
+            prompt_ids = self.tokenizer.encode("<think>", add_special_tokens=False)
+        read = partial(self.renderer.parse_response, tools=tools or None, prompt_ids=prompt_ids)
+        with suppress(RecursionError, ValueError):
+            return read(output_ids)
+        opening = self.special("<tool_call>")
+        for start in reversed([place for place, token in enumerate(output_ids) if token == opening]):
+            with suppress(RecursionError, ValueError):
+                parsed = read(output_ids[: start + 1])
+                for call in parsed.tool_calls[-1:]:
+                    call.token_span = start, len(output_ids)
+                return parsed
+        return None
 
     def opens_thought(self, prompt_ids: list[int]) -> bool:
         """Return whether a prompt ends with the opening of the model's thinking, and blanks."""

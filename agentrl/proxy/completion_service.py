@@ -364,6 +364,8 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             message, choice_index = reply.message.to_json(), call.first_choice + index
             turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
             turn.model, turn.text = asked.model, TurnText(system, tools, message.get("content") or "")
+            # Rows of a padded output layer that no word is for were never trained, and are not to be.
+            turn.trained &= max(turn.output_ids, default=0) < call.chat_format.vocabulary
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(tools)
             turn.alterations = alterations_of(call.sampling)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import pydantic_core
 
 from agentrl.proxy.chat_format import Message
-from agentrl.proxy.json_calls import object_of, values_so_far
+from agentrl.proxy.tool_calls import values_so_far
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.trajectory import Turn
 
@@ -117,10 +117,7 @@ def _arguments(text: str) -> str:
 
     Spaces make no difference, nor whether malformed arguments come back as the values in them, and those of a custom tool as its text.
     """
-    try:
-        value = object_of(text)
-    except ValueError:
-        value = values_so_far(text)
-    if isinstance(value, dict) and list(value) == ["input"] and isinstance(value["input"], str):
+    value = values_so_far(text)
+    if list(value) == ["input"] and isinstance(value["input"], str):
         return _arguments(value["input"])
-    return json.dumps(value if isinstance(value, dict) else {"arguments": value}, sort_keys=True)
+    return json.dumps(value, sort_keys=True)

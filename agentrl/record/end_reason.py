@@ -56,10 +56,16 @@ _REASONS: tuple[tuple[tuple[type[BaseException], ...], EndReason], ...] = (
 
 
 def reason_of(error: BaseException) -> EndReason:
-    """Return the reason that what a workflow raised is. A group of one exception, as task groups raise it, is that exception."""
+    """Return the reason that what a workflow raised is."""
+    error = only_error(error)
+    return next((reason for types, reason in _REASONS if isinstance(error, types)), EndReason.ERROR)
+
+
+def only_error(error: BaseException) -> BaseException:
+    """Return the exception in a group of one, as task groups raise it; anything else as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    return next((reason for types, reason in _REASONS if isinstance(error, types)), EndReason.ERROR)
+    return error
 
 
 def reasons_text(counts: dict[str, int]) -> str:

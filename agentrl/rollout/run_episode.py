@@ -19,7 +19,7 @@ from agentrl.config import RolloutConfig
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
 from agentrl.errors import BadRewardError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
-from agentrl.record.end_reason import EndReason
+from agentrl.record.end_reason import EndReason, only_error
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.episode_parts import open_environments
@@ -128,6 +128,11 @@ class EpisodeRunner:
             )
             try:
                 returned = await self.workflow(episode)
+            except Exception as error:
+                if session is None or not _has_outgrown(error, session.record):
+                    raise
+                session.record.turns[-1].truncated = True
+                returned = Reward(0.0, metrics={"truncated": 1.0})
             finally:
                 state.trajectories = episode.trajectories
             try:
@@ -212,6 +217,11 @@ class EpisodeRunner:
         metrics = add_metrics(dict(state.metrics), ended.value.metrics)
         details = json.dumps(ended.value.details) if ended.value.details else None
         return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics, details=details)
+
+
+def _has_outgrown(error: Exception, record: TokenRecord) -> bool:
+    """Return whether a workflow ended because its conversation has outgrown the context; a first prompt that is too long is a fault."""
+    return bool(record.turns) and getattr(only_error(error), "code", None) == "context_length_exceeded"
 
 
 def sampling_defaults(rollout: RolloutConfig) -> SamplingDefaults:

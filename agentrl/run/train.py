@@ -220,9 +220,7 @@ async def _say_what_starts(start: _Start, weights_dir: Path) -> None:
     """Say what is started, and what this machine is short of."""
     config, view = start.config, start.view
     view.phase = "starting engine and trainer"
-    view.say(
-        f"run {config.run_dir}: starting engine and trainer; the model's turns end with {start.chat_format.turn_ends}; {start.chat_format.reads_calls}"
-    )
+    view.say(f"run {config.run_dir}: starting engine and trainer; {start.chat_format.summary}")
     for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent))):
         view.say(lacking)
     if weights_dir.is_relative_to(await in_thread(Path(config.run_dir).absolute)):

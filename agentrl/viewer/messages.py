@@ -20,8 +20,8 @@ from typing import Any
 from renderers.base import ToolCallParseStatus
 
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.control_tokens import MARK
-from agentrl.proxy.tool_parsers import CALLED, TOOLS
+from agentrl.proxy.model_renderer import CALLED, TOOLS
+from agentrl.proxy.tokenizer import MARK
 
 _TAIL = 16
 """Ids of the reply before a prompt that are looked at with it: a boundary may begin in them."""

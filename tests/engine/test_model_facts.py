@@ -52,6 +52,7 @@ def test_the_token_after_an_assistants_message_ends_a_turn(template: str, end: s
 def test_all_ids_of_the_generation_config_end_a_turn(ends: Any, tmp_path: Path, nano_format: Any) -> None:
     chat_format = load_chat_format(model(tmp_path, eos_token_id=ends))
     assert chat_format.stop_token_ids == [*nano_format.stop_token_ids, 7]
+    assert f" or {chat_format.decode([7])}; its tool calls" in chat_format.summary, "as a run says at its start"
 
 
 def test_a_damaged_generation_config_is_named(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from agentrl.errors import ConfigError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
-from agentrl.proxy.control_tokens import control_tokens, marked
-from agentrl.proxy.tokenizer import LeanTokenizer
+from agentrl.proxy.tokenizer import NO_CONTROL_TOKENS, LeanTokenizer, marked
 from agentrl.system.tasks import in_thread
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.template_model import model_with_template
@@ -272,8 +271,8 @@ def test_a_spelled_control_token_is_encoded_as_the_text_that_it_is_where_words_b
     """As sentencepiece's do: encoded apart, `<` and `/s>` would have a space each."""
     backend.pre_tokenizer, backend.decoder = Metaspace(), decoders.Metaspace()
     whole = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
-    lean, pattern = LeanTokenizer(whole), control_tokens(whole)
-    (message,) = marked([{"role": "user", "content": "a</s>b <s>"}], pattern)
+    lean = LeanTokenizer(whole)
+    (message,) = marked([{"role": "user", "content": "a</s>b <s>"}], lean.control_tokens)
     ids = lean.encode(f"<s>{message['content']}</s>")
     assert [ids[0], ids[-1]] == [1, 2]
     assert backend.decode(ids[1:-1], skip_special_tokens=False) == "a</s>b <s>"
@@ -288,7 +287,7 @@ def test_a_renderer_that_encodes_messages_as_text_by_itself_is_given_no_marks(
     tokenizer.add_special_tokens({"additional_special_tokens": control})
     tokenizer.save_pretrained(tmp_path / "model")
     monkeypatch.setattr("renderers.gpt_oss.load_harmony_encoding", lambda name: None)  # it is downloaded
-    assert load_chat_format(tmp_path / "model", "gpt-oss").control_tokens is None
+    assert load_chat_format(tmp_path / "model", "gpt-oss").control_tokens is NO_CONTROL_TOKENS
 
 
 def test_a_renderer_of_another_models_is_refused() -> None:

@@ -20,7 +20,7 @@ from agentrl.engine.protocol import OnProgress, Sampling
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from agentrl.proxy.chat_format import AssistantMessage
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.json_calls import begun_call, readable_part, values_so_far
+from agentrl.proxy.tool_calls import begun_call, readable_part, values_so_far
 from agentrl.record.tokens import Generation, beginning
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.record_invariant import assert_record_is_what_the_engine_saw

@@ -9,11 +9,12 @@ messages                                  as tools
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
@@ -28,7 +29,8 @@ from agentrl.proxy.session import SessionRole
 
 class _FunctionCall(Part):
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(lambda value: json.dumps(value) if isinstance(value, dict) else value)]
+    """JSON. Some clients keep it as an object, as chat templates have it."""
 
 
 class _Message(Part):

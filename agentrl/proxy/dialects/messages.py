@@ -11,9 +11,9 @@ from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json,
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import MessagesRequest, shown_id
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.json_calls import object_of, readable_part, values_so_far
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole
+from agentrl.proxy.tool_calls import readable_part, values_so_far
 
 _SIGNATURE = "YWdlbnRybA=="
 """Clients send a thought back as one only if it is signed, and as a text of their own otherwise. Nothing reads it here."""
@@ -132,11 +132,7 @@ def _tool_use(call: Json) -> Json:
 
 def arguments_object(function: Json) -> Json:
     """Return the arguments of a call as an object, as Anthropic's and Google's clients get them. The policy may have said something else, or have been cut off."""
-    try:
-        arguments = object_of(function["arguments"])
-    except ValueError:
-        return values_so_far(function["arguments"])
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    return values_so_far(function["arguments"])
 
 
 def _shown_arguments(text: str, call: Json | None) -> str:
