@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from agentrl import Episode
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.envs import Result, ToolEnv, tool
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, load_chat_format, open_proxy
 from agentrl.rollout.run_episode import local_runner
