@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from agentrl.envs import AsyncToolEnv
     from agentrl.proxy import Session
-    from agentrl.record.roots import Root
+    from agentrl.record.conversations import Conversation
     from agentrl.record.trajectory import Turn
     from agentrl.sandboxes import Baseline, Language, Limits, Sandbox, Test, Verdict
     from agentrl.sandboxes.container import Container, ContainerSpec
@@ -130,7 +130,7 @@ class Episode(Generic[TaskT]):
         base_url, api_key: the same model for any other program that speaks OpenAI's API.
         model: the model name to ask for.
         trajectories: which conversations are trained on, in place of `rollout.trajectories`: "main", "all", or a function that
-            says True, False or a role of each `Root`.
+            says True, False or a role of each `Conversation`.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Episode(Generic[TaskT]):
         self._make_env = make_env
         self._sandboxes = sandboxes
         self._state = state or EpisodeState()
-        self.trajectories: Literal["main", "all"] | Callable[[Root], bool | str] | None = None
+        self.trajectories: Literal["main", "all"] | Callable[[Conversation], bool | str] | None = None
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
         """Return any gymnasium environment, by its id or its class, as a tool environment.

@@ -110,7 +110,7 @@ async def converse(
         metrics={"turns": float(turns), "correct": reward},
         started_at=time.time(),
         duration_s=1.0,
-        roots={"main": 1},
+        conversations=1,
     )
     return protocol.EpisodeResult.of(frame.episode, outcome, packed)
 

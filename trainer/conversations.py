@@ -36,8 +36,7 @@ def training_sequences(task: Task, chat_format: ChatFormat, where: str) -> list[
     Raises:
         TaskFileError: It is no conversation, or none that fits the context.
     """
-    messages, tools, weights = read_conversation(task, where)
-    empty_thoughts = task.get("empty_thoughts", True)
+    messages, tools, weights, empty_thoughts = read_conversation(task, where)
     laid_out: list[tuple[list[int], list[bool]]] = []
     ids: list[int] = []
     reply: list[int] = []

@@ -62,8 +62,8 @@ class RolloutConfig(Section):
     alarm_stall_s: Seconds = 600
     """A line warns when no episode and no training step has ended for so long, and says what the run waits for."""
     trajectories: str = "main"
-    """Which conversations of an episode are trained on. main: those of the agent and its sub-agents, without its side calls; all; or
-    FILE_OR_MODULE:NAME of a function that says it of each (docs/token-record.md). A workflow may set `episode.trajectories`."""
+    """Which conversations of an episode are trained on. main: those of the main agent, without titles, side questions and
+    sub-agents; all; or FILE_OR_MODULE:NAME of a function that says it of each (docs/token-record.md). A workflow may set `episode.trajectories`."""
     drop_uniform_groups: bool = True
     """Drop groups whose rewards are all equal: they teach nothing. After 20 batches' worth of dropped groups in a row the next are trained
     on all the same, until one differs: the run goes on to its end."""

@@ -27,10 +27,11 @@ from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.preparation import Preparation
 from agentrl.proxy.session import Session
 from agentrl.proxy.token_bytes import bytes_of_tokens
-from agentrl.proxy.turn_texts import replied_texts
+from agentrl.record.conversations import system_prompt
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation, beginning
+from agentrl.record.trajectory import TurnText
 
 T = TypeVar("T")
 _BYTES_PER_TOKEN = 8
@@ -275,15 +276,13 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             continue
         session, asked = call.session, call.request
         temperature = 1.0 if call.sampling.greedy else call.sampling.temperature
-        text = session.texts.of(asked.messages, call.prompt.known_messages, call.tools, asked.raw)
+        system = "" if call.prompt.parent else system_prompt(asked.messages)
+        tools = tuple(tool["function"]["name"] for tool in call.tools or ())
         for index, reply in sorted(call.made.items()):
             message, choice_index = reply.message.to_json(), call.first_choice + index
-            said = replace(text, replied=replied_texts(message))
-            turn = session.add(
-                call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role, said
-            )
-            turn.model = asked.model
-            turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
+            turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
+            turn.model, turn.text = asked.model, TurnText(system, tools, message.get("content") or "")
+            turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(tools)
             turn.alterations = alterations_of(call.sampling)
 
 

@@ -22,10 +22,8 @@ from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.tries import Tries
-from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
-from agentrl.record.roots import TurnText
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
@@ -57,8 +55,6 @@ class Prompt:
     """The digest of the text of a raw prompt."""
     images: tuple[ImageSpan, ...] = ()
     """The images whose tokens are in `input_ids`, in order."""
-    known_messages: int = 0
-    """How many messages, from the first on, are in the path of the parent."""
     prefill: str = ""
     """The beginning of the reply that the client wrote, and `input_ids` end with; `agentrl.proxy.prefill`."""
 
@@ -152,9 +148,6 @@ class Session:
     """The roles that have LoRA adapters of their own: there are no others. (): one policy answers every role."""
     longest_prompt: int = 0
     """Tokens of the longest prompt so far: what going on from it costs."""
-    turn_texts: list[TurnText] = field(default_factory=list, repr=False)
-    """[turn] the texts of each turn of the record."""
-    texts: TurnTexts = field(default_factory=TurnTexts, repr=False)
     _roles: dict[str, SessionRole] = field(default_factory=dict)
     """The roles that were named, by their names."""
     _fingerprints: Fingerprints = field(default_factory=Fingerprints)
@@ -193,14 +186,7 @@ class Session:
             if extended is not None:
                 digest = turn.path_digest().with_ids(extended.ids[turn.length :])
                 images = (*turn.path_images(), *extended.images) if chat_format.takes_images else ()
-                return Prompt(
-                    input_ids=extended.ids,
-                    parent=turn,
-                    digest=digest,
-                    history=history,
-                    images=images,
-                    known_messages=end,
-                )
+                return Prompt(input_ids=extended.ids, parent=turn, digest=digest, history=history, images=images)
         rendered = whole or _rendered(chat_format, messages, tools)
         digest = RollingDigest().with_ids(rendered.ids)
         return Prompt(input_ids=rendered.ids, parent=None, digest=digest, history=history, images=rendered.images)
@@ -228,7 +214,6 @@ class Session:
         reply: Message,
         choice_index: int,
         role: SessionRole | None = None,
-        text: TurnText = UNKNOWN,
     ) -> Turn:
         """Record a reply to `prompt`.
 
@@ -241,7 +226,6 @@ class Session:
         asking = role or self._nameless
         turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
         turn.adapter = asking.adapter
-        self.turn_texts.append(text)
         self._ids.add(turn.path_digest(), turn)
         if prompt.history:
             for said in self._conversations(prompt, reply):

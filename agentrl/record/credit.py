@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from agentrl.config import GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
@@ -99,28 +98,18 @@ def immediate_rewards(record: TokenRecord, episode_reward: float) -> list[float]
 
 def _followers(record: TokenRecord) -> list[list[int]]:
     """Return the turns that go on from each turn, by their numbers."""
-    position = {id(turn): index for index, turn in enumerate(record.turns)}
-    children: list[list[int]] = [[] for _ in record.turns]
+    index_of = {turn: index for index, turn in enumerate(record.turns)}
+    followers: list[list[int]] = [[] for _ in record.turns]
     for index, turn in enumerate(record.turns):
         if turn.parent is not None:
-            children[position[id(turn.parent)]].append(index)
-    return children
+            followers[index_of[turn.parent]].append(index)
+    return followers
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """The baseline of one episode, which turns a return into an advantage: (return − mean) / scale."""
-
-    mean: float
-    scale: float
-
-    def advantage(self, turn_return: float) -> float:
-        """Return the advantage of a turn with the return `turn_return`."""
-        return (turn_return - self.mean) / self.scale
-
-
-def baselines(returns: Sequence[Sequence[float]], estimator: Estimator, *, weigh_turns: bool = False) -> list[Baseline]:
-    """Return one baseline an episode, from the returns G of the turns of several episodes.
+def advantages_of(
+    returns: Sequence[Sequence[float]], estimator: Estimator, *, weigh_turns: bool = False
+) -> list[list[float]]:
+    """Return the advantages A of the turns of several episodes, from their returns G: (G − baseline) / scale.
 
     A return's weight w is 1/K, K the turns of its episode, so that episodes weigh the same; with `weigh_turns` it is 1. W = Σw.
 
@@ -137,22 +126,22 @@ def baselines(returns: Sequence[Sequence[float]], estimator: Estimator, *, weigh
         weigh_turns: Whether turns weigh the same in place of episodes.
 
     Returns:
-        [episode] baselines.
+        [episode][turn] advantages.
     """
     # [episode][sample][turn]: of each episode, lists of returns whose weights add up to 1.
     samples = [[[value] for value in own] if weigh_turns else [own] for own in returns]
     means = [[mean(sample) for sample in own] for own in samples]  # [episode][sample]
     total_mean = mean([value for own in means for value in own])
+    baseline, scale = [total_mean] * len(returns), 1.0
     if estimator == "grpo":
         squares = [mean([(value - total_mean) ** 2 for value in sample]) for own in samples for sample in own]
-        std = (sum(squares) / max(1, len(squares) - 1)) ** 0.5
-        return [Baseline(total_mean, std + EPSILON)] * len(returns)
-    if estimator in ("dr_grpo", "reinforce_pp_baseline"):
-        return [Baseline(total_mean, 1.0)] * len(returns)
-    if estimator == "reinforce_pp":
-        return [Baseline(0.0, 1.0)] * len(returns)
-    others = ([value for own in (*means[:i], *means[i + 1 :]) for value in own] for i in range(len(means)))
-    return [Baseline(mean(values) if values else 0.0, 1.0) for values in others]
+        scale = (sum(squares) / max(1, len(squares) - 1)) ** 0.5 + EPSILON
+    elif estimator == "reinforce_pp":
+        baseline = [0.0] * len(returns)
+    elif estimator == "rloo":
+        others = ([value for own in (*means[:i], *means[i + 1 :]) for value in own] for i in range(len(means)))
+        baseline = [mean(values) if values else 0.0 for values in others]
+    return [[(value - base) / scale for value in own] for own, base in zip(returns, baseline, strict=True)]
 
 
 def overlong_penalty(longest: int, overlong: Overlong | None) -> float:
@@ -224,23 +213,19 @@ def turn_advantages(
     returns = [
         turn_returns(record, reward, how.turn_discount) for record, reward in zip(records, rewards, strict=True)
     ]  # [episode][turn]
-    by_role: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)  # [role][episode][turn]
-    for episode, (record, own) in enumerate(zip(records, returns, strict=True)):
-        for turn, value in zip(record.turns, own, strict=True):
+    advantages = [[0.0] * len(record.turns) for record in records]
+    by_role: defaultdict[str, dict[int, list[int]]] = defaultdict(dict)  # [role][episode] its turns, by their numbers
+    for episode, record in enumerate(records):
+        for index, turn in enumerate(record.turns):
             if not turn.left_out:
-                by_role[turn.role].setdefault(episode, []).append(value)
-    weigh_turns = how.turn_discount is not None
-    baseline = {
-        role: dict(zip(of, baselines(list(of.values()), how.kind, weigh_turns=weigh_turns), strict=True))
-        for role, of in by_role.items()
-    }  # [role][episode]
-    return [
-        [
-            0.0 if turn.left_out else baseline[turn.role][episode].advantage(value) - turn_penalty(turn, turns)
-            for turn, value in zip(record.turns, own, strict=True)
-        ]
-        for episode, (record, own) in enumerate(zip(records, returns, strict=True))
-    ]
+                by_role[turn.role].setdefault(episode, []).append(index)
+    for of_role in by_role.values():
+        compared = [[returns[episode][index] for index in own] for episode, own in of_role.items()]
+        found = advantages_of(compared, how.kind, weigh_turns=how.turn_discount is not None)
+        for (episode, own), values in zip(of_role.items(), found, strict=True):
+            for index, value in zip(own, values, strict=True):
+                advantages[episode][index] = value - turn_penalty(records[episode].turns[index], turns)
+    return advantages
 
 
 def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list[float]:
@@ -261,8 +246,8 @@ def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list
         own - turn_penalty(turn, turns)
         for own, turn in zip(immediate_rewards(record, reward), record.turns, strict=True)
     ]
-    index_of = {id(turn): index for index, turn in enumerate(record.turns)}
-    children = Counter(id(turn.parent) for turn in record.turns if turn.parent is not None)
+    index_of = {turn: index for index, turn in enumerate(record.turns)}
+    children = Counter(turn.parent for turn in record.turns)
     for index in reversed(range(len(rewards))):  # a turn is recorded after its parent
         turn = record.turns[index]
         if turn.trained and not turn.left_out and turn.output_ids:
@@ -270,9 +255,9 @@ def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list
         handed, rewards[index] = rewards[index], 0.0
         heir = turn.parent
         while heir is not None:
-            handed /= children[id(heir)]
+            handed /= children[heir]
             if heir.adapter == turn.adapter:
-                rewards[index_of[id(heir)]] += handed
+                rewards[index_of[heir]] += handed
                 break
             heir = heir.parent
     return rewards

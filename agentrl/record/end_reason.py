@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from agentrl.errors import (
-    BadRewardError,
-    EpisodeTimeoutError,
-    RewardFunctionError,
-    SandboxError,
-)
+from agentrl.errors import BadRewardError, EpisodeTimeoutError, RewardFunctionError, SandboxError
 
 
 class EndReason(StrEnum):

@@ -3,7 +3,8 @@
 A server whose weights or kernels went wrong answers with status 200 all the same: with a logprob that is NaN, an id that the
 model has no row for, or versions that leave tokens out. One such token in a batch spoils the gradient of all others.
 
-Values come from JSON, so nothing is taken for granted about their types, and nothing here raises on account of them.
+Values come from JSON, so nothing is taken for granted about the types of ids, logprobs and versions, and nothing here raises on account
+of them. Who reads the JSON has made lists and pairs of it.
 """
 
 from __future__ import annotations
@@ -41,22 +42,18 @@ class Expected:
 
 def fault_of(generation: Generation, expected: Expected) -> str | None:
     """Say what is wrong with a generation, whole or partial; None: it is sound."""
-    ids: Any = generation.output_ids
-    if not isinstance(ids, list):
-        return f"its ids are {_shown(ids)}"
     return (
-        fault_of_tokens(ids, generation.logprobs, expected)
-        or fault_of_versions(generation.versions, len(ids), expected)
+        fault_of_tokens(generation.output_ids, generation.logprobs, expected)
+        or fault_of_versions(generation.versions, len(generation.output_ids), expected)
         or _fault_of_length(generation, expected)
-        or _fault_of_top(generation, expected)
+        or fault_of_top(generation.top_logprobs, expected)
     )
 
 
-def fault_of_tokens(ids: Sequence[Any], logprobs: Any, expected: Expected, start: int = 0) -> str | None:
+def fault_of_tokens(ids: Sequence[Any], logprobs: Sequence[Any], expected: Expected, start: int = 0) -> str | None:
     """Say what is wrong with tokens [T] and their logprobs [T], the first of which is the reply's token `start`."""
-    if not isinstance(logprobs, list) or len(logprobs) != len(ids):
-        count = len(logprobs) if isinstance(logprobs, list) else _shown(logprobs)
-        return f"it has {len(ids)} tokens and the logprobs of {count}"
+    if len(logprobs) != len(ids):
+        return f"it has {len(ids)} tokens and the logprobs of {len(logprobs)}"
     if _all_sound(ids, logprobs, expected.vocabulary):
         return None
     for position, (token, logprob) in enumerate(zip(ids, logprobs, strict=True), start):
@@ -67,7 +64,7 @@ def fault_of_tokens(ids: Sequence[Any], logprobs: Any, expected: Expected, start
     return None
 
 
-def _all_sound(ids: Sequence[Any], logprobs: list[Any], vocabulary: int | None) -> bool:
+def _all_sound(ids: Sequence[Any], logprobs: Sequence[Any], vocabulary: int | None) -> bool:
     """Whether all tokens are plainly sound, found without a loop of Python's: states of replies are checked as they stream."""
     return (
         set(map(type, ids)) == {int}
@@ -91,13 +88,11 @@ def fault_of_id(token: Any, vocabulary: int | None) -> str | None:
     return None
 
 
-def fault_of_versions(versions: Any, count: int, expected: Expected) -> str | None:
+def fault_of_versions(versions: Sequence[VersionSpan], count: int, expected: Expected) -> str | None:
     """Say what is wrong with the version spans of `count` tokens: they must cover [0, count) in order, without a gap."""
     end = 0
-    if not isinstance(versions, list):
-        return f"its version spans are {_shown(versions)}"
     for span in versions:
-        if not isinstance(span, VersionSpan) or any(type(value) is not int for value in vars(span).values()):
+        if any(type(value) is not int for value in vars(span).values()):
             return f"a version span is {_shown(span)}"
         if span.start != end or span.end <= span.start:
             return f"a version span covers tokens {span.start} to {span.end} where one from {end} on was due"
@@ -108,30 +103,21 @@ def fault_of_versions(versions: Any, count: int, expected: Expected) -> str | No
 
 
 def _fault_of_length(generation: Generation, expected: Expected) -> str | None:
-    count, bound = len(generation.output_ids), expected.max_new_tokens
+    count, bound, tops = len(generation.output_ids), expected.max_new_tokens, len(generation.top_logprobs)
     if bound is not None and count > bound:
         return f"it has {count} tokens, {bound} were asked for at most"
     if generation.finish not in FINISHES:
         return f"it ended with {_shown(generation.finish)}"
     if not count and generation.finish != "abort" and bound != 0:
         return f"it ended with {generation.finish} before its first token"
+    if tops != count and (tops or expected.top_logprobs):
+        return f"it has {count} tokens and the most likely ones of {tops}"
     return None
 
 
-def _fault_of_top(generation: Generation, expected: Expected) -> str | None:
-    tops: Any = generation.top_logprobs
-    if not isinstance(tops, list):
-        return f"its most likely tokens are {_shown(tops)}"
-    if len(tops) != len(generation.output_ids) and (tops or expected.top_logprobs):
-        return f"it has {len(generation.output_ids)} tokens and the most likely ones of {len(tops)}"
-    return fault_of_top(tops, expected)
-
-
-def fault_of_top(tops: Sequence[Any], expected: Expected, start: int = 0) -> str | None:
+def fault_of_top(tops: Sequence[Sequence[tuple[Any, Any]]], expected: Expected, start: int = 0) -> str | None:
     """Say what is wrong with the (logprob, id) [T][K] of the most likely tokens, the first at the reply's token `start`."""
     for position, top in enumerate(tops, start):
-        if not isinstance(top, list) or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in top):
-            return f"the most likely tokens at {position} are {_shown(top)}"
         for logprob, token in top:
             # A grammar forbids tokens: these are reported at -inf.
             if not (_is_number(logprob) and logprob <= MAX_LOGPROB) or fault_of_id(token, expected.vocabulary):

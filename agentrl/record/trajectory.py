@@ -16,17 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
-RootKind = Literal["main", "sub_agent", "side_call", "compacted"]
-"""What a conversation is to its episode: see `agentrl.record.roots`."""
-
-
 EXAMPLE_TOKENS = 200
 """Tokens of a reply that is shown as an example."""
+
+
+@dataclass(frozen=True)
+class TurnText:
+    """The texts that a turn's conversation is known by. They are not stored: what is chosen by them is."""
+
+    system: str = ""
+    """The system prompt, in the first turn of a conversation."""
+    tools: tuple[str, ...] = ()
+    """Names of the tools that the request offered."""
+    reply: str = ""
 
 
 @dataclass(eq=False, repr=False)
@@ -67,12 +74,11 @@ class Turn:
     """Whether the request offered tools."""
     model: str = ""
     """The model name that the client asked for."""
-    root_kind: RootKind = "main"
-    """What its conversation is to the episode."""
     left_out: bool = False
     """Whether its conversation is recorded and not trained on, since `rollout.trajectories` leaves it out."""
     alterations: dict[str, Any] = field(default_factory=dict)
     """The fields of the request that had tokens drawn from another distribution than the policy's own: `{"top_k": 5}`."""
+    text: TurnText = field(init=False, default=TurnText())
     length: int = field(init=False)
     """Ids of the path that ends with this turn, output included."""
     _digest: RollingDigest | None = field(init=False, default=None, repr=False)
@@ -101,20 +107,15 @@ class Turn:
         """Return all ids of the path that ends with this turn, output included."""
         ids: list[int] = []
         for turn in self.path():
-            ids += turn.prompt_ids
-            ids += turn.output_ids
+            ids += turn.prompt_ids + turn.output_ids
         return ids
 
     def path_digest(self) -> RollingDigest:
         """Return the digest of `token_ids()`, computed from that of the parent's path."""
-        missing: list[Turn] = []
-        turn: Turn | None = self
-        while turn is not None and turn._digest is None:
-            missing.append(turn)
-            turn = turn.parent
-        digest = turn._digest if turn is not None and turn._digest is not None else RollingDigest()
-        for turn in reversed(missing):
-            digest = turn._digest = digest.with_ids(turn.prompt_ids, turn.output_ids)
+        digest = self._digest or RollingDigest()
+        if self._digest is None:
+            for turn in self.path():
+                digest = turn._digest = turn._digest or digest.with_ids(turn.prompt_ids, turn.output_ids)
         return digest
 
 
@@ -253,8 +254,8 @@ class TokenRecord:
 
     def leaves(self) -> list[Turn]:
         """Return the turns that no other turn continues."""
-        parents = {id(turn.parent) for turn in self.turns}
-        return [turn for turn in self.turns if id(turn) not in parents]
+        parents = {turn.parent for turn in self.turns}
+        return [turn for turn in self.turns if turn not in parents]
 
     def figures(self) -> RecordFigures:
         """Return the figures that a run looks at."""
@@ -282,30 +283,30 @@ class TokenRecord:
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield one trajectory a leaf, in the order of the leaves."""
-        index_of = {id(turn): index for index, turn in enumerate(self.turns)}
-        masked = {id(turn) for turn in self.turns if not turn.trained or turn.left_out}
+        index_of = {turn: index for index, turn in enumerate(self.turns)}
+        masked = {turn for turn in self.turns if not turn.trained or turn.left_out}
         for leaf in self.leaves():
             columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
             ids, mask, logprobs, versions, temperatures, turn_index, altered = columns
             for turn in leaf.path():
                 prompt, output = len(turn.prompt_ids), len(turn.output_ids)
                 ids += turn.prompt_ids + turn.output_ids
-                mask += [False] * prompt + [id(turn) not in masked] * output
+                mask += [False] * prompt + [turn not in masked] * output
                 logprobs += [0.0] * prompt + turn.logprobs
                 versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
                 temperatures += [turn.temperature] * (prompt + output)
-                turn_index += [index_of[id(turn)]] * (prompt + output)
+                turn_index += [index_of[turn]] * (prompt + output)
                 altered += [False] * prompt + [bool(turn.alterations)] * output
-                masked.add(id(turn))
+                masked.add(turn)
             yield Trajectory(ids, mask, logprobs, versions, temperatures, turn_index, altered, leaf.truncated)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the tree as JSON values; `parent` is an index into the list."""
-        position = {id(turn): index for index, turn in enumerate(self.turns)}
+        index_of: dict[Turn | None, int | None] = {turn: index for index, turn in enumerate(self.turns)} | {None: None}
         return [
             {
                 **{name: getattr(turn, name) for name in _STORED},
-                "parent": None if turn.parent is None else position[id(turn.parent)],
+                "parent": index_of[turn.parent],
                 "versions": [asdict(span) for span in turn.versions],
                 "images": [asdict(image) for image in turn.images],
             }

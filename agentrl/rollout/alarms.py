@@ -14,13 +14,12 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 
 from agentrl.config import RunConfig
 from agentrl.errors import one_line
-from agentrl.record.trajectory import RootKind
 from agentrl.store.outcome import Outcome
 from agentrl.system.failure_text import failure_line
 from agentrl.system.tasks import background_tasks
@@ -34,7 +33,7 @@ class Health:
     """The counts of a run that goes on. The defaults are those of a run that has done nothing yet."""
 
     recent: deque[Counter[str]] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
-    """Of each of the last attempts that called the model: the whole numbers of `RecordFigures`, its roots by their kind,
+    """Of each of the last attempts that called the model: the whole numbers of `RecordFigures`, its `conversations`,
     `rerendered_tokens`, and `altered`, its replies that were not sampled as the policy samples."""
     altered_by: list[str] = field(default_factory=list)
     """The fields of requests that had the last replies sampled otherwise than the policy samples."""
@@ -79,8 +78,8 @@ class Health:
         counts = outcome.record.figures()
         if counts.replies:
             own = {name: value for name, value in vars(counts).items() if type(value) is int}
-            more = {"rerendered_tokens": outcome.rerendered_tokens, "altered": len(counts.altered_by)}
-            self.recent.append(Counter({**own, **outcome.roots, **more}))
+            own |= {"conversations": outcome.conversations, "rerendered_tokens": outcome.rerendered_tokens}
+            self.recent.append(Counter({**own, "altered": len(counts.altered_by)}))
         self.altered_by = counts.altered_by or self.altered_by
         self.example = counts.example or self.example
         if outcome.finished:
@@ -114,21 +113,17 @@ class Health:
         self.step = metrics
 
     def counts(self) -> Counter[str]:
-        """Return the sums over the recent attempts, with `roots`, those of every kind."""
+        """Return the sums over the recent attempts."""
         total = Counter[str]()
         for counts in self.recent:
             total.update(counts)
-        total["roots"] = sum(total[kind] for kind in get_args(RootKind))
         return total
 
     def to_metrics(self) -> dict[str, float]:
         """Return what a step's line says of the recent attempts."""
         counts, episodes = self.counts(), max(1, len(self.recent))
         return {
-            "roots_mean": counts["roots"] / episodes,
-            "side_calls_mean": counts["side_call"] / episodes,
-            "sub_agents_mean": counts["sub_agent"] / episodes,
-            "compacted_mean": counts["compacted"] / episodes,
+            "conversations_mean": counts["conversations"] / episodes,
             "rerendered_share": counts["rerendered_tokens"] / max(1, counts["prompt_tokens"]),
             "left_out_share": counts["left_out_tokens"] / max(1, counts["sampled_tokens"]),
             "truncated_share": counts["truncated"] / max(1, counts["replies"]),
@@ -149,7 +144,7 @@ JUDGED_REPLIES = 32
 """Replies that it takes to judge them."""
 JUDGED_EPISODES = 16
 """Episodes that it takes to judge how their client asks."""
-NEW_ROOT_SHARE = 0.7
+NEW_CONVERSATION_SHARE = 0.7
 """Share of model calls that begin a conversation which raises an alarm, where so many tokens are sent again:"""
 RERENDERED_SHARE = 0.4
 """The share of all prompt tokens. Of K calls whose history grows evenly and is all sent again it is (K − 1)/(K + 1)."""
@@ -211,10 +206,14 @@ def _history_rewritten(seen: Seen) -> str | None:
     counts, episodes = seen.health.counts(), len(seen.health.recent)
     replies, again = counts["replies"], counts["rerendered_tokens"]
     few = episodes < JUDGED_EPISODES or replies < LONG_EPISODE * episodes
-    if few or counts["roots"] < NEW_ROOT_SHARE * replies or again < RERENDERED_SHARE * counts["prompt_tokens"]:
+    if (
+        few
+        or counts["conversations"] < NEW_CONVERSATION_SHARE * replies
+        or again < RERENDERED_SHARE * counts["prompt_tokens"]
+    ):
         return None
     return (
-        f"{counts['roots'] / replies:.0%} of the model calls of the last {episodes} episodes begin a new conversation, and "
+        f"{counts['conversations'] / replies:.0%} of the model calls of the last {episodes} episodes begin a new conversation, and "
         f"{again / counts['prompt_tokens']:.0%} of their prompt tokens were sent before: the client rewrites its "
         'history, so that each call is a trajectory of its own. docs/clients.md, "A client that rewrites its history", says how to mend it'
     )

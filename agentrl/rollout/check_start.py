@@ -32,7 +32,7 @@ from agentrl.proxy import ChatFormat
 from agentrl.proxy.model_names import check_names
 from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.open_runner import chat_format_of
-from agentrl.rollout.trained_roots import load_trajectories
+from agentrl.rollout.trained_conversations import load_trajectories
 from agentrl.rollout.workers.protocol import unsendable
 from agentrl.rollout.workflow import Workflow
 from agentrl.system.failure_text import without_secrets

@@ -22,7 +22,7 @@ from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, load_chat_format, open
 from agentrl.proxy.http_door import Handle
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner, sampling_defaults
-from agentrl.rollout.trained_roots import load_trajectories
+from agentrl.rollout.trained_conversations import load_trajectories
 from agentrl.rollout.workers.pool import WorkerPool, open_workers
 from agentrl.rollout.workflow import Workflow
 from agentrl.system.files import scratch_directory

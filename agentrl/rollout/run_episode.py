@@ -24,7 +24,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.isolated_call import CallResult, run_isolated
-from agentrl.rollout.trained_roots import RootChoices, Trajectories, choose_roots
+from agentrl.rollout.trained_conversations import ConversationChoices, Trajectories, choose_conversations
 from agentrl.rollout.workflow import Workflow, workflow_name
 from agentrl.store.outcome import Outcome
 from agentrl.system import traces
@@ -152,7 +152,7 @@ class EpisodeRunner:
                 timeout_s = self.cancel_timeout_s
                 closed = await self._isolated(state.close, what, bound, timeout_s, reason=EndReason.CLOSE)
         record = session.record if session else None
-        chosen = await self._choose_roots(session, state.trajectories)
+        chosen = await self._choose_conversations(session, state.trajectories)
         with anyio.CancelScope(shield=True):
             outcome = await in_thread(self._outcome, ended, closed, chosen, state, record)
         return replace(
@@ -160,7 +160,7 @@ class EpisodeRunner:
             record=record or TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
-            roots=chosen.value.counts() if chosen.value else {},
+            conversations=len(chosen.value.chosen) if chosen.value else 0,
             rerendered_tokens=chosen.value.rerendered_tokens if chosen.value else 0,
             replayed_tokens=call_log.replayed_tokens if call_log else 0,
         )
@@ -173,22 +173,22 @@ class EpisodeRunner:
         """Return sums since the run began, of a run that has used sandboxes."""
         return self.sandboxes.metrics() if self.sandboxes else {}
 
-    async def _choose_roots(self, session: Session | None, own: object) -> CallResult[RootChoices]:
+    async def _choose_conversations(self, session: Session | None, own: object) -> CallResult[ConversationChoices]:
         """Choose the conversations that are trained on, and write that into the record. A function of the user's may do anything."""
         if session is None:
-            return CallResult(RootChoices())
+            return CallResult(ConversationChoices())
         trajectories = self.trajectories if own is None else own
         users = callable(trajectories)
         run_in = in_users_thread if users else in_thread
-        choose = partial(run_in, choose_roots, session.record, session.turn_texts, trajectories)
+        choose = partial(run_in, choose_conversations, session.record, trajectories)
         what, bound = "the function of trajectories", "rollout.cancel_timeout_s"
         timeout_s = self.cancel_timeout_s if users else math.inf
         with anyio.CancelScope(shield=True):
-            chosen: CallResult[RootChoices] = await self._isolated(
+            chosen: CallResult[ConversationChoices] = await self._isolated(
                 choose, what, bound, timeout_s, reason=EndReason.TRAJECTORIES
             )
         if chosen.value is not None:
-            chosen.value.apply(session.record, session.role_rewards)
+            chosen.value.apply(session.role_rewards)
         return chosen
 
     def _outcome(

@@ -43,9 +43,9 @@ from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.json_text import json_pieces
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
+from agentrl.record.conversations import conversations_of, main_conversations
 from agentrl.record.credit import turn_returns
 from agentrl.record.end_reason import EndReason
-from agentrl.record.roots import roots_of
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start, with_chat_format
@@ -296,7 +296,7 @@ class Service:
         """End a session, move it into the store and return its state."""
         self._proxy.close_session(entry.session)
         state = _state(entry)
-        await in_thread(lambda: self._kept.keep(state, _outcome(entry), _roots(entry.session)))
+        await in_thread(lambda: self._kept.keep(state, _outcome(entry), _conversations(entry.session.record)))
         del self._entries[entry.id]
         return state
 
@@ -312,11 +312,11 @@ class Service:
         if entry is not None:
             entry.session.record.reward_roles(entry.session.role_rewards)
             return await in_thread(
-                lambda: _with_trajectories(_state(entry), entry.session.record, _roots(entry.session))
+                lambda: _with_trajectories(_state(entry), entry.session.record, _conversations(entry.session.record))
             )
         details = await self._details(session_id)
         record = await in_thread(self._kept.record, session_id)
-        return await in_thread(_with_trajectories, details["session"], record, details.get("roots", []))
+        return await in_thread(_with_trajectories, details["session"], record, details.get("conversations", []))
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:
         try:
@@ -369,23 +369,21 @@ def _outcome(entry: _Entry) -> Outcome:
     )
 
 
-def _roots(session: Session) -> list[dict[str, Any]]:
-    """Return the conversations of a session, and note in its record what each of them is."""
-    turns, texts = session.record.turns, list(session.turn_texts)  # a call that ends at this moment is not among them
-    index_of = {id(turn): index for index, turn in enumerate(turns)}
-    found = roots_of(turns[: len(texts)], texts)
-    for root in found:
-        for turn in root.turns:
-            turn.root_kind = root.kind
-    return [
-        {"kind": root.kind, "name": root.name, "turns": [index_of[id(turn)] for turn in root.turns]} for root in found
-    ]
+def _conversations(record: TokenRecord) -> list[dict[str, Any]]:
+    """Return the conversations of a session, and which of them are the main agent's."""
+    turns = list(record.turns)  # a call that ends at this moment is not among them
+    index_of = {turn: index for index, turn in enumerate(turns)}
+    found = conversations_of(turns)
+    main = main_conversations(found)
+    return [{"main": one in main, "turns": [index_of[turn] for turn in one.turns]} for one in found]
 
 
-def _with_trajectories(state: Mapping[str, Any], record: TokenRecord, roots: list[dict[str, Any]]) -> dict[str, Any]:
+def _with_trajectories(
+    state: Mapping[str, Any], record: TokenRecord, conversations: list[dict[str, Any]]
+) -> dict[str, Any]:
     returns = turn_returns(record, state["reward"] or 0.0)
     paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
-    return {**state, "turns": record.to_json(), "trajectories": paths, "roots": roots}
+    return {**state, "turns": record.to_json(), "trajectories": paths, "conversations": conversations}
 
 
 def _adapters(roles: set[str]) -> str:

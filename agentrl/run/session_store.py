@@ -50,15 +50,16 @@ class SessionStore:
         self._write(OpenGroup(group, 0, group, version, session))
         return session
 
-    def keep(self, state: Mapping[str, Any], outcome: Outcome, roots: list[dict[str, Any]]) -> None:
+    def keep(self, state: Mapping[str, Any], outcome: Outcome, conversations: list[dict[str, Any]]) -> None:
         """Keep a session that has ended.
 
         Args:
             state: What the service answers about it, its `id` among that.
             outcome: How it ended, with its record.
-            roots: Its conversations.
+            conversations: Its conversations.
         """
-        self._end(_group(state["id"]), replace(outcome, details=json.dumps({"session": dict(state), "roots": roots})))
+        details = json.dumps({"session": dict(state), "conversations": conversations})
+        self._end(_group(state["id"]), replace(outcome, details=details))
 
     def _end(self, group: int, outcome: Outcome) -> None:
         self._write(InsertEpisode(group, 0, 0, outcome), CloseGroup(group))
@@ -72,7 +73,7 @@ class SessionStore:
         self._write(DeleteEpisodes(_group(session)), CloseGroup(_group(session), "deleted"))
 
     def details(self, session: str) -> dict[str, Any] | None:
-        """Return the `session` and the `roots` of one that has ended; None: there is none of this id."""
+        """Return the `session` and the `conversations` of one that has ended; None: there is none of this id."""
         return next(iter(self._details("WHERE g.id = ? AND g.task_digest = ?", _group(session), session)), None)
 
     def states(self) -> list[dict[str, Any]]:

@@ -25,10 +25,10 @@ class Outcome:
     duration_s: float = 0.0
     replayed_tokens: int = 0
     """Tokens that came from the call log of an earlier start of the run."""
-    roots: dict[str, int] = field(default_factory=dict)
-    """How many roots of each kind it has: `agentrl.record.roots`."""
+    conversations: int = 0
+    """Conversations that its calls are of: `agentrl.record.conversations`."""
     rerendered_tokens: int = 0
-    """Prompt tokens of roots that an earlier turn of the episode already held."""
+    """Tokens of the prompts that these began with which an earlier turn of the episode already held."""
 
     def __post_init__(self) -> None:
         if self.error is not None:

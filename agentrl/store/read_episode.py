@@ -107,14 +107,12 @@ class RunEpisode(ListedEpisode):
             parent = 0 if turn.parent is None else number[id(turn.parent)]
             branch = f", after turn {parent}" if parent not in (0, index - 1) else ""
             began_anew = ", a new conversation" if not parent and index > 1 else ""
-            facts: list[str] = [] if parent or turn.root_kind == "main" else [turn.root_kind]
-            facts += ["not trained on"] if not parent and turn.left_out else []
-            kind = f" ({', '.join(facts)})" if facts else ""
+            left_out = " (not trained on)" if not parent and turn.left_out else ""
             own = "" if turn.reward is None else f", reward {turn.reward:g}"
             cut = ", cut off for its length" if turn.truncated else ""
             altered = "".join(f", {field} {value}" for field, value in turn.alterations.items())
             how = altered and f", sampled with{altered[1:]}"
-            yield f"--- {name}{branch}{began_anew}{kind}: prompt\n{decode(turn.prompt_ids)}"
+            yield f"--- {name}{branch}{began_anew}{left_out}: prompt\n{decode(turn.prompt_ids)}"
             yield f"--- {name}: reply{how}{cut}{own}\n{decode(turn.output_ids)}"
         if not turns:
             yield "--- no model call is recorded"

@@ -248,6 +248,8 @@ def _turn_fault(turn: Turn, vocabulary: int | None) -> str | None:
     expected = Expected(vocabulary=vocabulary)
     if (fault := fault_of_tokens(turn.prompt_ids, [0.0] * len(turn.prompt_ids), expected)) is not None:
         return f"{fault}, in its prompt"
+    if not (math.isfinite(turn.temperature) and turn.temperature > 0):
+        return f"its temperature is {turn.temperature}"
     for given in (turn.reward, turn.role_reward):
         if given is not None and not math.isfinite(given):
             return f"it was given the reward {given}"

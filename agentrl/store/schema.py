@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agentrl.record.end_reason import EndReason
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 
 _REASONS = ", ".join(f"'{reason}'" for reason in EndReason)
 SCHEMA = f"""

@@ -1,6 +1,7 @@
 """Tasks that are conversations to learn from, read as the proxy reads requests.
 
-{"messages": [...], "tools": [...]}                    OpenAI's; "tools" may be JSON text, and a reply may have "weight": 0 or 1
+{"messages": [...], "tools": [...]}                    OpenAI's; "tools" may be JSON text, and a reply may have "weight": 0 or 1,
+                                                       the row "empty_thoughts": false
 {"conversations": [{"from": "gpt", "value": "..."}]}   ShareGPT's; that of a function_call is JSON
 
 A message has the fields of `_FIELDS`, also by the names of `_ALIASES`. Any other is refused: it might be a trainer's word for
@@ -49,7 +50,7 @@ class _ConversationType(TaskType):
 CONVERSATION = _ConversationType("conversation", dict, TypeAdapter(dict), stays_dict=True)
 
 
-def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool], list[float]]:
+def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool], list[float], bool]:
     """Read a row.
 
     Args:
@@ -57,7 +58,8 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         where: What an error calls it.
 
     Returns:
-        Its messages and tools, as a chat format takes them, and the weight of each message: 1 for what is learned.
+        Its messages and tools, as a chat format takes them; the weight of each message: 1 for what is learned; and whether a reply
+        without a thought is learned with the empty thought that its template may write.
 
     Raises:
         TaskFileError: It is no conversation; the message names the field.
@@ -96,9 +98,11 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         weights.append(weight)
         if weight and not any(message.get(field) for field in ("content", "tool_calls", "function_call")):
             raise TaskFileError(f"{where}: {form}.{index} says nothing; give it 'content' or 'tool_calls'")
+    if row.get("empty_thoughts") not in (None, True, False):
+        raise TaskFileError(f"{where}: empty_thoughts = {row['empty_thoughts']!r}: write true or false")
     if not any(weights) or row.get("label") is False:  # a bad example, in rows for KTO
         raise TaskFileError(f"{where} has no message of the assistant to learn from: by its roles, weights or label")
-    return list(read.messages), read.tools or [], [0] * len(system) + weights
+    return list(read.messages), read.tools or [], [0] * len(system) + weights, row.get("empty_thoughts") in (None, True)
 
 
 def _list_of_objects(value: Any, field: str) -> list[Any]:

@@ -42,7 +42,6 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
             | {
                 "index": index,
                 "parent": parent,
-                "kind": turn.root_kind,
                 "return": returns[index],
                 "advantage": advantage,
                 "images": [image.url for image in turn.images],

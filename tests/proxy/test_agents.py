@@ -19,8 +19,8 @@ import anyio
 import pytest
 
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
-from agentrl.record.roots import Root
-from agentrl.rollout.trained_roots import choose_roots
+from agentrl.record.conversations import Conversation
+from agentrl.rollout.trained_conversations import choose_conversations
 from tests.components import missing
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.proxy.conformance.recording import Recorder
@@ -76,11 +76,11 @@ class Setup:
         """What a script printed that imports the packages installed in a folder."""
         return await self.run("node", "--input-type=module", "-", cwd=folder, script=SCRIPTS / script, **extra)
 
-    def choose(self) -> list[Root]:
+    def choose(self) -> list[tuple[Conversation, bool | str]]:
         """Choose what is trained on, as at the end of an episode."""
-        chosen = choose_roots(self.session.record, self.session.turn_texts, "main")
-        chosen.apply(self.session.record, {})
-        return [root for root, _ in chosen.chosen]
+        choices = choose_conversations(self.session.record, "main")
+        choices.apply({})
+        return list(choices.chosen)
 
     def check(self, *, roots: int, leaves: int) -> None:
         """Check what was recorded."""
@@ -186,14 +186,14 @@ async def test_claude_code(nano_format: ChatFormat, tmp_path: Path) -> None:
         await anyio.Path(home).mkdir()
         async with opened(nano_format, home, *CLAUDE_CODE) as setup:
             assert ANSWER in await claude(setup, "What is the weather in Berlin? Use Bash.")
-            roots = setup.choose()
-        assert [root.kind for root in roots if root.tools] == ["main"]
-        setup.check(roots=len(roots), leaves=len(roots))
-        if len(roots) == 2:
+            chosen = setup.choose()
+        assert [trained for one, trained in chosen if one.tools] == [True]
+        setup.check(roots=len(chosen), leaves=len(chosen))
+        if len(chosen) == 2:
             break
     else:
         pytest.fail("it asked for no title in any of its runs")
-    (title,) = (root for root in roots if root.kind == "side_call")
+    (title,) = (one for one, trained in chosen if not trained)
     assert title.tools == ()
     assert [turn.left_out for turn in title.turns] == [True]
     (trained,) = (path for path in setup.session.record.trajectories() if any(path.loss_mask))
@@ -218,13 +218,12 @@ async def test_a_sub_agent_of_claude_code(nano_format: ChatFormat, tmp_path: Pat
 
     async with opened(nano_format, tmp_path, *CLAUDE_CODE, delegating) as setup:
         assert ANSWER in await claude(setup, "What is the weather in Berlin? Delegate.")
-        roots = setup.choose()
-    kinds = [root.kind for root in roots if root.kind != "side_call"]
-    assert kinds == ["main", "sub_agent"]
-    (sub_agent,) = (root for root in roots if root.kind == "sub_agent")
-    assert {turn.role for turn in sub_agent.turns} == {sub_agent.name}
-    assert sub_agent.system != roots[0].system or sub_agent.tools != roots[0].tools
-    assert not any(turn.left_out for turn in sub_agent.turns)
+        chosen = setup.choose()
+    with_tools = [(one, trained) for one, trained in chosen if one.tools]
+    assert [trained for _, trained in with_tools] == [True, False]
+    main, sub_agent = (one for one, _ in with_tools)
+    assert sub_agent.system != main.system
+    assert all(turn.left_out for turn in sub_agent.turns)
 
 
 CODEX = """

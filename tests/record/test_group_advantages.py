@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentrl.config import GroupAdvantage, Overlong, TurnsConfig
 from agentrl.record.credit import (
     Estimator,
-    baselines,
+    advantages_of,
     overlong_penalty,
     turn_advantages,
     turn_rewards,
@@ -24,7 +24,7 @@ REWARDS = st.lists(st.floats(-5, 5), min_size=2, max_size=16)
 
 
 def advantages(rewards: list[float], estimator: Estimator) -> list[float]:
-    return [b.advantage(r) for r, b in zip(rewards, baselines([[r] for r in rewards], estimator), strict=True)]
+    return [of for (of,) in advantages_of([[reward] for reward in rewards], estimator)]
 
 
 @given(REWARDS)

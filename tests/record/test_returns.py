@@ -212,10 +212,7 @@ def test_an_episode_of_many_roots_weighs_what_an_episode_of_one_weighs(
     """A conversation that was compacted is several trajectories with one return."""
     rewards = [reward for reward, _ in group]
     # Of each root two turns: [None, 0, None, 2, ...].
-    several = [
-        record_of([parent for k in range(roots) for parent in (None, 2 * k)], root_kind=["main", "compacted"] * roots)
-        for _, roots in group
-    ]
+    several = [record_of([parent for k in range(roots) for parent in (None, 2 * k)]) for _, roots in group]
     single = advantages([chain(2) for _ in group], rewards, advantage=kind)
     found = advantages(several, rewards, advantage=kind)
     for own, one, (_, roots) in zip(found, single, group, strict=True):

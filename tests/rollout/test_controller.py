@@ -614,6 +614,10 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
             "it was given the reward inf",
             marks=pytest.mark.soak,
         ),
+        (
+            {"record": b'{"parent": [-1], "prompt_length": [1], "temperature": [NaN]}'},
+            "turn 0: its temperature is nan",
+        ),
         ({"record": b'{"parent": [0], "prompt_length": [1]}'}, "turn 0 extends one that comes later"),
         pytest.param({"record": b'{"parent": [-1]}'}, "its record cannot be read: KeyError", marks=pytest.mark.soak),
         pytest.param({"record": b'{"parent'}, "its record cannot be read: JSONDecodeError", marks=pytest.mark.soak),
@@ -625,6 +629,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
         "no versions",
         "torn",
         "infinite reward",
+        "no temperature",
         "order",
         "a field",
         "corrupt",

@@ -92,7 +92,7 @@ def test_a_healthy_run_says_nothing() -> None:
         ),
         (
             "history_rewritten",
-            healthy({"main": 200, "side_call": 30, "rerendered_tokens": 600}),
+            healthy({"conversations": 230, "rerendered_tokens": 600}),
             ["90% of the model calls of the last 16 episodes", "60% of their prompt tokens", "docs/clients.md"],
         ),
         ("replies_truncated", healthy({"truncated": 129}), ["50% of the last 256 replies", "rollout.max_tokens"]),
@@ -118,14 +118,14 @@ def test_each_fault_has_its_line(name: str, health: Health, parts: list[str]) ->
     ("episodes", "counts"),
     [
         (15, {}),
-        (16, {"main": 40}),
+        (16, {"conversations": 40}),
         (16, {"rerendered_tokens": 20}),
-        (40, {"main": 80}),
+        (40, {"conversations": 80}),
     ],
     ids=["too few", "conversations go on", "little is sent again", "two questions each"],
 )
 def test_a_client_that_lets_conversations_go_on_raises_no_alarm(episodes: int, counts: dict[str, int]) -> None:
-    rewritten = {"replies": 80, "main": 72, "prompt_tokens": 100, "rerendered_tokens": 60}
+    rewritten = {"replies": 80, "conversations": 72, "prompt_tokens": 100, "rerendered_tokens": 60}
     recent = deque([Counter({**rewritten, **counts})] + (episodes - 1) * [Counter[str]()])
     assert alarms_of_health(Health(recent=recent)) == []
 

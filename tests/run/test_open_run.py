@@ -140,7 +140,7 @@ def test_a_transcript_says_which_turn_follows_which_and_what_each_earned(run: Ru
     record.add("c", first, [10, 11, 13], reply, 1.0)
     record.add("d", None, [14], reply, 1.0)
     title = record.add("e", None, [15], reply, 1.0)
-    title.root_kind, title.left_out = "side_call", True
+    title.left_out = True
     second.role, second.reward = "critic", 0.25
     with Store(run.path / "store.sqlite", must_exist=True) as store:
         number = store.write([InsertEpisode(4, 1, 0, Outcome(reason=EndReason.FINISHED, reward=1.0, record=record))])[0]
@@ -152,7 +152,7 @@ def test_a_transcript_says_which_turn_follows_which_and_what_each_earned(run: Ru
         f"--- turn 2 (critic): reply, cut off for its length, reward 0.25\n{text[11]}\n"
         f"--- turn 3, after turn 1: prompt\n{text[13]}\n--- turn 3: reply, cut off for its length\n{text[11]}\n"
         f"--- turn 4, a new conversation: prompt\n{text[14]}\n--- turn 4: reply, cut off for its length\n{text[11]}\n"
-        f"--- turn 5, a new conversation (side_call, not trained on): prompt\n{text[15]}\n"
+        f"--- turn 5, a new conversation (not trained on): prompt\n{text[15]}\n"
         f"--- turn 5: reply, cut off for its length\n{text[11]}"
     )
 

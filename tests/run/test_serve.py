@@ -105,8 +105,9 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
     fetched = service.ask("GET", f"{path}/trajectories")
     assert [(turn["role"], turn["role_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
     assert [path["returns"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
-    assert sorted(index for root in fetched["roots"] for index in root["turns"]) == list(range(len(fetched["turns"])))
-    assert {root["kind"] for root in fetched["roots"]} == {"main"}
+    conversations = fetched["conversations"]
+    assert sorted(index for one in conversations for index in one["turns"]) == list(range(len(fetched["turns"])))
+    assert all(one["main"] for one in conversations)
 
 
 def test_a_session_that_was_closed_is_an_episode_on_the_page(service: Service, tmp_path: Path) -> None:

@@ -409,7 +409,7 @@ async def test_what_is_left_out_is_not_trained_on_and_trained_again_the_same(
     def with_side_call(record: TokenRecord) -> None:
         reply = Generation(output_ids=[20, 21], logprobs=[-3.0, -4.0], versions=[VersionSpan(0, 0, 2)], finish="stop")
         side = record.add("title", None, [9, 10], reply, 1.0)
-        side.root_kind, side.left_out = "side_call", True
+        side.left_out = True
 
     run_dir = tmp_path / "run"
     await in_thread(partial(record_run, run_dir, finish=with_side_call))

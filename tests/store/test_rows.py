@@ -34,7 +34,6 @@ TURN = st.fixed_dictionaries(
         "tools": st.booleans(),
         "model": st.text(max_size=2),
         "adapter": st.sampled_from(["", "writer"]),
-        "root_kind": st.sampled_from(["main", "sub_agent", "side_call", "compacted"]),
         "left_out": st.booleans(),
         "alterations": st.sampled_from([{}, {"top_k": 5}, {"min_p": 0.1, "logit_bias": [[3, -1.5], [7, 100.0]]}]),
         "request": st.text(max_size=2),

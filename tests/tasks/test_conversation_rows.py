@@ -42,7 +42,7 @@ def call(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_conversation_is_read_in_its_common_forms(row: dict[str, Any]) -> None:
-    messages, tools, weights = read_conversation(row, "here")
+    messages, tools, weights, _ = read_conversation(row, "here")
     assert messages == [{"role": "system", "content": "Add."}, USER, REPLY]
     assert (tools, weights) == ([], [0, 0, 1])
 
@@ -89,7 +89,7 @@ def test_calls_of_sharegpt_and_ms_swift_are_tool_calls_with_their_results(called
     call_ = '{"name": "add", "arguments": {"x": 2}}'
     said = [("human", "2 + 3?"), (called, call_), (result, "5"), ("gpt", "5")]
     row = {"conversations": [{"from": kind, "value": value} for kind, value in said]}
-    messages, tools, weights = read_conversation({**row, "tools": json.dumps([TOOL["function"]])}, "here")
+    messages, tools, weights, _ = read_conversation({**row, "tools": json.dumps([TOOL["function"]])}, "here")
     function = {"name": "add", "arguments": '{"x": 2}'}
     assert messages[1]["tool_calls"] == [{"id": "call00100", "type": "function", "function": function}]
     assert messages[2] == {"role": "tool", "tool_call_id": "call00100", "content": "5"}
@@ -107,7 +107,7 @@ def test_tools_are_read_as_text_and_calls_with_what_rows_leave_out() -> None:
     """Arguments as an object, and no ids."""
     result = {"role": "tool", "content": "5", "tool_call_id": None}
     row = {"messages": [USER, call(), result, call(id="a"), {**result, "tool_call_id": "a"}, REPLY], "tools": [TOOL]}
-    messages, tools, _ = read_conversation({**row, "tools": json.dumps(row["tools"])}, "here")
+    messages, tools, *_ = read_conversation({**row, "tools": json.dumps(row["tools"])}, "here")
     assert tools == [TOOL]
     assert messages[1]["tool_calls"][0] == {
         "id": "call00100",
@@ -124,7 +124,7 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
         "messages": [USER, old, {"role": "function", "name": "add", "content": "5"}],
         "functions": [TOOL["function"]],
     }
-    messages, tools, weights = read_conversation(row, "here")
+    messages, tools, weights, _ = read_conversation(row, "here")
     assert tools == [TOOL]
     assert messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
     assert messages[2]["role"] == "tool"
@@ -132,8 +132,25 @@ def test_the_calls_of_before_there_were_tools_are_calls_of_tools() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "learned"),
+    [
+        ({}, True),
+        ({"empty_thoughts": True}, True),
+        ({"empty_thoughts": None}, True),
+        ({"empty_thoughts": False}, False),
+    ],
+)
+def test_a_row_says_whether_empty_thoughts_are_learned(given: dict[str, Any], learned: bool) -> None:
+    assert read_conversation({"messages": [USER, REPLY], **given}, "here")[3] is learned
+
+
+@pytest.mark.parametrize(
     ("row", "complaint"),
     [
+        *(
+            ({"messages": [USER, REPLY], "empty_thoughts": no}, f"empty_thoughts = {no!r}: write true or")
+            for no in ("false", 2)
+        ),
         ({"n": 1}, 'holds no "messages"'),
         ({"messages": "2 + 3?"}, "line 2 is no conversation"),
         ({"messages": [USER]}, "has no message of the assistant to learn from"),

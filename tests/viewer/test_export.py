@@ -38,7 +38,7 @@ def test_an_exported_conversation_is_read_back_and_learned_from_as_it_was_said(
     shown: ShownRun, nano_format: ChatFormat
 ) -> None:
     row = json.loads(export(shown, "sft", CONVERSATION))
-    messages, _, weights = read_conversation(row, "here")
+    messages, _, weights, _ = read_conversation(row, "here")
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert [messages[index]["content"] for index in (0, 1, 3, 4)] == [
         *(message["content"] for message in ASKED),

@@ -35,7 +35,6 @@ function Thought({ text }) {
 /** Say what is not as usual about a turn. */
 function notes(turn) {
   const said = [
-    turn.kind !== "main" && turn.kind.replaceAll("_", " "),
     turn.role && `role ${turn.role}`,
     turn.truncated && "cut off for its length",
     turn.failed && "tool call that could not be carried out",
@@ -52,7 +51,7 @@ function Turn({ turn, before, by, scale, acts, onLook }) {
   const temperature = turn.temperature === 1 ? null : turn.temperature;
   const numbers = given({ reward: turn.reward, return: turn.return, advantage: turn.advantage, temperature });
   const pictures = turn.images.filter((one) => one.startsWith("data:image/"));
-  return html`<article class="turn ${turn.kind}" id=${`turn-${turn.index}`}>
+  return html`<article class="turn ${turn.left_out ? "left_out" : ""}" id=${`turn-${turn.index}`}>
     <header><h2>Turn ${turn.index + 1}</h2>${branches && html`<span class="branch">${turn.parent == null ? "a new conversation" : `goes on from turn ${turn.parent + 1}`}</span>`}
       ${notes(turn).map((note) => html`<span class="note">${note}</span>`)}
       ${numbers.map(([name, value]) => html`<span>${name} <b class="figure">${figure(value)}</b></span>`)}
@@ -106,9 +105,9 @@ function Tree({ turns }) {
     })}
     ${turns.map((turn) => {
       const [x, y] = at(turn.index);
-      const name = `turn ${turn.index + 1}${turn.role ? `, ${turn.role}` : ""}, ${turn.kind.replaceAll("_", " ")}`;
+      const name = `turn ${turn.index + 1}${turn.role ? `, ${turn.role}` : ""}${turn.left_out ? ", left out of training" : ""}`;
       const handlers = { onClick: () => show(turn.index), onKeyDown: (event) => event.key === "Enter" && show(turn.index) };
-      return html`<g class="node ${turn.kind} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} ...${handlers}>
+      return html`<g class="node ${turn.left_out ? "left_out" : ""} ${turn.trained ? "trained" : ""}" role="link" tabindex="0" aria-label=${name} ...${handlers}>
         <title>${name}</title><circle cx=${x} cy=${y} r="11" /><text x=${x} y=${y + 4}>${turn.index + 1}</text>
       </g>`;
     })}

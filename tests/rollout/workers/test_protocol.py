@@ -101,7 +101,7 @@ def test_a_frame_arrives_as_it_was_sent(frame: protocol.ToWorker) -> None:
 def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, reward: float) -> None:
     record, _ = conversation(2)
     record.add("b", record.turns[0], [*record.turns[0].token_ids(), 7], generation, 0.5)
-    outcome = Outcome(reason=EndReason.ERROR, reward=reward, error=error, record=pack(record), roots={"main": 2}, details=json.dumps({error: 1}), rerendered_tokens=7)  # fmt: skip
+    outcome = Outcome(reason=EndReason.ERROR, reward=reward, error=error, record=pack(record), conversations=2, details=json.dumps({error: 1}), rerendered_tokens=7)  # fmt: skip
     frame = protocol.TO_MAIN.decode(protocol.ENCODER.encode(EpisodeResult.of(3, outcome, pack(record))))
     assert isinstance(frame, EpisodeResult)
     arrived = frame.outcome({})

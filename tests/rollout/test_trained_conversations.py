@@ -18,10 +18,10 @@ from agentrl.config import RolloutConfig, TrainerConfig
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.record.roots import Root
+from agentrl.record.conversations import Conversation
 from agentrl.rollout.alarms import Health
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
-from agentrl.rollout.trained_roots import Trajectories, load_trajectories
+from agentrl.rollout.trained_conversations import Trajectories, load_trajectories
 from agentrl.rollout.workflow import Workflow
 from agentrl.store.call_log import open_call_log
 from agentrl.store.changes import InsertEpisode, OpenGroup
@@ -114,28 +114,25 @@ def trained_texts(store: Store, nano_format: ChatFormat) -> list[str]:
     return [nano_format.decode(path.token_ids[path.loss_mask].tolist()) for of in sequences for path in of]
 
 
-async def test_a_title_never_reaches_the_trainer_and_nothing_of_it_is_lost(
+async def test_a_title_and_a_sub_agent_never_reach_the_trainer_and_nothing_of_them_is_lost(
     nano_format: ChatFormat, store: Store
 ) -> None:
     outcome = await outcome_of(agent, nano_format)
     assert outcome.error is None
-    assert outcome.roots == {"main": 1, "side_call": 1, "sub_agent": 1}
+    assert outcome.conversations == 3
     turns = outcome.record.turns
     assert [turn.model for turn in turns] == ["small", *["nano"] * 4]
-    assert [turn.root_kind for turn in turns] == ["side_call", "main", "sub_agent", "sub_agent", "main"]
-    assert [turn.left_out for turn in turns] == [True, *[False] * 4]
-    sub_agent = turns[2].role
-    assert re.fullmatch("sub-agent-[0-9a-f]{8}", sub_agent)
-    assert [turn.role for turn in turns] == ["", "", sub_agent, sub_agent, ""]
+    assert [turn.left_out for turn in turns] == [True, False, True, True, False]
 
     await in_thread(store.write, [InsertEpisode(0, 0, 0, outcome)])
     (stored,) = await in_thread(store.episodes, [0])
     assert stored.record.to_json() == outcome.record.to_json()
     assert len(stored.record.turns) == 5
     trained = await in_thread(trained_texts, store, nano_format)
-    assert len(trained) == 2
-    assert TITLE not in "".join(trained)
-    assert all(FOUND in text and "<tool_call>" in text for text in trained)
+    assert len(trained) == 1
+    assert TITLE not in trained[0]
+    assert FOUND in trained[0]
+    assert "ask_agent" in trained[0]
 
 
 async def test_conversations_are_counted(nano_format: ChatFormat) -> None:
@@ -151,16 +148,14 @@ async def test_conversations_are_counted(nano_format: ChatFormat) -> None:
     health.attempt_ended(await outcome_of(agent, nano_format), 1)
     health.attempt_ended(await outcome_of(rewrites, nano_format), 2)
     said, figures = health.counts(), health.to_metrics()
-    assert (len(health.recent), said["replies"], said["roots"]) == (2, 9, 7)
+    assert (len(health.recent), said["replies"], said["conversations"]) == (2, 9, 7)
     assert figures["rerendered_share"] > 0.4
-    assert {name: figures[name] for name in figures if name.endswith("_mean")} == {
-        "roots_mean": 3.5,
-        "side_calls_mean": 0.5,
-        "sub_agents_mean": 0.5,
-        "compacted_mean": 1.5,
-    }
-    title = len(nano_format.tokenizer.encode(TITLE + "<|im_end|>", add_special_tokens=False))
-    assert figures["left_out_share"] == title / said["sampled_tokens"]
+    assert figures["conversations_mean"] == 3.5
+    said_beside = [TITLE, call("weather"), FOUND]
+    beside = sum(
+        len(nano_format.tokenizer.encode(f"{text}<|im_end|>", add_special_tokens=False)) for text in said_beside
+    )
+    assert figures["left_out_share"] == beside / said["sampled_tokens"]
 
 
 async def test_all_is_what_it_says(nano_format: ChatFormat, store: Store) -> None:
@@ -169,7 +164,6 @@ async def test_all_is_what_it_says(nano_format: ChatFormat, store: Store) -> Non
         return await agent(episode)
 
     for outcome in (await outcome_of(agent, nano_format, "all"), await outcome_of(run, nano_format)):
-        assert outcome.roots == {"main": 1, "side_call": 1, "sub_agent": 1}
         assert all(not turn.left_out and turn.role == "" for turn in outcome.record.turns)
     await in_thread(store.write, [InsertEpisode(0, 0, 0, outcome)])
     trained = await in_thread(trained_texts, store, nano_format)
@@ -178,14 +172,14 @@ async def test_all_is_what_it_says(nano_format: ChatFormat, store: Store) -> Non
 
 
 async def test_a_function_of_the_workflow_chooses_and_its_faults_are_its_episodes(nano_format: ChatFormat) -> None:
-    seen: list[Root] = []
+    seen: list[Conversation] = []
 
-    def choose(root: Root) -> bool | str:
-        seen.append(root)
-        return "solver" if root.kind == "main" else False
+    def choose(conversation: Conversation) -> bool | str:
+        seen.append(conversation)
+        return "solver" if "ask_agent" in conversation.tools else False
 
-    def fails(root: Root) -> bool:
-        raise ValueError(f"no {root.kind}")
+    def fails(conversation: Conversation) -> bool:
+        raise ValueError(f"no {conversation.model}")
 
     def with_choice(choice: Any) -> Workflow:
         async def run(episode: Episode) -> float:
@@ -199,13 +193,13 @@ async def test_a_function_of_the_workflow_chooses_and_its_faults_are_its_episode
     assert [turn.left_out for turn in outcome.record.turns] == [True, False, True, True, False]
     assert [turn.role for turn in outcome.record.turns] == ["", "solver", "", "", "solver"]
     assert [turn.role_reward for turn in outcome.record.turns] == [None, 0.25, None, None, 0.25]
-    assert [(root.kind, root.model, root.system, root.tools) for root in seen] == [
-        ("side_call", "small", "", ()),
-        ("main", "nano", "You are an agent.", ("ask_agent",)),
-        ("sub_agent", "nano", "You know the weather.", ("weather",)),
+    assert [(one.model, one.system, one.tools) for one in seen] == [
+        ("small", "", ()),
+        ("nano", "You are an agent.", ("ask_agent",)),
+        ("nano", "You know the weather.", ("weather",)),
     ]
-    assert [root.reply for root in seen] == [TITLE, FOUND, FOUND]
-    for choice, error in ((fails, "no side_call"), ("side", "episode.trajectories is 'side'"), (len, "TypeError")):
+    assert [one.reply for one in seen] == [TITLE, FOUND, FOUND]
+    for choice, error in ((fails, "no small"), ("side", "episode.trajectories is 'side'"), (len, "TypeError")):
         failed = await outcome_of(with_choice(choice), nano_format)
         assert failed.reason == "trajectories"
         assert error in (failed.error or "")
@@ -215,7 +209,7 @@ async def test_a_function_of_the_workflow_chooses_and_its_faults_are_its_episode
 async def test_a_function_that_does_not_end_fails_its_episode(nano_format: ChatFormat) -> None:
     at_the_end = threading.Event()
 
-    def hangs(root: Root) -> bool:
+    def hangs(conversation: Conversation) -> bool:
         return at_the_end.wait(100)
 
     try:
@@ -250,7 +244,7 @@ async def test_an_episode_that_starts_over_chooses_the_same_and_what_is_stored_s
         again = await runner.run({}, 0, None, call_log)
     assert call_log.replayed_tokens == sum(len(turn.output_ids) for turn in again.record.turns)
     straight = await outcome_of(agent, nano_format)
-    names = ("model", "root_kind", "left_out", "role", "output_ids")
+    names = ("model", "left_out", "role", "output_ids")
     assert [[vars(turn)[name] for name in names] for turn in again.record.turns] == [
         [vars(turn)[name] for name in names] for turn in straight.record.turns
     ]
@@ -260,9 +254,7 @@ async def test_an_episode_that_starts_over_chooses_the_same_and_what_is_stored_s
 
 def test_a_function_is_named_and_loaded_before_anything_starts(tmp_path: Path) -> None:
     file = tmp_path / "chooser.py"
-    file.write_text(
-        "def choose(root):\n    return root.kind == 'main'\n\nasync def slow(root):\n    return True\n\nX = 1\n"
-    )
+    file.write_text("def choose(one):\n    return bool(one.tools)\n\nasync def slow(one):\n    return True\n\nX = 1\n")
     assert load_trajectories("main") == "main"
     chosen = load_trajectories(f"{file}:choose")
     assert callable(chosen)
