@@ -26,7 +26,6 @@ class LeanTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        self.unk_token_id: int | None = tokenizer.unk_token_id  # renderers ask for it ten times a call
         self._remembered = lru_cache(REMEMBERED_TEXTS)(self._encode)
         self._id_of = lru_cache(REMEMBERED_TEXTS)(tokenizer.convert_tokens_to_ids)
 
