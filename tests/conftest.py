@@ -179,7 +179,7 @@ def start_server(model_path: Path, *flags: str, kind: str = "embedded") -> tuple
     """A server and its URL. It ends when its standard input closes."""
     if kind == "embedded":
         command = [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={model_path}"]
-        command += ["--exit-with-stdin", "--incremental-streaming-output"]
+        command += ["--exit-with-stdin"]
     else:
         command = sglang_command(model_path)
     scratch = tempfile.mkdtemp(prefix="agentrl-test-")

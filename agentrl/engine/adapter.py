@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "base_model.model."
 """peft names what it saves after a wrapper that it puts around a model; transformers' own adapters have none."""
-_ADAPTER = ".default."
+ADAPTER = ".default."
+"""The name of the one adapter of a model, in the names of its parameters."""
 
 
 def is_adapter_parameter(name: str) -> bool:
@@ -37,7 +38,7 @@ def name_in_base(name: str) -> str:
 
 def name_in_file(name: str) -> str:
     """Return the name under which an adapter's parameter is saved."""
-    return _PREFIX + name.replace(_ADAPTER, ".")
+    return _PREFIX + name.replace(ADAPTER, ".")
 
 
 def read_adapter(directory: Path) -> dict[str, Tensor]:
@@ -67,7 +68,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 def name_in_model(name: str) -> str:
     """Return the name in the adapted model of a parameter that is saved under `name`."""
     before, kind, after = name.removeprefix(_PREFIX).rpartition(".weight")
-    return f"{before}{_ADAPTER}weight{after}" if kind else name
+    return f"{before}{ADAPTER}weight{after}" if kind else name
 
 
 def read_adapter_config(directory: Path) -> LoraConfig:

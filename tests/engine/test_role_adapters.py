@@ -15,10 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig
 from agentrl.engine.adapter import sharing_weights
-from agentrl.engine.adapter_folders import ROLES, adapter_folders
-from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.engine.embedded.adapter_slots import AdapterSlots
-from agentrl.engine.embedded.requests import RefusedError
+from agentrl.engine.adapters import ROLES
+from agentrl.engine.client import SGLangEngine
 from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
@@ -147,63 +145,6 @@ async def test_adapters_that_a_server_refuses_and_a_whole_model_leave_none_of_a_
         await assert_exact(late, oracles["writer"])
         plain = [([5, 6], await engine.generate([5, 6], Sampling(max_new_tokens=20), "plain"))]
         await assert_exact(plain, [whole] * 3)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(300)
-async def test_an_embedded_server_with_too_little_room_for_the_adapters_says_so(
-    made: tuple[list[Path], dict[str, list[Path]]], tmp_path: Path
-) -> None:
-    published, _ = made
-    async with launch_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine:
-        with pytest.raises(EngineError, match=r"no room for 2 adapters.* --max-loaded-loras 2 or more"):
-            await engine.update_weights(published[1], 1)
-        assert (await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids
-
-
-def test_slots_fill_up_in_order_and_share_every_weight_but_the_adapters(
-    made: tuple[list[Path], dict[str, list[Path]]],
-) -> None:
-    published, _ = made
-    folders = adapter_folders(published[1])
-    slots = AdapterSlots(NANO, dtype="float32", max_total_tokens=1024, count=2)
-    slots.start()
-    try:
-        base = slots.engine_for(None)
-        assert base is slots.engines[0]
-        slots.load_adapter("a", folders["writer"])
-        slots.load_adapter("b", folders["critic"])
-        assert [slots.engine_for(name) for name in "ab"] == slots.engines
-        with pytest.raises(RefusedError, match="computes with the LoRA adapter a, b; lora_path must name it, not None"):
-            slots.engine_for(None)
-        slots.load_adapter("c", folders["critic"])  # in place of that which was loaded first
-        assert (slots.names, slots.engine_for("a")) == (["c", "b"], None)
-        slots.load_adapter("d", folders["writer"])
-        assert slots.names == ["c", "d"]
-        with pytest.raises(RefusedError, match="computes with the LoRA adapter c, d"):
-            slots.engine_for("never")
-        for name in ("c", "d"):
-            slots.unload_adapter(name)
-        with pytest.raises(RefusedError, match="has never been loaded: never"):
-            slots.engine_for("never")
-        with pytest.raises(ValueError, match="LoRA with name c does not exist"):
-            slots.unload_adapter("c")
-        scored = [engine.score([1, 20, 30]) for engine in slots.engines]
-        assert scored[0] == scored[1]
-
-        # New weights of the model are those of every slot at once.
-        models = [engine.model for engine in slots.engines]
-        weights = [
-            {name.replace(".base_layer", ""): p for name, p in model.named_parameters() if "lora_" not in name}
-            for model in models
-        ]
-        assert all(weights[0][name] is weights[1][name] for name in weights[0])
-        slots.load_weights(made[1]["writer"][1], "5", flush_cache=True)
-        assert {engine.version for engine in slots.engines} == {"5"}
-        changed = [engine.score([1, 20, 30]) for engine in slots.engines]
-        assert changed[0] == changed[1] != scored[0]
-    finally:
-        slots.stop()
 
 
 def test_a_copy_that_shares_weights_computes_the_same_and_what_is_put_on_it_is_its_own() -> None:

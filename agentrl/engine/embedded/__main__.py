@@ -2,9 +2,8 @@
 
 `python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
 `/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`,
-`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. It computes with
-`--max-loaded-loras` adapters side by side, one by default: loading one more ends requests that name the one loaded longest ago, and those
-that come later, as aborted. It prints `listening on PORT` once it serves.
+`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. Requests of an adapter that is unloaded end as
+aborted. Streams hold new tokens only. It prints `listening on PORT` once it serves.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--max-total-tokens", type=int, default=65_536, help="size of the KV cache")
-    parser.add_argument("--max-loaded-loras", type=int, default=1, help="adapters side by side, each with a KV cache")
     parser.add_argument("--threads", type=int, default=1, help="threads of one forward pass")
     parser.add_argument("--random-seed", type=int, default=0)
-    parser.add_argument("--incremental-streaming-output", action="store_true", help="stream new tokens, not all so far")
     parser.add_argument("--exit-with-stdin", action="store_true", help="stop when standard input closes")
     args = parser.parse_args()
     with loading():
         import torch
 
+        from agentrl.engine.embedded.batching import BatchingEngine
         from agentrl.engine.embedded.server import serve
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.random_seed)
-    asyncio.run(serve(args))
+    engine = BatchingEngine(args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens)
+    asyncio.run(serve(engine, args))
 
 
 if __name__ == "__main__":

@@ -7,21 +7,21 @@ import asyncio
 import signal
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
+import anyio.to_thread
 import pydantic_core
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from agentrl.engine.embedded.adapter_slots import AdapterSlots
-from agentrl.engine.embedded.continuous_batching import BatchingEngine
-from agentrl.engine.embedded.request_sampler import Request
+from agentrl.engine.embedded.adapters import LoadedAdapters
+from agentrl.engine.embedded.batching import BatchingEngine
 from agentrl.engine.embedded.requests import (
     AbortBody,
     AdapterBody,
@@ -29,26 +29,27 @@ from agentrl.engine.embedded.requests import (
     PauseBody,
     RefusedError,
     UpdateBody,
+    check,
     parse,
+    reply_of,
+    sampling_of,
 )
-from agentrl.engine.protocol import Sampling
+from agentrl.engine.embedded.sampling import Request
 
 T = TypeVar("T")
 LIVENESS_CHECK_S = 5.0
-"""How often a waiting reply checks that the generation loop is alive."""
+"""How often a waiting reply checks that the generation thread is alive."""
 
 
 class EmbeddedServer:
-    """The HTTP face of a `BatchingEngine`, or of several with an adapter each."""
+    """The HTTP face of a `BatchingEngine`."""
 
-    def __init__(self, slots: AdapterSlots, model_path: Path, *, incremental: bool) -> None:
-        self._slots = slots
-        self._model = slots.model
-        self._incremental = incremental
+    def __init__(self, engine: BatchingEngine, model_path: Path) -> None:
+        self._engine = engine
         self._model_path = model_path
-        self._requests: dict[str, tuple[BatchingEngine, Request]] = {}
-        # transformers counts pauses by thread, so one thread makes them all.
-        self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
+        self._requests: dict[str, Request] = {}
+        self._control = anyio.CapacityLimiter(1)
+        """What waits for the generation thread to be parked does so one after the other, in the order of its requests."""
 
     def app(self) -> web.Application:
         """Return the aiohttp application."""
@@ -71,107 +72,73 @@ class EmbeddedServer:
         return app
 
     async def _in_control_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._control, call)
+        return await anyio.to_thread.run_sync(call, limiter=self._control)
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
-        """Continue `input_ids`; with `stream`, a server-sent event with everything so far as the reply grows.
+        """Continue `input_ids`; with `stream`, a server-sent event with what is new as the reply grows.
 
         Raises:
             RefusedError: The request cannot be answered; the message says why.
         """
         body = await parse(http, GenerateBody)
-        found = self._check(body)
-        if body.sampling_params.max_new_tokens == 0:
-            return await self._score(body, found)
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-        sampling = self._sampling(body)
-        request = Request(body.input_ids, sampling, lambda: _notify(loop, changed), body.stream)
-        rid = body.rid or uuid.uuid4().hex
-        engine = found or self._model
-        self._requests[rid] = engine, request
-        try:
-            started = time.perf_counter()
-            engine.submit(request)
-            if body.lora_path != engine.adapter:  # one that is loaded no more
-                engine.abort(request)
-            if body.stream:
-                return await self._stream(http, body, rid, request, started, changed)
-            while request.finish is None:
-                await self._change(changed)
-            return _json(self._reply(rid, body, request, started, 0, len(request.output_ids)))
-        finally:
-            engine.abort(request)  # does nothing to a request that ended
-            del self._requests[rid]
-
-    def _check(self, body: GenerateBody) -> BatchingEngine | None:
-        """Refuse what cannot be answered, in SGLang's words where it has them, and return what answers the rest.
-
-        Raises:
-            RefusedError: The message says why.
-        """
-        vocabulary = self._model.vocabulary
-        if len(body.input_ids) >= self._model.context_length:
-            raise RefusedError(
-                f"The input ({len(body.input_ids)} tokens) is longer than the model's context length "
-                f"({self._model.context_length} tokens)."
-            )
-        if outside := [token for token in body.input_ids if not 0 <= token < vocabulary]:
-            raise RefusedError(f"input_ids holds {outside[0]}, outside the vocabulary of {vocabulary} tokens.")
-        if strange := [token for token in body.sampling_params.logit_bias or () if not 0 <= token < vocabulary]:
-            raise RefusedError(f"logit_bias must has keys in [0, {vocabulary - 1}], got {strange[0]}.")
-        if body.sampling_params.max_new_tokens > 0 and body.logprob_start_len >= 0:
-            raise RefusedError("logprob_start_len is for max_new_tokens = 0 here: a prompt is scored or continued.")
+        check(body, self._engine)
         if body.rid in self._requests:
             raise RefusedError(f"Duplicate request ID detected: {body.rid}")
-        return self._slots.engine_for(body.lora_path)
+        rid = body.rid or uuid.uuid4().hex
+        changed = asyncio.Event()
+        request = Request(
+            body.input_ids,
+            sampling_of(body, self._engine),
+            partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set),
+            body.sampling_params.stream_interval if body.stream else 0,
+            body.lora_path,
+        )
+        if body.sampling_params.max_new_tokens == 0:
+            return await self._score(body, request, rid)
+        self._requests[rid] = request
+        try:
+            self._engine.submit(request)
+            if body.stream:
+                return await self._stream(http, body, rid, request, changed)
+            while request.finish is None:
+                await self._change(changed)
+            return _json(reply_of(body, request, self._engine, rid))
+        finally:
+            self._engine.abort(request)  # does nothing to a request that ended
+            del self._requests[rid]
 
     async def _stream(
-        self, http: web.Request, body: GenerateBody, rid: str, request: Request, started: float, changed: asyncio.Event
+        self, http: web.Request, body: GenerateBody, rid: str, request: Request, changed: asyncio.Event
     ) -> web.StreamResponse:
         """Send a reply as it grows, an event every `stream_interval` tokens and one at its end."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        with suppress(ConnectionResetError):  # whoever asked is gone
+        with suppress(ConnectionResetError):  # the client is gone
             await response.prepare(http)
-            finished, sent = False, 0
-            while not finished:
+            sent, finish = 0, None
+            while finish is None:
                 await self._change(changed)
-                finished, count = request.finish is not None, len(request.output_ids)
-                if not finished and sent and count - sent < body.sampling_params.stream_interval:
-                    continue
-                start = sent if self._incremental else 0
-                state = self._reply(rid, body, request, started, start, count, finished=finished)
-                sent = count
+                state = reply_of(body, request, self._engine, rid, sent)
+                sent, finish = state["meta_info"]["completion_tokens"], state["meta_info"]["finish_reason"]
                 await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _score(self, body: GenerateBody, engine: BatchingEngine | None) -> web.Response:
+    async def _score(self, body: GenerateBody, request: Request, rid: str) -> web.Response:
         """Answer with logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it.
 
         Raises:
             RefusedError: The adapter is not loaded any more.
         """
-        start = body.logprob_start_len
-
-        def score() -> list[float | None]:  # in the thread that loads adapters, so that it is the right one to its end
-            if engine is None or engine.adapter != body.lora_path:
-                raise RefusedError(f"The adapter {body.lora_path} is not loaded any more.")
-            return engine.score(body.input_ids) if start >= 0 else []
-
-        logprobs = await self._in_control_thread(score)
-        meta: dict[str, Any] = {
-            "id": body.rid or uuid.uuid4().hex,
-            "finish_reason": {"type": "length", "length": 0},
-            "prompt_tokens": len(body.input_ids),
-            "completion_tokens": 0,
-            "weight_version": self._model.version,
-            "weight_versions": [{"version": self._model.version, "start": 0, "end": 0}],
-        }
-        if body.return_logprob:
-            scored = [[logprob, token, None] for logprob, token in zip(logprobs, body.input_ids, strict=False)]
-            meta |= {"input_token_logprobs": scored[start:] if start >= 0 else [], "output_token_logprobs": []}
-        return _json({"text": "", "output_ids": [], "meta_info": meta})
+        request.finish = {"type": "length", "length": 0}
+        state, start = reply_of(body, request, self._engine, rid), body.logprob_start_len
+        if start >= 0:
+            try:
+                logprobs = await self._in_control_thread(lambda: self._engine.score(body.input_ids, body.lora_path))
+            except ValueError as error:
+                raise RefusedError(str(error)) from None
+            scored = [[logprob, token, None] for logprob, token in zip(logprobs, body.input_ids, strict=True)]
+            state["meta_info"]["input_token_logprobs"] = scored[start:]
+        return _json(state)
 
     async def _change(self, changed: asyncio.Event) -> None:
         """Wait until the generation thread has something new.
@@ -180,145 +147,73 @@ class EmbeddedServer:
             HTTPInternalServerError: The thread is dead.
         """
         while not changed.is_set():
-            try:
-                await asyncio.wait_for(changed.wait(), LIVENESS_CHECK_S)
-            except TimeoutError:
-                if not self._slots.alive:
-                    raise web.HTTPInternalServerError(text="the generation loop died; see the server's log") from None
+            with anyio.move_on_after(LIVENESS_CHECK_S):
+                await changed.wait()
+            if not self._engine.alive:
+                raise web.HTTPInternalServerError(text="the generation thread died; see the server's log")
         changed.clear()
-
-    def _sampling(self, body: GenerateBody) -> Sampling:
-        params = body.sampling_params
-        room = self._model.context_length - len(body.input_ids)
-        stop_ids = [] if params.ignore_eos else [*self._model.end_ids, *(params.stop_token_ids or [])]
-        return Sampling(
-            max_new_tokens=min(params.max_new_tokens, room),
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            frequency_penalty=params.frequency_penalty,
-            presence_penalty=params.presence_penalty,
-            repetition_penalty=params.repetition_penalty,
-            logit_bias=list((params.logit_bias or {}).items()),
-            stop=[params.stop] if isinstance(params.stop, str) else params.stop or [],
-            stop_token_ids=stop_ids,
-            seed=params.sampling_seed,
-            top_logprobs=body.top_logprobs_num if body.return_logprob else 0,
-        )
-
-    def _reply(
-        self,
-        rid: str,
-        body: GenerateBody,
-        request: Request,
-        started: float,
-        start: int,
-        count: int,
-        *,
-        finished: bool = True,
-    ) -> dict[str, Any]:
-        """Return the reply's state when it had `count` tokens; of these, those from `start` on.
-
-        The generation thread goes on meanwhile, so that what was `finished` and counted before is what is told.
-        """
-        finish = request.finish if finished else None
-        ids = request.output_ids[start:count]
-        meta: dict[str, Any] = {
-            "id": rid,
-            "finish_reason": finish,
-            "prompt_tokens": len(request.input_ids),
-            "completion_tokens": count,
-            "weight_version": request.version_starts[-1][0] if request.version_starts else self._model.version,
-            "weight_versions": request.weight_versions(count),
-            "e2e_latency": time.perf_counter() - started,
-        }
-        if body.return_logprob:
-            scored = zip(request.logprobs[start:count], ids, strict=True)
-            meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in scored]
-        if body.return_logprob and body.top_logprobs_num:
-            meta["output_top_logprobs"] = [
-                [[logprob, token, None] for logprob, token in top] for top in request.top_logprobs[start:count]
-            ]
-        text = str(self._model.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens))
-        if finish is not None and isinstance(matched := finish.get("matched"), str):
-            text = text.partition(matched)[0]
-        return {"text": text, "output_ids": ids, "meta_info": meta}
 
     async def abort_request(self, http: web.Request) -> web.Response:
         """End one request, or all; each answers with what it has and `finish_reason.type == "abort"`."""
         body = await parse(http, AbortBody)
-        for rid, (engine, request) in list(self._requests.items()):
+        for rid, request in self._requests.items():
             if body.abort_all or rid == body.rid:
-                engine.abort(request)
+                self._engine.abort(request)
         return web.Response()
 
     async def pause_generation(self, http: web.Request) -> web.Response:
         """Stop producing tokens until `/continue_generation`."""
         body = await parse(http, PauseBody)
-        await self._in_control_thread(lambda: self._slots.pause(body.mode))
+        await self._in_control_thread(lambda: self._engine.pause(body.mode))
         return _json({"message": "Generation paused successfully.", "status": "ok"})
 
     async def continue_generation(self, http: web.Request) -> web.Response:
         """Produce tokens again."""
-        await self._in_control_thread(self._slots.resume)
+        await self._in_control_thread(self._engine.resume)
         return _json({"message": "Generation continued successfully.", "status": "ok"})
 
     async def update_weights_from_disk(self, http: web.Request) -> web.Response:
         """Load the safetensors of `model_path`, under `weight_version`."""
         body = await parse(http, UpdateBody)
-        if body.abort_all_requests:
-            for engine, request in list(self._requests.values()):
-                engine.abort(request)
-        waiting = self._slots.running
-
-        def load() -> None:
-            self._slots.load_weights(Path(body.model_path), body.weight_version, flush_cache=body.flush_cache)
-
+        path, load = Path(body.model_path), self._engine.load_weights
         try:
-            await self._in_control_thread(load)
+            await self._in_control_thread(lambda: load(path, body.weight_version, flush_cache=body.flush_cache))
         except (OSError, ValueError) as error:
-            return _json({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
-        self._model_path = Path(body.model_path)
-        message = f"Succeeded to update model weights. Weight version updated to {self._model.version}."
-        return _json({"success": True, "message": message, "num_paused_requests": waiting})
+            return _json({"success": False, "message": str(error)}, status=400)
+        self._model_path = path
+        message = f"Succeeded to update model weights. Weight version updated to {self._engine.version}."
+        return _json({"success": True, "message": message})
 
     async def load_lora_adapter(self, http: web.Request) -> web.Response:
         """Compute with the LoRA adapter in `lora_path` from now on, for requests that name it by `lora_name`."""
         body = await parse(http, AdapterBody)
-        try:
-            await self._in_control_thread(lambda: self._slots.load_adapter(body.lora_name, Path(body.lora_path)))
-        except (ImportError, OSError, ValueError) as error:
-            return self._adapter_reply(str(error))
-        return self._adapter_reply()
+        return await self._change_adapters(lambda adapters: adapters.load(body.lora_name, Path(body.lora_path)))
 
     async def unload_lora_adapter(self, http: web.Request) -> web.Response:
         """Forget an adapter."""
         body = await parse(http, AdapterBody)
-        try:
-            await self._in_control_thread(lambda: self._slots.unload_adapter(body.lora_name))
-        except ValueError as error:
-            return self._adapter_reply(str(error))
-        return self._adapter_reply()
+        return await self._change_adapters(lambda adapters: adapters.unload(body.lora_name))
 
-    def _adapter_reply(self, error: str = "") -> web.Response:
-        answer = {"success": not error, "error_message": error, "loaded_adapters": self._slots.names}
-        return _json(answer, status=400 if error else 200)
+    async def _change_adapters(self, change: Callable[[LoadedAdapters], None]) -> web.Response:
+        message = ""
+        try:
+            await self._in_control_thread(lambda: self._engine.change_adapters(change))
+        except (ImportError, OSError, ValueError) as error:
+            message = str(error)
+        content = {"success": not message, "error_message": message, "loaded_adapters": self._engine.adapters.names}
+        return _json(content, status=400 if message else 200)
 
     async def health(self, http: web.Request) -> web.Response:
-        """200 while every generation loop runs."""
-        return web.Response(status=200 if self._slots.alive else 503)
+        """200 while the generation thread runs."""
+        return web.Response(status=200 if self._engine.alive else 503)
 
     async def model_info(self, http: web.Request) -> web.Response:
         """Return what is served, and under which weight version."""
         return _json(
             {
                 "model_path": str(self._model_path),
-                "tokenizer_path": str(self._model_path),
                 "is_generation": True,
-                "weight_version": self._model.version,
-                "model_type": self._model.model.config.model_type,
-                "architectures": self._model.model.config.architectures,
+                "weight_version": self._engine.version,
             }
         )
 
@@ -326,21 +221,11 @@ class EmbeddedServer:
         """Return how the server was started, and which prompts are too long for it: those of `max_req_input_len` tokens and more."""
         return _json(
             {
-                "incremental_streaming_output": self._incremental,
-                "stream_interval": 1,
+                "incremental_streaming_output": True,
                 "grammar_backend": "none",
-                "max_req_input_len": self._model.context_length,
+                "max_req_input_len": self._engine.context_length,
             }
         )
-
-    def close(self) -> None:
-        """Stop the engine."""
-        self._control.submit(self._slots.stop).result(timeout=15)
-        self._control.shutdown()
-
-
-def _notify(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
-    loop.call_soon_threadsafe(changed.set)
 
 
 @web.middleware
@@ -355,34 +240,26 @@ def _json(content: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(body=pydantic_core.to_json(content), status=status, content_type="application/json")
 
 
-async def serve(args: argparse.Namespace) -> None:
-    """Serve until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
-    slots = AdapterSlots(
-        args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens, count=args.max_loaded_loras
-    )
-    engine_server = EmbeddedServer(slots, args.model_path, incremental=args.incremental_streaming_output)
-    runner = web.AppRunner(engine_server.app(), handler_cancellation=True, shutdown_timeout=1, access_log=None)
-    await engine_server._in_control_thread(slots.start)
+async def serve(engine: BatchingEngine, args: argparse.Namespace) -> None:
+    """Serve an engine until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
+    app = EmbeddedServer(engine, args.model_path).app()
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1, access_log=None)
+    engine.start()
     try:
-        await _serve_until_stopped(runner, args)
-    finally:  # also when whoever started this is gone before it listens: generation has a thread that would live on
+        await runner.setup()
+        await web.TCPSite(runner, args.host, args.port).start()
+        print(f"listening on {runner.addresses[0][1]}", flush=True)
+        await _stopped(exit_with_stdin=args.exit_with_stdin)
+    finally:
         await runner.cleanup()
-        engine_server.close()
+        engine.stop()
 
 
-async def _serve_until_stopped(runner: web.AppRunner, args: argparse.Namespace) -> None:
-    await runner.setup()
-    site = web.TCPSite(runner, args.host, args.port)
-    await site.start()
-    assert site._server is not None
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-    print(f"listening on {port}", flush=True)
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def _stopped(*, exit_with_stdin: bool) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if args.exit_with_stdin:
+    if exit_with_stdin:
 
         def watch_stdin() -> None:
             sys.stdin.buffer.read()
