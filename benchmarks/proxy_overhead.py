@@ -57,7 +57,7 @@ PACED_CALLS_PER_S = 150
 
 
 async def serve_stub() -> None:
-    """The stub: `GET /model_info`, `GET /health`, and `POST /generate` with a fixed reply, whole or in one event of a stream.
+    """The stub: `GET /model_info`, `GET /server_info`, `GET /health`, and `POST /generate` with a fixed reply, whole or in one event of a stream.
 
     The reply is cut where fewer tokens are asked for, as the probe of a server does.
     """
@@ -87,11 +87,21 @@ async def serve_stub() -> None:
     async def model_info(_: web.Request) -> web.Response:
         return web.json_response({"weight_version": "0"})
 
+    async def server_info(_: web.Request) -> web.Response:
+        return web.json_response({})
+
     async def health(_: web.Request) -> web.Response:
         return web.Response()
 
     app = web.Application()
-    app.add_routes([web.post("/generate", generate), web.get("/model_info", model_info), web.get("/health", health)])
+    app.add_routes(
+        [
+            web.post("/generate", generate),
+            web.get("/model_info", model_info),
+            web.get("/server_info", server_info),
+            web.get("/health", health),
+        ]
+    )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
