@@ -27,7 +27,7 @@ import psutil
 import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-from agentrl.engine.client.generate_request import STREAM_INTERVAL_TOKENS
+from agentrl.engine.client.server import STREAM_INTERVAL_TOKENS
 from agentrl.engine.embedded.batching import BatchingEngine
 from agentrl.engine.embedded.sampling import Request
 from agentrl.engine.protocol import Sampling

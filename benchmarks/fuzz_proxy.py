@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agentrl.models import NANO
 from agentrl.proxy import load_chat_format, open_proxy
-from agentrl.proxy.endpoints import Proxy
+from agentrl.proxy.app import Proxy
 from agentrl.run.serve import Service
 from agentrl.run.session_store import SessionStore
 from agentrl.store.store import Store

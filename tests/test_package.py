@@ -46,7 +46,7 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
     assert {name.split("/")[0] for name in names} == {"agentrl", "agentrl_sdk-0.1.0.dist-info"}
     for part in (
         "episode",
-        "proxy/endpoints",
+        "proxy/app",
         "envs/calculator_env",
         "sandboxes/__init__",
         "trainer/algorithms/losses",
@@ -168,9 +168,9 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "cluster": "address rollout_workers episodes_per_worker cpus_per_worker cpus_per_server gpus_per_server worker_resources "
         "server_resources worker_labels server_labels ranks_on_nodes cpus_per_rank gpus_per_rank rank_resources rank_labels",
-        "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logit_bias max_logprobs "
-        "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads strict "
-        "model_names cors_origins session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port "
+        "proxy": "max_request_bytes max_choices "
+        "max_image_pixels max_sessions max_roles max_requests_per_session threads strict "
+        "model_names session_idle_timeout_s body_timeout_s write_timeout_s host port "
         "control_tokens_in_text",
         "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",
         "trainer": "minibatches tokens_per_pack entropy_coef alarm_mismatch mismatch_sequences token_figures_share ranks device precision "

@@ -25,33 +25,14 @@ def _checked(meaning: str) -> str:
 _Meaning = Annotated[str, AfterValidator(_checked)]
 ControlTokens = Literal["text", "tokens"]
 
-_Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s,]+)$")]
-"""Scheme, host and port, as browsers send it: without a slash at its end."""
-
 
 class ProxyLimits(Section):
-    """The bounds of requests, sessions and connections."""
+    """The limits of requests and sessions."""
 
     max_request_bytes: Positive = 32 * 2**20
     """A larger request is refused with 413."""
-    max_json_items: Positive = 250_000
-    """Commas, brackets and braces in one request, those in its texts included."""
-    max_messages: Positive = 10_000
-    """Messages of one conversation, those of `previous_response_id` included."""
-    max_tools: Positive = 1024
-    """Tools of one request."""
     max_choices: Positive = 1024
     """Replies to one request: its prompts times `n`."""
-    max_stop_strings: Positive = 64
-    """Stop strings of one request."""
-    max_stop_bytes: Positive = 4096
-    """Bytes of all stop strings of one request."""
-    max_logit_bias: Positive = 1024
-    """Tokens of one request's `logit_bias`."""
-    max_logprobs: Positive = 1_000_000
-    """Logprobs that one request may be answered with: replies * max_tokens * (1 + top_logprobs)."""
-    max_images: Positive = 64
-    """Images of one request."""
     max_image_pixels: Positive = 32 * 2**20
     """Pixels of one image."""
     max_sessions: Positive = 100_000
@@ -60,10 +41,8 @@ class ProxyLimits(Section):
     """Roles of one session."""
     max_requests_per_session: Positive = 4096
     """Requests of one session in work at the same time; 429 beyond."""
-    max_generations_per_session: Positive = 64
-    """Replies of one session that the engine works on at the same time; the others wait in order."""
     threads: Positive = 2
-    """Threads for requests and replies that take long to read, render or write; one at a time for each session."""
+    """Threads for requests and replies that take long to read, render or write."""
     strict: bool = False
     """Refuse with 400 what is otherwise ignored since it changes nothing that is sampled: fields that are unknown or only label a
     request, tools that the service itself would run, and other names of the model."""
@@ -71,21 +50,13 @@ class ProxyLimits(Section):
     """The names of models that are answered, each with what it stands for: the served model's name, or `role:NAME` for the served model
     in a role of the session. A `*` at a name's end stands for anything; the longest that fits counts. Other names are refused with 404.
     Default: any name is answered."""
-    cors_origins: tuple[_Origin, ...] = ()
-    """Origins of web pages that may use the proxy from a browser, such as `http://localhost:3000`; `*` is any. Default: none."""
     session_idle_timeout_s: Seconds | None = None
     """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
     lives as long as the episode."""
-    max_connections: Positive = 4096
-    """Open connections. Beyond it, the one that has been idle for longest makes room."""
-    head_timeout_s: Seconds = 10
-    """Bound of receiving a request's line and headers."""
     body_timeout_s: Seconds = 60
     """Bound of receiving a request's body."""
-    keep_alive_timeout_s: Seconds = 75
-    """A connection without a request is closed after this."""
     write_timeout_s: Seconds = 60
-    """A client that reads nothing of its reply for so long is given up."""
+    """A client that does not take an event, or the whole of a reply that is not streamed, within this is given up."""
 
 
 class ProxyConfig(ProxyLimits):

@@ -1,10 +1,10 @@
 """The OpenAI-compatible server that records what the policy said, token by token."""
 
 from agentrl.config.proxy import ProxyLimits
+from agentrl.proxy.app import Proxy
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.endpoints import Proxy
-from agentrl.proxy.http_door import open_proxy
 from agentrl.proxy.model_renderer import load_chat_format
+from agentrl.proxy.server import open_proxy
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.record.recorded_choice import CallLog
 

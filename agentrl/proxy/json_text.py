@@ -7,7 +7,6 @@ client, on the stack. The one here refuses them, and raises ValueError alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jiter
@@ -15,8 +14,6 @@ import pydantic_core
 
 MAX_JSON_DEPTH = 200
 """The depth at which pydantic's reader stops. It is far below Python's limit of recursion, whatever walks a value after it."""
-_SPLIT_DEPTH = 5
-"""How far `json_pieces` takes a reply apart: choices, a choice, its logprobs, their content, one token."""
 
 
 def read_json(text: str | bytes) -> Any:
@@ -46,25 +43,9 @@ def to_json(value: Any) -> bytes:
     return pydantic_core.to_json(value, inf_nan_mode="null")
 
 
-def json_pieces(value: Any, depth: int = _SPLIT_DEPTH) -> Iterator[bytes]:
-    """Write JSON in pieces, so that a thread that writes a large value does not hold the interpreter for long at a time."""
-    if depth and isinstance(value, dict) and value:
-        for index, (key, item) in enumerate(value.items()):
-            yield (b"," if index else b"{") + to_json(key) + b":"
-            yield from json_pieces(item, depth - 1)
-        yield b"}"
-    elif depth and isinstance(value, list) and value:
-        for index, item in enumerate(value):
-            yield b"," if index else b"["
-            yield from json_pieces(item, depth - 1)
-        yield b"]"
-    else:
-        yield to_json(value)
-
-
 def strict_json(value: Any) -> bytes:
     """Write JSON that every reader takes: what it has no number for is null, and half of a surrogate pair is replaced."""
     try:
-        return b"".join(json_pieces(value))
+        return to_json(value)
     except ValueError:
         return to_json(json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace")))

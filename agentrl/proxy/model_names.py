@@ -8,11 +8,13 @@ absent                       -                        answered (with `proxy.stri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agentrl.config.proxy import ROLE_PREFIX, ProxyLimits
 from agentrl.errors import ConfigError
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.session import SessionRole
 
 
@@ -78,3 +80,30 @@ def check_names(served: str, limits: ProxyLimits) -> None:
             raise ConfigError(
                 f"`proxy.model_names` maps {name!r} to {meaning!r}, which is not served; map it to {served!r}, or to a role ({ROLE_PREFIX}NAME)"
             )
+
+
+def model_list(names: Sequence[str], context_length: int) -> dict[str, Any]:
+    """Return the list of the one model that there is, under each of its names, in one shape that all clients read."""
+    models = [one_model(name, context_length) for name in names]
+    ends = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+    return {"object": "list", "data": models, **ends, "models": models}
+
+
+def one_model(name: str, context_length: int) -> dict[str, Any]:
+    """Return the description of one model, in one shape that OpenAI's, Anthropic's and Google's clients read."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "agentrl",
+        "type": "model",
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
+        "name": f"models/{name}",
+        "baseModelId": name,
+        "version": "1",
+        "displayName": name,
+        "inputTokenLimit": context_length,
+        "outputTokenLimit": context_length,
+        "supportedGenerationMethods": ["generateContent", "streamGenerateContent", "countTokens"],
+    }

@@ -1,19 +1,16 @@
-"""The sessions of a proxy: found by their keys, bounded in number, closed when idle."""
+"""The sessions of a proxy: found by their keys, limited in number, closed when idle."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 import anyio
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EpisodeError, TooManySessionsError
-from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.session import Activity, SamplingDefaults, Session, SessionRole
+from agentrl.proxy.errors import ApiError
+from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.record.recorded_choice import CallLog
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
@@ -29,9 +26,8 @@ class Sessions:
         self._limits = limits
         self._adapters = adapters
         self._on_close = on_close
-        # By a digest of the key: how long a look-up takes says nothing about any key.
-        self._open: dict[bytes, Session] = {}
-        self._closed: OrderedDict[bytes, None] = OrderedDict()
+        self._open: dict[str, Session] = {}
+        self._closed: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -54,20 +50,18 @@ class Sessions:
             call_log=call_log,
             max_roles=self._limits.max_roles,
             adapters=self._adapters,
-            activity=Activity(generations=anyio.Semaphore(self._limits.max_generations_per_session, fast_acquire=True)),
         )
-        self._open[_digest(session.key)] = session
+        self._open[session.key] = session
         return session
 
     def close(self, session: Session) -> None:
         """End a session: its record is final, and its key is answered with 409."""
         session.end()
         self._on_close(session)
-        digest = _digest(session.key)
-        if self._open.pop(digest, None) is not None:
-            self._closed[digest] = None
+        if self._open.pop(session.key, None) is not None:
+            self._closed[session.key] = None
             if len(self._closed) > REMEMBERED_CLOSED_SESSIONS:
-                self._closed.popitem(last=False)
+                del self._closed[next(iter(self._closed))]
 
     def find(self, key: str) -> SessionRole:
         """Return the open session of a key; `KEY.NAME` is that session as its role NAME.
@@ -76,22 +70,17 @@ class Sessions:
             ApiError: 401 for an unknown key, 409 for one that has ended, 400 for a role that it cannot have.
         """
         key, _, name = key.partition(".")
-        digest = _digest(key)
-        session = self._open.get(digest)
-        if session is not None and hmac.compare_digest(key_bytes(session.key), key_bytes(key)):
+        session = self._open.get(key)
+        if session is not None:
             session.activity.last_used = time.monotonic()
             try:
                 return session.role(name)
             except EpisodeError as error:
                 raise ApiError(400, f"The key names a role that cannot be: {error}.", code="invalid_role") from None
-        if digest in self._closed:
+        if key in self._closed:
             raise ApiError(409, "The episode of this key has ended.", code="episode_closed")
         message = "Incorrect API key provided: it names no open session; `episode.api_key` does, and with `agentrl serve` the key that POST /sessions returns."
         raise ApiError(401, message, code="invalid_api_key")
-
-    def known(self, key: str) -> Session | None:
-        """Return the open session of a key, or of a role's key; None where there is none."""
-        return self._open.get(_digest(key.partition(".")[0]))
 
     async def close_idle(self) -> None:
         """Close sessions that idle for too long; runs until it is cancelled."""
@@ -102,12 +91,3 @@ class Sessions:
             for session in self:
                 if not session.activity.requests and session.activity.last_used < latest:
                     self.close(session)
-
-
-def key_bytes(key: str) -> bytes:
-    """Return a key as bytes. Headers may hold any bytes: those that are not UTF-8 arrive as lone surrogates."""
-    return key.encode(errors="surrogatepass")
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key_bytes(key)).digest()

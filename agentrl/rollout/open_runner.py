@@ -12,14 +12,14 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
-from agentrl.engine.adapter_folders import role_folders
-from agentrl.engine.client.reply_client import ReplyClient
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.adapters import role_folders
+from agentrl.engine.client import SGLangEngine
+from agentrl.engine.client.reply import ReplyClient
 from agentrl.engine.launch import launch_engine
 from agentrl.errors import EngineError, WorkerError
 from agentrl.models import model_name
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, load_chat_format, open_proxy
-from agentrl.proxy.http_door import Handle
+from agentrl.proxy.http_messages import Handle
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner, sampling_defaults
 from agentrl.rollout.trained_conversations import load_trajectories

@@ -7,7 +7,6 @@ proxy ───────┘
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import re
@@ -15,13 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.reply_client import ReplyClient
-from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.endpoints import Body, Proxy
-from agentrl.proxy.headers import bearer_key
-from agentrl.proxy.http_door import Handle
-from agentrl.proxy.http_response import Response, refusals
-from agentrl.proxy.sessions import key_bytes
+from agentrl.engine.client.reply import ReplyClient
+from agentrl.proxy.app import Proxy
+from agentrl.proxy.errors import ApiError, map_errors
+from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
 from agentrl.run.view import RunView
 from agentrl.system.this_process import LOOPBACK
 
@@ -59,22 +55,22 @@ def with_metrics(
     async def answer(method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
         if target.partition("?")[0] != PATH or method != "GET":
             return await handle(method, target, headers, body)
-        with refusals(method, PATH) as answered:
-            given = key_bytes(bearer_key(headers))
-            if host not in LOOPBACK and not (key and hmac.compare_digest(given, key_bytes(key))):
+        with map_errors(method, PATH) as handled:
+            if host not in LOOPBACK and not (key and has_bearer_key(headers, key)):
                 raise ApiError(
                     401,
                     "Off the loopback, /metrics takes the admin key as bearer: $AGENTRL_ADMIN_KEY.",
                     code="invalid_api_key",
                 )
             own = {"sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
-            values = {**own, **read()}
+            ignored = {f"ignored_{name}": count for name, count in proxy.ignored.items()}
+            values = {**own, **ignored, **read()}
             if isinstance(proxy.engine, ReplyClient):
                 values["engine_requests_in_flight"] = proxy.engine.in_flight
-            answered.reply = Response(
+            handled.reply = Response(
                 metrics_text(values, run, proxy.adapters).encode(), extra_headers={"Content-Type": KIND}
             )
-        return answered.reply
+        return handled.reply
 
     return answer
 

@@ -15,7 +15,6 @@ All take the service's admin key; the model APIs beside them take a session's ow
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
 import sys
@@ -30,19 +29,16 @@ import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.config import RunConfig, check_is_config
-from agentrl.engine.adapter_folders import adapter_folders
-from agentrl.engine.client.version_tracker import VERSION_DIGITS
+from agentrl.engine.adapters import adapter_folders
+from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
 from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_line
-from agentrl.proxy.api_error import ApiError, read_body
-from agentrl.proxy.endpoints import Body, Proxy
-from agentrl.proxy.headers import bearer_key
-from agentrl.proxy.http_door import Handle
-from agentrl.proxy.http_response import Response, refusals
-from agentrl.proxy.json_text import json_pieces
+from agentrl.proxy.app import Proxy
+from agentrl.proxy.errors import ApiError, map_errors, read_body
+from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
+from agentrl.proxy.json_text import to_json
 from agentrl.proxy.session import SamplingDefaults, Session
-from agentrl.proxy.sessions import key_bytes
 from agentrl.record.conversations import conversations_of, main_conversations
 from agentrl.record.credit import turn_returns
 from agentrl.record.end_reason import EndReason
@@ -187,15 +183,15 @@ class Service:
         path = target.partition("?")[0]
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
             return await self._proxy.handle(method, target, headers, body)
-        with refusals(method, path) as answered:
+        with map_errors(method, path) as handled:
             self._check_key(headers)
             received = body if isinstance(body, bytes) else await body()
             content = await self._answer(method, path, received or b"{}")
-            answered.reply = Response(await in_thread(lambda: b"".join(json_pieces(content))))
-        return answered.reply
+            handled.reply = Response(await in_thread(to_json, content))
+        return handled.reply
 
     def _check_key(self, headers: Mapping[str, str]) -> None:
-        if not hmac.compare_digest(key_bytes(bearer_key(headers)), key_bytes(self._admin_key)):
+        if not has_bearer_key(headers, self._admin_key):
             raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
 
     async def _answer(self, method: str, path: str, body: bytes) -> Any:

@@ -19,9 +19,9 @@ from pydantic import TypeAdapter
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import Message, Tool
-from agentrl.proxy.dialects.chat_request import parse_request
+from agentrl.proxy.dialects.chat_completions import parse_request
+from agentrl.proxy.errors import ApiError
 from agentrl.tasks.task_type import TaskType
 
 _CALLS = ("function_call", "tool_call")
@@ -75,10 +75,8 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
             raise TaskFileError(f'{where} holds no "messages": a conversation is {_FORM}')
         if row.get("system") and rows[0].get("role") != "system":
             system = [{"role": "system", "content": row["system"]}]
-        tools = {name: _list_of_objects(row[name], name) for name in ("tools", "functions") if row.get(name)}
-        if "tools" in tools and all("name" in tool for tool in tools["tools"]):
-            tools = {"functions": tools["tools"]}  # as LLaMA-Factory has them
-        body = json.dumps({"model": "", "messages": system + rows, **tools})
+        tools = [tool for name in ("tools", "functions") for tool in _list_of_objects(row.get(name), name)]
+        body = json.dumps({"model": "", "messages": system + rows, "tools": tools})
         read = parse_request(body.encode()).to_completion_request()
     except ApiError as error:
         problem = re.sub(r"messages\.(\d+)", lambda at: f"{form}.{int(at[1]) - len(system)}", error.message)

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig
 from agentrl.engine.adapter import sharing_weights
-from agentrl.engine.adapter_folders import ROLES
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.adapters import ROLES
+from agentrl.engine.client import SGLangEngine
 from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError

@@ -13,8 +13,8 @@ import pytest
 from agentrl import Episode
 from agentrl.config import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
-from agentrl.proxy import ChatFormat, SamplingDefaults, bounds, open_proxy
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy import ChatFormat, SamplingDefaults, limits, open_proxy
+from agentrl.proxy.errors import ApiError
 from agentrl.record.credit import mask_turns
 from agentrl.rollout.run_episode import local_runner
 from agentrl.store.outcome import Outcome
@@ -104,7 +104,7 @@ async def test_a_conversation_that_outgrows_the_context_ends_truncated_with_the_
 async def test_an_outgrown_context_is_known_by_its_code(
     nano_format: ChatFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "ApiError", lambda status, _, **fields: ApiError(status, "It is too long.", **fields))
+    monkeypatch.setattr(limits, "ApiError", lambda status, _, **fields: ApiError(status, "It is too long.", **fields))
     outcome = await outcome_of_talk(nano_format, opening=1)
     assert (outcome.reason, outcome.metrics["truncated"]) == ("finished", 1.0)
 

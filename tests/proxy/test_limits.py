@@ -1,139 +1,277 @@
-"""What the proxy bears: big requests, many sessions, idle ones, slow and vanished clients."""
+"""What a request may ask for: each bound is checked before the work that it bounds, and its refusal names it."""
 
 from __future__ import annotations
 
 import json
-import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import anyio
 import pytest
 
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.errors import TooManySessionsError
-from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, open_proxy
-from tests.components import wait_until
+from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
+from agentrl.proxy.tokenizer import LeanTokenizer
+from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio
-USER = [{"role": "user", "content": "1 2 3"}]
-LONG = {"model": "nano", "messages": USER, "max_tokens": 900, "temperature": 2.0}
+USER = {"role": "user", "content": "1 2 3"}
+CHAT: dict[str, Any] = {"model": "nano", "messages": [USER]}
+TEXT: dict[str, Any] = {"model": "nano", "prompt": "1 2 3"}
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("add", "subtract", "multiply")]
+DEEP = 100_000
 
 
 @asynccontextmanager
-async def opened(url: str, chat_format: ChatFormat, **limits: Any) -> AsyncIterator[tuple[SGLangEngine, Proxy]]:
-    async with (
-        sglang_engine([url]) as engine,
-        open_proxy(engine, chat_format, "nano", limits=ProxyLimits(**limits)) as proxy,
-    ):
+async def opened(chat_format: ChatFormat, **limits: Any) -> AsyncIterator[tuple[InstantEngine, Proxy]]:
+    engine = InstantEngine()
+    async with open_proxy(engine, chat_format, "nano", limits=ProxyLimits(**limits)) as proxy:
         yield engine, proxy
 
 
-async def test_a_request_beyond_the_limit_is_413_through_both_doors(server_url: str, nano_format: ChatFormat) -> None:
-    async with opened(server_url, nano_format, max_request_bytes=1000) as (_, proxy):
-        body = json.dumps({"model": "nano", "messages": [{"role": "user", "content": "x" * 2000}]}).encode()
-        headers = {"x-api-key": proxy.open_session().key}
-        reply = await proxy.handle("POST", "/v1/chat/completions", headers, body)
-        assert reply.status == 413
-        async with aiohttp.ClientSession(headers=headers) as http:
-            async with http.post(f"{proxy.base_url}/messages", data=body) as response:
-                assert response.status == 413
-                assert (await response.json())["error"]["type"] == "request_too_large"
+async def asked(proxy: Proxy, body: Any, path: str = "chat/completions", session: Session | None = None) -> Any:
+    """The status and the JSON of a reply. `body` is JSON, or bytes as they are."""
+    headers = {"authorization": f"Bearer {(session or proxy.open_session()).key}"}
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reply = await proxy.handle("POST", f"/v1/{path}", headers, content)
+    return reply.status, json.loads(reply.body)
 
 
-async def test_sessions_are_bounded_and_a_closed_one_makes_room(server_url: str, nano_format: ChatFormat) -> None:
-    async with opened(server_url, nano_format, max_sessions=2) as (_, proxy):
-        first, _ = proxy.open_session(), proxy.open_session()
-        with pytest.raises(TooManySessionsError, match=r"proxy\.max_sessions"):
-            proxy.open_session()
-        proxy.close_session(first)
-        proxy.open_session()
+def with_arguments(arguments: str) -> dict[str, Any]:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return {**CHAT, "messages": [USER, {"role": "assistant", "tool_calls": [call]}, USER]}
+
+
+async def test_more_replies_than_the_limit_are_refused_by_the_name_of_its_setting(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, max_choices=10) as (engine, proxy):
+        for path, body in (
+            ("completions", {**TEXT, "prompt": ["1", "2", "3"], "n": 4}),
+            ("chat/completions", {**CHAT, "n": 11}),
+        ):
+            status, reply = await asked(proxy, body, path)
+            assert (status, reply["error"]["param"]) == (400, "n")
+            assert "the 10 that `proxy.max_choices` allows" in reply["error"]["message"]
+        assert not engine.order
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "bound"),
+    [
+        ("chat/completions", {**CHAT, "stop": ["a"] * 5}, "stop", "at most 4 items"),
+        ("completions", {**TEXT, "stop": ["a"] * 5}, "stop", "at most 4 items"),
+        ("completions", {**TEXT, "prompt": []}, "prompt", "at least 1 item"),
+        ("completions", {**TEXT, "prompt": [[30], []]}, "prompt.1", "at least 1 item"),
+    ],
+)
+async def test_a_field_of_several_types_is_told_the_bound_that_it_breaks(
+    nano_format: ChatFormat, path: str, body: dict[str, Any], param: str, bound: str
+) -> None:
+    async with opened(nano_format) as (_, proxy):
+        status, reply = await asked(proxy, body, path)
+    assert (status, reply["error"]["param"]) == (400, param)
+    assert bound in reply["error"]["message"]
+
+
+TOO_LONG: list[tuple[str, dict[str, Any]]] = [
+    ("chat/completions", {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 1_000_000}]}),
+    ("completions", {**TEXT, "prompt": "1 2 3 " * 1_000_000}),
+    ("completions", {**TEXT, "prompt": ["1 2 3"] * 20_000}),
+    ("completions", {**TEXT, "prompt": [30] * 200_000}),
+    ("responses", {"model": "nano", "input": "1 2 3 " * 1_000_000}),
+    ("messages", {**CHAT, "max_tokens": 1, "system": "1 2 3 " * 1_000_000}),
+    ("messages/count_tokens", {**CHAT, "system": "1 2 3 " * 1_000_000}),
+]
+MAY_FIT = {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 80_000}]}
+
+
+@pytest.fixture
+def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The length of each text that is tokenised, and the thread that does it."""
+    texts: list[tuple[int, int]] = []
+    encode = LeanTokenizer.encode
+
+    def noted(self: LeanTokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
+        texts.append((len(text), threading.get_ident()))
+        return encode(self, text, add_special_tokens)
+
+    monkeypatch.setattr(LeanTokenizer, "encode", noted)
+    return texts
+
+
+@pytest.mark.parametrize(("path", "body"), TOO_LONG)
+async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
+    nano_format: ChatFormat, tokenised: list[tuple[int, int]], path: str, body: dict[str, Any]
+) -> None:
+    async with opened(nano_format) as (_, proxy):
+        status, _ = await asked(proxy, body, path)
+    assert status == 400
+    assert sum(length for length, _ in tokenised) < 10_000
 
 
 @pytest.mark.soak
-async def test_idle_sessions_are_closed_and_busy_ones_are_not(server_url: str, nano_format: ChatFormat) -> None:
-    async with opened(server_url, nano_format, session_idle_timeout_s=0.3) as (engine, proxy):
-        idle, busy = proxy.open_session(), proxy.open_session()
-        await engine.pause("in_place")
-        async with anyio.create_task_group() as group:
-            headers = {"authorization": f"Bearer {busy.key}"}
-            body = json.dumps({**LONG, "max_tokens": 3}).encode()
-            group.start_soon(proxy.handle, "POST", "/v1/chat/completions", headers, body)
-            await wait_until(lambda: idle.closed, 40)
-            await anyio.sleep(0.5)
-            assert not busy.closed
-            await engine.resume()
-        assert busy.record.turns
-        await wait_until(lambda: busy.closed, 40)
-        assert len(proxy.sessions) == 0
+@pytest.mark.parametrize(("path", "body"), TOO_LONG)
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_what_cannot_fit_is_refused_in_little_time(
+    nano_format: ChatFormat, path: str, body: dict[str, Any]
+) -> None:
+    async with opened(nano_format) as (_, proxy):
+        content = json.dumps(body).encode()
+        used = time.thread_time(), time.process_time()
+        status, _ = await asked(proxy, content, path)
+        assert status == 400
+        assert time.thread_time() - used[0] < 0.05, "the event loop's thread did the work"
+        assert time.process_time() - used[1] < 0.5
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_vanishes_frees_the_engine(server_url: str, nano_format: ChatFormat, stream: bool) -> None:
-    async with opened(server_url, nano_format) as (engine, proxy):
-        headers = {"Authorization": f"Bearer {proxy.open_session().key}"}
-        body = {**LONG, "stream": stream}
-
-        async def ask() -> None:
-            async with aiohttp.ClientSession() as http:
-                async with http.post(f"{proxy.base_url}/chat/completions", json=body, headers=headers) as response:
-                    await response.read()
-
-        await engine.pause("in_place")  # so that only the client's end can end the reply
-        engine.fleet.running.set()
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            await wait_until(lambda: engine.in_flight == 1, 40)
-            group.cancel_scope.cancel()
-        await wait_until(lambda: engine.in_flight == 0, 40)
-        await engine.resume()
+async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(
+    nano_format: ChatFormat, tokenised: list[tuple[int, int]]
+) -> None:
+    async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)) as (_, proxy):
+        status, reply = await asked(proxy, MAY_FIT)
+    assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
+    (thread,) = (thread for length, thread in tokenised if length > 100_000)
+    assert thread != threading.get_ident()
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
-async def test_a_slow_reader_is_given_up_and_harms_nobody(server_url: str, nano_format: ChatFormat) -> None:
-    """It asks for many long streamed replies with logprobs and reads none of them; others are answered meanwhile."""
-    async with opened(server_url, nano_format, write_timeout_s=1) as (engine, proxy):
-        slow, other = proxy.open_session(), proxy.open_session()
-        body = json.dumps(
-            {**LONG, "stream": True, "n": 32, "logprobs": True, "top_logprobs": 20, "max_tokens": 700}
-        ).encode()
-        host, port = proxy.url.removeprefix("http://").split(":")
-        with socket.socket() as raw:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            raw.setblocking(False)
-            with anyio.fail_after(40):
-                while True:
-                    try:
-                        raw.connect((host, int(port)))
-                        break
-                    except (BlockingIOError, InterruptedError):
-                        await anyio.sleep(0.01)
-                    except OSError:
-                        break  # connected meanwhile
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {slow.key}\r\n"
-            raw.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await wait_until(lambda: slow.activity.requests == 1, 40)
-            with anyio.fail_after(40):
-                ask = json.dumps({**LONG, "max_tokens": 5}).encode()
-                headers = {"authorization": f"Bearer {other.key}"}
-                reply = await proxy.handle("POST", "/v1/chat/completions", headers, ask)
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_the_event_loop_goes_on_while_a_text_is_tokenised(nano_format: ChatFormat) -> None:
+    chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)
+    async with opened(chat_format) as (_, proxy):
+        longest_s = 0.0
+        done = anyio.Event()
+
+        async def watch() -> None:
+            nonlocal longest_s
+            while not done.is_set():
+                before = time.thread_time()
+                await anyio.sleep(0.001)
+                longest_s = max(longest_s, time.thread_time() - before)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            content = json.dumps(MAY_FIT).encode()
+            status, reply = await asked(proxy, content)
+            done.set()
+        assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
+        assert longest_s < 0.05
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"model": "nano", "messages": NaN}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "temperature": Infinity}',
+        b'{"model": "nano", "model": "nano", "messages": [{"role": "user", "content": "1"}]}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "seed": ' + b"9" * 5000 + b"}",
+        b'{"model": "nano", "messages": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+        b'{"model": "nano", "messages": [], "x": ' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"}",
+        b'{"messages"' + b", 1" * DEEP,
+        json.dumps({str(i): i for i in range(DEEP)}).encode(),
+        json.dumps({"model": "nano", "messages": [{}] * DEEP}).encode(),
+        b"",
+        b"\0",
+        b"[]",
+    ],
+)
+async def test_what_is_no_sound_json_of_the_right_types_is_400(nano_format: ChatFormat, text: bytes) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        for path in ("chat/completions", "completions", "responses", "messages", "messages/count_tokens"):
+            status, reply = await asked(proxy, text, path)
+            assert status == 400, (path, reply)
+        assert not engine.order
+
+
+@pytest.mark.parametrize("field", ["n", "seed", "max_tokens", "temperature", "stream"])
+@pytest.mark.parametrize("value", ["{}", '"1"', "[1]", "-1", "1e30", "9" * 400])
+async def test_a_value_of_another_type_is_400_where_the_field_means_something(
+    nano_format: ChatFormat, field: str, value: str
+) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        text = json.dumps(CHAT)[:-1].encode() + f', "{field}": {value}}}'.encode()
+        status, reply = await asked(proxy, text)
+        assert (status, reply["error"]["param"]) == (400, field)
+        assert not engine.order
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":['])
+async def test_tool_arguments_of_any_depth_are_answered_or_refused(nano_format: ChatFormat, opening: str) -> None:
+    async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 10_000)) as (_, proxy):
+        for depth in (10, 66, 1_000, DEEP):
+            status, reply = await asked(proxy, with_arguments(opening * depth))
+            assert status == 200 if depth < 100 else status in (200, 400), reply
+
+
+@pytest.mark.parametrize(
+    "said",
+    ['{"name": "add", "arguments": ' + '{"a":' * 5000, '{"name": "add", "arguments": {"a": "\\ud800"}}', '{"name": "\\ud800", "arguments": {}}',
+     '{"name": "add", "arguments": {"a": NaN}}', '{"name": "add", "arguments": {"a": 1e999}}', '{"name": "add", "arguments": {"a": ' + "9" * 5000 + "}}"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+async def test_whatever_the_model_writes_can_be_answered(nano_format: ChatFormat, said: str, path: str) -> None:
+    tools = {"messages": [{"name": "add", "input_schema": {}}], "responses": [{"type": "function", "name": "add"}]}
+    start, end = (nano_format.tokenizer.convert_tokens_to_ids(t) for t in ("<tool_call>", "</tool_call>"))
+    chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)
+    ids = nano_format.tokenizer.encode(f"\n{said}\n")
+    async with opened(chat_format) as (engine, proxy):
+        engine.reply, engine.tokens = [start, *ids, end], len(ids) + 3
+        body = {
+            "model": "nano",
+            "tools": tools.get(path, TOOLS[:1]),
+            **({"max_tokens": 50_000} if path == "messages" else {}),
+        }
+        body |= {"input": "1"} if path == "responses" else {"messages": [USER]}
+        for stream in (False, True):
+            session = proxy.open_session()
+            headers = {"authorization": f"Bearer {session.key}"}
+            content = json.dumps({**body, "stream": stream}).encode()
+            reply = await proxy.handle("POST", f"/v1/{path}", headers, content)
             assert reply.status == 200
-            await wait_until(lambda: slow.activity.requests == 0, 40)
-            assert engine.in_flight == 0
+            text = reply.body if reply.events is None else b"".join([event async for event in reply.events])
+            assert b"internal_error" not in text
+            if not stream:
+                json.loads(text, parse_constant=pytest.fail)
+            assert len(session.record.turns) == 1
 
 
-async def test_keys_are_told_apart_to_the_last_character(server_url: str, nano_format: ChatFormat) -> None:
-    async with opened(server_url, nano_format) as (_, proxy):
-        key = proxy.open_session().key
-        for name, wrong in (("authorization", f"Bearer {key[:-1]}"), ("x-api-key", key + "x"), ("authorization", "")):
-            assert (await proxy.handle("GET", "/v1/models", {name: wrong}, b"")).status == 401
-        for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
-            assert (await proxy.handle("GET", "/v1/models", headers, b"")).status == 200
+async def test_an_image_is_measured_before_it_is_decoded() -> None:
+    import base64
+    import io
+
+    from PIL import Image
+
+    from agentrl.proxy.errors import ApiError
+    from agentrl.proxy.limits import check_images
+
+    file = io.BytesIO()
+    Image.new("1", (3000, 3000)).save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    check_images([url], ProxyLimits())
+    for urls, limits in (
+        ([url], ProxyLimits(max_image_pixels=1_000_000)),
+        (["data:image/png;base64,AAAA"], ProxyLimits()),
+    ):
+        with pytest.raises(ApiError, match="image") as caught:
+            check_images(urls, limits)
+        assert caught.value.status == 400
 
 
-async def test_it_listens_on_loopback_alone(server_url: str, nano_format: ChatFormat) -> None:
-    async with opened(server_url, nano_format) as (_, proxy):
-        assert proxy.url.startswith("http://127.0.0.1:")
+async def test_each_message_of_a_conversation_of_responses_is_kept_once(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        engine.tokens = 2
+        session, last, rounds = proxy.open_session(), None, 12
+        for number in range(rounds):
+            body = {"model": "nano", "input": f"{number}", "instructions": "1 2", "previous_response_id": last}
+            status, reply = await asked(proxy, body, "responses", session)
+            assert status == 200, reply
+            last = reply["id"]
+        kept = [message for said in session.conversations.values() for message in said.added]
+        assert len(kept) == 2 * rounds
+        assert last is not None
+        said = session.conversations[last].messages()
+        assert [message["content"] for message in said if message["role"] == "user"] == [str(n) for n in range(rounds)]
+        assert [message["role"] for message in said] == ["user", "assistant"] * rounds

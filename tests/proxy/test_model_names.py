@@ -72,7 +72,7 @@ async def test_with_a_mapping_its_names_are_answered_in_their_roles_and_others_r
         ("claude-haiku-4-5", "side", False),
         ("claude-haiku-4-5", "judge", True),
     ]
-    assert "model" not in session.ignored, "what the configuration names is no surprise"
+    assert "model" not in proxy.ignored, "what the configuration names is no surprise"
 
 
 async def test_a_mapping_that_cannot_be_is_refused_by_name(nano_format: ChatFormat) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,9 @@ from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat
 from agentrl.proxy.completion import Completion, CompletionRequest, PreparedCompletion
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.messages import _content
+from agentrl.proxy.dialects.messages import MessagesWriter
 from agentrl.proxy.dialects.messages_request import MessagesRequest
-from agentrl.proxy.dialects.responses import _EventStream, _output
+from agentrl.proxy.dialects.responses import ResponsesWriter
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.session import Prompt, Session
 from agentrl.record.rolling_digest import RollingDigest
@@ -30,10 +29,15 @@ def reply(chat_format: ChatFormat) -> Completion:
     return Completion(generation, chat_format.parse(ids, None))
 
 
-def call() -> PreparedCompletion:
-    prompt = Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1]))
+def call(chat_format: ChatFormat) -> PreparedCompletion:
     return PreparedCompletion(
-        "resp_1", Session().role(""), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
+        id="resp_1",
+        role=Session().role(""),
+        request=CompletionRequest(model="nano"),
+        prompt=Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1])),
+        sampling=Sampling(max_new_tokens=9),
+        chat_format=chat_format,
+        digest="",
     )
 
 
@@ -64,26 +68,23 @@ def test_a_prompt_opens_a_thought_where_nothing_but_blanks_follows(
 
 def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
-    assert [item["type"] for item in _output(ASKED, call(), thought)] == ["reasoning", "message"]
-    assert [block["type"] for block in _content(thought)] == ["thinking", "text"]
-    assert _content(thought)[0]["signature"], "clients send an unsigned thought back as text"
+    items = ResponsesWriter(call(nano_format), ASKED).whole([thought])["output"]
+    assert [item["type"] for item in items] == ["reasoning", "message"]
+    request = MessagesRequest.model_validate({"model": "nano", "messages": [{"role": "user", "content": "1"}]})
+    blocks = MessagesWriter(call(nano_format), request).whole([thought])["content"]
+    assert [block["type"] for block in blocks] == ["thinking", "text"]
+    assert blocks[0]["signature"], "clients send an unsigned thought back as text"
     deltas = SentDeltas().growth(thought.message, final=True)
     assert [(d.reasoning, d.text) for d in deltas] == [("add them", ""), ("", "42")]
 
 
-@pytest.mark.anyio
-async def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> None:
-    events: list[dict[str, Any]] = []
-
-    async def send(event: dict[str, Any], *, whole: bool = False) -> None:
-        events.append(event)
-
-    stream = _EventStream("resp_1", send, {})
-    for delta in SentDeltas().growth(reply(nano_format).message, final=True):
-        await stream.emit(delta)
-    await stream.close_item()
+def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> None:
+    thought, writer = reply(nano_format), ResponsesWriter(call(nano_format), ASKED)
+    events = [event for delta in SentDeltas().growth(thought.message, final=True) for event in writer.delta(0, delta)]
+    events += writer.ended(0, thought)
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert done == _output(ASKED, call(), reply(nano_format))
+    assert [item["type"] for item in done] == ["reasoning", "message"]
+    assert done == events[-1]["response"]["output"]
 
 
 def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: ChatFormat) -> None:

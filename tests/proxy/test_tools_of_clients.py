@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from agentrl.proxy.dialects.responses import stored_response
-from agentrl.proxy.dialects.tools_as_functions import custom_arguments, custom_input
+from agentrl.proxy.dialects.tools import custom_arguments, custom_input
 from agentrl.proxy.json_text import read_json
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.record_invariant import assert_record_is_what_the_engine_saw

@@ -13,7 +13,6 @@ import httpx2
 import openai
 import pytest
 
-from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from agentrl.record.recorded_choice import CallLog, RecordedChoice
@@ -261,88 +260,3 @@ async def test_a_reply_that_a_conversation_went_on_from_was_not_lost(nano_format
         body = json.dumps({"model": "nano", **BODIES[path]}).encode()
         await proxy.handle("POST", path, {"x-api-key": session.key, "x-stainless-retry-count": "2"}, body)
         assert [turn.parent is None for turn in session.record.turns] == [True, False, True]
-
-
-class Halting(InstantEngine):
-    """Its `failing`-th call fails, or waits for `go_on`."""
-
-    def __init__(self, failing: int, *, waits: bool) -> None:
-        super().__init__()
-        self._failing = failing
-        self._waits = waits
-        self.halted, self.go_on = anyio.Event(), anyio.Event()
-
-    async def generate(self, *args: Any, **options: Any) -> Generation:
-        number = len(self.order)
-        reply = await super().generate(*args, **options)
-        if number == self._failing:
-            self.halted.set()
-            if not self._waits:
-                raise EngineError("no reply")
-            await self.go_on.wait()
-        return reply
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("fate", ["failed", "refused", "left", "left and in work"])
-async def test_a_try_that_came_to_nothing_does_not_get_the_reply_of_an_earlier_sample(
-    nano_format: ChatFormat, fate: str, stream: bool
-) -> None:
-    """The client has that one: it would have one sample in place of two."""
-    path = "/v1/chat/completions"
-    body = json.dumps({"model": "nano", **BODIES[path], "stream": stream}).encode()
-    engine = Halting(1, waits=fate != "failed")
-    limits = ProxyLimits(max_requests_per_session=1 if fate == "refused" else 64)
-    async with open_proxy(engine, nano_format, "nano", limits=limits) as proxy, anyio.create_task_group() as group:
-        session = proxy.open_session()
-
-        async def said(number: int) -> tuple[int, str]:
-            headers = {"x-api-key": session.key, "x-stainless-retry-count": str(number)}
-            reply = await proxy.handle("POST", path, headers, body)
-            if reply.events is not None:
-                return reply.status, "".join([event.decode() async for event in reply.events])
-            return reply.status, reply.body.decode()
-
-        _, first = await said(0)
-        (turn,) = session.record.turns
-        if fate == "failed":
-            assert "no reply" in (await said(0))[1]
-        elif fate == "refused":
-            scope = anyio.CancelScope()
-
-            async def other() -> None:
-                with scope:
-                    await proxy.handle(
-                        "POST",
-                        path,
-                        {"x-api-key": session.key},
-                        json.dumps({"model": "nano", "messages": [{"role": "user", "content": "5"}]}).encode(),
-                    )
-
-            group.start_soon(other)
-            await engine.halted.wait()
-            assert (await said(0))[0] == 429
-            scope.cancel()
-            await wait_until(lambda: session.activity.requests == 0, 40)
-        else:
-            scope = anyio.CancelScope()
-
-            async def leaving() -> None:
-                with scope:
-                    await said(0)
-
-            group.start_soon(leaving)
-            await engine.halted.wait()
-            if fate == "left":
-                scope.cancel()
-                await wait_until(lambda: session.activity.requests == 0, 40)
-        status, second = await said(1)
-        assert status == 200
-        assert turn.completion_id in first
-        assert turn.completion_id not in second
-        assert len(session.record.turns) == 2
-        newest = session.record.turns[-1]
-        status, third = await said(2)
-        assert newest.completion_id in third, "now it is this reply that was lost"
-        assert len(session.record.turns) == 2
-        group.cancel_scope.cancel()

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.proxy import ChatFormat, Proxy, open_proxy
 from agentrl.run.metrics_page import metrics_text, with_metrics
 from agentrl.run.view import RunView
@@ -52,7 +52,9 @@ async def test_a_run_shows_its_newest_step_and_what_goes_on(nano_format: ChatFor
     ):
         session = proxy.open_session()
         async with openai.AsyncOpenAI(base_url=proxy.base_url, api_key=session.key) as client:
-            await client.chat.completions.create(model="nano", messages=[{"role": "user", "content": "1 + 1 ="}])
+            await client.chat.completions.create(
+                model="nano", messages=[{"role": "user", "content": "1 + 1 ="}], service_tier="auto"
+            )
         reply = await http.get("/metrics")
         assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert samples(reply.text) == {
@@ -60,6 +62,7 @@ async def test_a_run_shows_its_newest_step_and_what_goes_on(nano_format: ChatFor
             ("agentrl_loss", ""): 1,
             ("agentrl_sessions_open", ""): 1,
             ("agentrl_generated_tokens", ""): 3,
+            ("agentrl_ignored_service_tier", ""): 1,
             ("agentrl_engine_requests_in_flight", ""): 0,
         }
         assert (await http.get("/health")).status_code == 200

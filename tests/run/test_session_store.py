@@ -17,7 +17,7 @@ from agentrl.errors import ConfigError, StoreError
 from agentrl.evaluation.directory import Kind, check_no_evaluation, hold_store
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, open_proxy
-from agentrl.proxy.http_door import Handle
+from agentrl.proxy.http_messages import Handle
 from agentrl.run.open_run import open_run
 from agentrl.run.serve import Service
 from agentrl.run.session_store import SessionStore

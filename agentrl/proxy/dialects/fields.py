@@ -1,8 +1,8 @@
-"""Decide what becomes of a field of a request by what it means, whether we know the field or not.
+"""Decide what becomes of a field of a request: the fields that a dialect declares are an allow-list.
 
-declared in the dialect's model                          honoured
-changes the prompt or the reply (`CHANGES`)              refused with 400, unless its value changes nothing: that of another dialect too
-anything else: labels, caching, budgets, unknown ones    ignored, and named once a session
+declared in the dialect's model                             honoured
+not declared, and changes the prompt or the reply           refused with 400, unless its value changes nothing
+anything else: labels, caching, budgets, unknown ones       ignored, and named once a session
 
 A field that is null is a field that is absent, everywhere.
 """
@@ -11,70 +11,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.alias_generators import to_snake
 
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.errors import ApiError
 
-_Harmless = dict[str, tuple[Any, ...]]
-"""Fields, with the values at which each changes nothing where the dialect does not declare it."""
-
-REPLY: _Harmless = {
-    # What is sampled.
+CHANGES: dict[str, tuple[Any, ...]] = {
+    # How a reply is sampled, in OpenAI's words and in those of vLLM and SGLang.
     "best_of": (1,),
     "frequency_penalty": (0,),
-    "json_schema": (),
+    "guided_json": (),
+    "ignore_eos": (False,),
     "logit_bias": ({},),
     "max_completion_tokens": (),
     "max_output_tokens": (),
     "max_tokens": (),
     "min_p": (0,),
+    "min_tokens": (0,),
     "n": (1,),
-    "output_config": ({},),
-    "output_format": (),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "seed": (),
     "stop": ([],),
     "stop_sequences": ([],),
-    "temperature": (),
-    "text": ({}, {"format": {"type": "text"}}),
+    "stop_token_ids": ([],),
+    "structured_outputs": ({},),
     "top_k": (-1, 0),
-    "top_p": (),
-    # How the reply comes.
+    # How it comes.
+    "audio": (),
     "background": (False,),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
-}
-"""Fields that would change how a reply is sampled, or how it comes."""
-
-PROMPT: _Harmless = {
-    "add_generation_prompt": (True,),
-    "audio": (),
+    "response_modalities": (["TEXT"], ["Text"], []),
+    "speech_config": (),
+    # The prompt.
+    "cached_content": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "conversation": (),
     "echo": (False,),
     "enable_thinking": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "input": (),
-    "instructions": ("",),
-    "messages": (),
     "previous_response_id": (),
     "prompt": (),
     "suffix": ("",),
-    "system": ("", []),
-    "thread": (),
-    "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),
+    "system": ("",),
     "tools": ([],),
 }
-"""Fields that would change the prompt."""
-
-CHANGES = {**PROMPT, **REPLY}
+"""Fields that would change the prompt or the reply where a dialect does not declare them, with the values at which each changes nothing."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -97,20 +84,18 @@ class RequestBody(Part):
 
     model_config = ConfigDict(extra="allow")
 
-    refused: ClassVar[_Harmless] = CHANGES
-
     def ignored(self) -> list[str]:
         """Return the names of what the client asked for and does not get.
 
         Raises:
             ApiError: A field that is not honoured would change what is asked for.
         """
-        asked = self.model_extra or {}
-        for name, value in asked.items():
-            if name in self.refused and value not in self.refused[name]:
+        known = {name: CHANGES.get(to_snake(name)) for name in self.model_extra or {}}
+        for name, harmless in known.items():
+            if harmless is not None and (self.model_extra or {})[name] not in harmless:
                 message = f"Unsupported parameter: '{name}'. It would change the reply; leave it out."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
-        return plain_names(name for name in asked if name not in CHANGES and name not in self.refused)
+        return plain_names(name for name, harmless in known.items() if harmless is None)
 
 
 def plain_names(names: Iterable[str]) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from agentrl.proxy.api_error import read_body
-from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
-from agentrl.proxy.completion_service import CompletionService, all_of
-from agentrl.proxy.dialects.gemini_request import CountTokensRequest, GenerateRequest
+from agentrl.proxy.answer import Framing, Writer
+from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
+from agentrl.proxy.completion_service import CompletionService
+from agentrl.proxy.deltas import SentDeltas
+from agentrl.proxy.dialects.gemini_request import GenerateRequest
 from agentrl.proxy.dialects.messages import arguments_object
+from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
@@ -22,101 +23,56 @@ def called(path: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request, and how its reply comes."""
+class ContentWriter(Writer):
+    """Write replies as a `GenerateContentResponse`, or as several. A part is a text, or a whole call."""
 
-    body: GenerateRequest
-    stream: bool
+    def __init__(self, call: PreparedCompletion, framing: Framing | None, *, shows_thoughts: bool) -> None:
+        super().__init__([call], stream=framing is not None)
+        self.framing = framing or "plain"
+        self._shows_thoughts = shows_thoughts
+        self._ended: list[Completion] = []
 
+    def whole(self, replies: Sequence[Completion]) -> Json:
+        """Return the whole reply: a candidate has the parts that its stream would have."""
+        candidates = []
+        for index, reply in enumerate(replies):
+            parts = [part for delta in SentDeltas().growth(reply.message, final=True) for part in self._parts(delta)]
+            candidates.append(_candidate(index, parts or [{"text": ""}], reply))
+        return self._response(candidates, replies)
 
-class GenerateContent:
-    """The endpoint of one model's name."""
+    def delta(self, index: int, delta: Delta) -> Iterator[Json]:
+        """Say what a candidate gained."""
+        for part in self._parts(delta):
+            yield self._response([_candidate(index, [part])], [])
 
-    def __init__(self, service: CompletionService, model: str, method: str) -> None:
-        self._service = service
-        self._model = model
-        self._streams = method == "streamGenerateContent"
+    def ended(self, index: int, reply: Completion) -> Iterator[Json]:
+        """End a candidate."""
+        self._ended.append(reply)
+        yield self._response([_candidate(index, [{"text": ""}], reply)], self._ended)
 
-    def prepare(self, role: SessionRole, body: bytes) -> tuple[Asked, PreparedCompletion]:
-        """Check a request and render its prompt.
+    def _parts(self, delta: Delta) -> Iterator[Json]:
+        if (call := delta.tool_call) is not None:
+            function = call["function"]
+            arguments = arguments_object(function)
+            yield {"functionCall": {"id": call["id"], "name": function["name"], "args": arguments}}
+        elif delta.text:
+            yield {"text": delta.text}
+        elif delta.reasoning and self._shows_thoughts:
+            yield {"text": delta.reasoning, "thought": True}
 
-        Raises:
-            ApiError: The request cannot be answered.
-        """
-        request = read_body(GenerateRequest, body)
-        call = self._service.prepare(role, request.to_completion_request(self._model), "resp_")
-        return Asked(request, self._streams), call
-
-    def count(self, role: SessionRole, body: bytes) -> Json:
-        """Return how many tokens a request's prompt has.
-
-        Raises:
-            ApiError: The request cannot be answered.
-        """
-        request = read_body(CountTokensRequest, body).counted()
-        return {"totalTokens": self._service.count(role, request.to_completion_request(self._model))}
-
-    async def complete(self, request: Asked, call: PreparedCompletion) -> Json:
-        """Return the whole reply as one `GenerateContentResponse`."""
-        count = call.request.choices
-        candidates: list[Json] = [{}] * count
-        replies: list[Completion] = []
-
-        async def one(index: int) -> None:
-            reply = await self._service.reply(call, index)
-            replies.append(reply)
-            candidates[index] = _candidate(index, _parts(request, reply), reply)
-
-        await all_of(one, count)
-        return _response(call, candidates, replies)
-
-    async def stream(self, request: Asked, call: PreparedCompletion, send: Send) -> None:
-        """Send the reply as `GenerateContentResponse`s, sent as the tokens arrive.
-
-        Raises:
-            ApiError: The engine failed, or the episode has ended.
-        """
-        count, ended = call.request.choices, 0
-        replies: list[Completion] = []
-
-        async def one(index: int) -> None:
-            nonlocal ended
-
-            async def emit(delta: Delta) -> None:
-                if delta.begun_call is not None:
-                    return  # a part is a whole call
-                if delta.tool_call is not None:
-                    part = _call_part(delta.tool_call)
-                elif delta.reasoning:
-                    part = {"text": delta.reasoning, "thought": True}
-                else:
-                    part = {"text": delta.text}
-                if request.body.shows_thoughts or not part.get("thought"):
-                    await send(_response(call, [_candidate(index, [part])], []))
-
-            reply = await self._service.reply(call, index, emit)
-            replies.append(reply)
-            ended += 1
-            last = _response(call, [_candidate(index, [{"text": ""}], reply)], replies)
-            await send(last, whole=ended == count)
-
-        await all_of(one, count)
-
-
-def _parts(request: Asked, reply: Completion) -> list[Json]:
-    message = reply.message
-    parts: list[Json] = []
-    if message.reasoning and request.body.shows_thoughts:
-        parts.append({"text": message.reasoning, "thought": True})
-    if message.content or not message.tool_calls:
-        parts.append({"text": message.content})
-    return parts + [_call_part(call) for call in message.tool_calls]
-
-
-def _call_part(call: Json) -> Json:
-    function = call["function"]
-    return {"functionCall": {"id": call["id"], "name": function["name"], "args": arguments_object(function)}}
+    def _response(self, candidates: list[Json], replies: Sequence[Completion]) -> Json:
+        (call,) = self.calls
+        prompt, output = len(call.prompt.input_ids), sum(len(reply.generation.output_ids) for reply in replies)
+        thought = sum(reply.message.reasoning_tokens for reply in replies)
+        usage: Json = {"promptTokenCount": prompt, "totalTokenCount": prompt + output}
+        if replies:
+            usage["candidatesTokenCount"] = output - thought
+        if thought:
+            usage["thoughtsTokenCount"] = thought
+        if cached := max((reply.generation.cached_tokens for reply in replies), default=0):
+            usage["cachedContentTokenCount"] = cached
+        named = {"modelVersion": call.request.model, "responseId": call.id}
+        return {"candidates": candidates, "usageMetadata": usage, **named}
 
 
 def _candidate(index: int, parts: list[Json], reply: Completion | None = None) -> Json:
@@ -126,19 +82,32 @@ def _candidate(index: int, parts: list[Json], reply: Completion | None = None) -
     return candidate
 
 
-def _response(call: PreparedCompletion, candidates: list[Json], replies: Sequence[Completion]) -> Json:
-    prompt, output = len(call.prompt.input_ids), sum(len(reply.generation.output_ids) for reply in replies)
-    thought = sum(reply.message.reasoning_tokens for reply in replies)
-    usage: Json = {"promptTokenCount": prompt, "totalTokenCount": prompt + output}
-    if replies:
-        usage["candidatesTokenCount"] = output - thought
-    if thought:
-        usage["thoughtsTokenCount"] = thought
-    if cached := max((reply.generation.cached_tokens for reply in replies), default=0):
-        usage["cachedContentTokenCount"] = cached
-    return {
-        "candidates": candidates,
-        "usageMetadata": usage,
-        "modelVersion": call.request.model,
-        "responseId": call.id,
-    }
+def read(
+    model: str, framing: Framing | None, service: CompletionService, role: SessionRole, body: bytes
+) -> ContentWriter:
+    """Check a request to `model` and render its prompt.
+
+    Args:
+        model: the model's name.
+        framing: how the events of a stream are written; None: the reply comes whole.
+        service: what answers it.
+        role: who asks.
+        body: its body.
+
+    Raises:
+        ApiError: The request cannot be answered.
+    """
+    request = read_body(GenerateRequest, body)
+    call = service.prepare(role, request.to_completion_request(model), "resp_")
+    return ContentWriter(call, framing, shows_thoughts=request.generation_config.thinking_config.include_thoughts)
+
+
+def count(model: str, service: CompletionService, role: SessionRole, body: bytes) -> Json:
+    """Return how many tokens a request's prompt has.
+
+    Raises:
+        ApiError: The request cannot be answered.
+    """
+    request = read_body(GenerateRequest, body)
+    counted = request.generate_content_request or request
+    return {"totalTokens": service.count(role, counted.to_completion_request(model))}

@@ -14,21 +14,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionRequest, Json, NamedTool
-from agentrl.proxy.dialects.chat_request import Seed, Tokens, joined_text
-from agentrl.proxy.dialects.fields import CHANGES, Part, RequestBody, plain_names
-from agentrl.proxy.dialects.gemini_schema import json_schema
+from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
+from agentrl.proxy.dialects.parts import image, joined
+from agentrl.proxy.dialects.sampling import Count, Penalty, Seed, Temperature, Tokens, TopP
+from agentrl.proxy.dialects.tools import called, left_out
+from agentrl.proxy.errors import invalid
 
 _CALLS_NAMED = 128
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_NOT_SHOWN = ("nullable", "propertyOrdering", "property_ordering")
 _CAMEL = ConfigDict(alias_generator=to_camel, validate_by_name=True, validate_by_alias=True)
-_RUN_BY_CLIENT = ("computerUse", "computer_use")
-_CHANGES = {name: values for snake, values in CHANGES.items() for name in (snake, to_camel(snake))}
 
 
 class _CamelPart(Part):
@@ -50,8 +51,6 @@ class _FunctionResponse(_CamelPart):
     id: str | None = None
     name: str
     response: Json = Field(default_factory=dict)
-    parts: Annotated[list[Any], Field(max_length=0, default_factory=list)]
-    """Images and files in a tool's answer: no model here reads them."""
 
     @property
     def text(self) -> str:
@@ -83,13 +82,12 @@ class _ContentPart(_CamelPart):
         """Return a text or an image in the form of OpenAI's parts."""
         if self.inline_data is None:
             return {"type": "text", "text": self.text or ""}
-        url = f"data:{self.inline_data.mime_type};base64,{self.inline_data.data}"
-        return {"type": "image_url", "image_url": {"url": url}}
+        return image(f"data:{self.inline_data.mime_type};base64,{self.inline_data.data}")
 
 
 class _Content(_CamelPart):
     role: Literal["user", "model", "function", "system"] = "user"
-    parts: Annotated[list[_ContentPart], Field(fail_fast=True, default_factory=list)]
+    parts: list[_ContentPart] = Field(default_factory=list, fail_fast=True)
 
 
 class _FunctionDeclaration(_CamelPart):
@@ -99,26 +97,15 @@ class _FunctionDeclaration(_CamelPart):
     parameters_json_schema: Json | None = None
 
     def to_json(self) -> Json:
-        function: Json = {"name": self.name}
-        if self.description is not None:
-            function["description"] = self.description
-        schema = self.parameters_json_schema
-        if schema is None and self.parameters is not None:
-            schema = json_schema(self.parameters)
-        if schema is not None:
-            function["parameters"] = schema
-        return {"type": "function", "function": function}
+        schema = self.parameters_json_schema or (self.parameters and json_schema(self.parameters))
+        function = {"name": self.name, "description": self.description, "parameters": schema}
+        return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
 
 
 class _Tool(Part):
     model_config = ConfigDict(**_CAMEL, extra="allow")
 
-    function_declarations: Annotated[list[_FunctionDeclaration], Field(fail_fast=True, default_factory=list)]
-
-    @property
-    def others(self) -> list[str]:
-        """The kinds of tools in it that Google itself would run."""
-        return list(self.model_extra or {})
+    function_declarations: list[_FunctionDeclaration] = Field(default_factory=list, fail_fast=True)
 
 
 class _FunctionCallingConfig(_CamelPart):
@@ -130,54 +117,36 @@ class _ToolConfig(_CamelPart):
     function_calling_config: _FunctionCallingConfig = _FunctionCallingConfig()
 
 
-class _ThinkingConfig(Part):
-    model_config = ConfigDict(**_CAMEL, extra="allow")
-
+class _ThinkingConfig(_CamelPart):
     include_thoughts: bool = False
 
 
 class _GenerationConfig(RequestBody):
     model_config = ConfigDict(**_CAMEL, extra="allow")
 
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[float, Field(ge=0, lt=2**31, multiple_of=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Annotated[float, Field(ge=0, lt=2**31, multiple_of=1)] = 0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
     max_output_tokens: Tokens | None = None
-    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=5)] | None = None
-    candidate_count: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, max_length=5)
+    candidate_count: Count = 1
     seed: Seed | None = None
     response_mime_type: Literal["text/plain", "application/json"] | None = None
     response_schema: Json | None = None
     response_json_schema: Json | None = None
-    thinking_config: _ThinkingConfig | None = None
-
-    refused: ClassVar = {
-        **_CHANGES,
-        "responseModalities": (["TEXT"], ["Text"], []),
-        "speechConfig": (),
-        "imageConfig": (),
-        "audioTimestamp": (False,),
-    }
-
-    def ignored(self) -> list[str]:
-        """Return the names of the fields that are asked for and not given."""
-        thinking = self.thinking_config.model_extra if self.thinking_config else None
-        names = [*super().ignored(), *(f"thinkingConfig.{name}" for name in thinking or {})]
-        return plain_names(f"generationConfig.{name}" for name in names)
+    thinking_config: _ThinkingConfig = _ThinkingConfig()
 
     def schema_text(self) -> str | None:
         """Return the JSON schema that the reply must satisfy, as JSON."""
-        if self.response_mime_type != "application/json":
-            if self.response_schema is None and self.response_json_schema is None:
-                return None
+        schema = self.response_json_schema or (self.response_schema and json_schema(self.response_schema))
+        if self.response_mime_type == "application/json":
+            return json.dumps(schema) if schema else OBJECT_SCHEMA
+        if schema:
             problem = "a schema needs 'responseMimeType': \"application/json\""
             raise invalid("generationConfig.responseMimeType", problem)
-        schema = self.response_json_schema
-        if schema is None and self.response_schema is not None:
-            schema = json_schema(self.response_schema)
-        return OBJECT_SCHEMA if schema is None else json.dumps(schema)
+        return None
 
 
 class GenerateRequest(RequestBody):
@@ -185,31 +154,27 @@ class GenerateRequest(RequestBody):
 
     model_config = ConfigDict(**_CAMEL, extra="allow")
 
-    contents: Annotated[list[_Content], Field(min_length=1, fail_fast=True)]
+    contents: list[_Content] = Field(default_factory=list, fail_fast=True)
     system_instruction: _Content | None = None
-    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
-    tool_config: _ToolConfig | None = None
+    tools: list[_Tool] = Field(default_factory=list, fail_fast=True)
+    tool_config: _ToolConfig = _ToolConfig()
     generation_config: _GenerationConfig = _GenerationConfig()
     model: str | None = None
     """Said again by some clients; the path names the model."""
-
-    refused: ClassVar = {**_CHANGES, "cachedContent": (), "cached_content": ()}
-
-    @property
-    def shows_thoughts(self) -> bool:
-        """Whether the reply's thoughts are to come with it."""
-        thinking = self.generation_config.thinking_config
-        return thinking is not None and thinking.include_thoughts
+    generate_content_request: GenerateRequest | None = None
+    """The request whose tokens `countTokens` counts, in place of `contents`."""
 
     def to_completion_request(self, model: str) -> CompletionRequest:
         """Return the request in every dialect's form.
 
         Raises:
-            ApiError: A tool, a schema or an answer to a call cannot be.
+            ApiError: There is nothing to answer, or a tool, a schema or an answer to a call cannot be.
         """
+        if not self.contents:
+            raise invalid("contents", "there is nothing to answer")
         messages = _messages(self.contents, self.system_instruction)
-        wanted, config = self.generation_config, self._calling()
-        functions = [one for tool in self.tools or [] for one in tool.function_declarations]
+        wanted, config = self.generation_config, self.tool_config.function_calling_config
+        functions = [one for tool in self.tools for one in tool.function_declarations]
         named = config.allowed_function_names
         if named:
             functions = [one for one in functions if one.name in named]
@@ -229,53 +194,22 @@ class GenerateRequest(RequestBody):
             temperature=wanted.temperature,
             top_p=wanted.top_p,
             seed=wanted.seed,
-            stop=wanted.stop_sequences or [],
-            choices=wanted.candidate_count or 1,
+            stop=wanted.stop_sequences,
+            choices=wanted.candidate_count,
             alterations=Alterations(
-                top_k=int(wanted.top_k or 0) or -1,
-                presence_penalty=wanted.presence_penalty or 0.0,
-                frequency_penalty=wanted.frequency_penalty or 0.0,
+                top_k=int(wanted.top_k) or -1,
+                presence_penalty=wanted.presence_penalty,
+                frequency_penalty=wanted.frequency_penalty,
             ),
             json_schema=wanted.schema_text(),
             ignored=self.ignored(),
         )
 
     def ignored(self) -> list[str]:
-        """Return the names of the fields, and the kinds of tools, that are asked for and not given.
-
-        Raises:
-            ApiError: A tool is run by its client, which would wait for calls that cannot come.
-        """
-        others = [name for tool in self.tools or [] for name in tool.others]
-        if any(name in _RUN_BY_CLIENT for name in others):
-            message = "Unsupported tool: the model is not shown 'computerUse', and would never call it; send functionDeclarations."
-            raise ApiError(400, message, param="tools", code="unsupported_value")
-        kinds = plain_names(f"tools.{name}" for name in others)
-        return [*super().ignored(), *self.generation_config.ignored(), *kinds]
-
-    def _calling(self) -> _FunctionCallingConfig:
-        return self.tool_config.function_calling_config if self.tool_config else _FunctionCallingConfig()
-
-
-class CountTokensRequest(Part):
-    """`countTokens`: contents, or a whole request."""
-
-    model_config = ConfigDict(**_CAMEL, extra="ignore")
-
-    contents: Annotated[list[_Content], Field(fail_fast=True)] | None = None
-    generate_content_request: GenerateRequest | None = None
-
-    def counted(self) -> GenerateRequest:
-        """Return the request whose prompt is counted.
-
-        Raises:
-            ApiError: There is none.
-        """
-        if self.generate_content_request is not None:
-            return self.generate_content_request
-        if not self.contents:
-            raise invalid("contents", "there is nothing to count")
-        return GenerateRequest(contents=self.contents)
+        """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
+        kinds = left_out(kind for tool in self.tools for kind in tool.model_extra or {})
+        names = plain_names(f"generationConfig.{name}" for name in self.generation_config.ignored())
+        return [*super().ignored(), *names, *kinds]
 
 
 @dataclass
@@ -298,8 +232,7 @@ class _Written:
                 calls = message.setdefault("tool_calls", [])
                 call_id = call.id or _call_id(len(self.messages) - 1, len(calls))
                 self.open_calls.append((call.name, call_id))
-                function = {"name": call.name, "arguments": json.dumps(call.args, ensure_ascii=False)}
-                calls.append({"id": call_id, "type": "function", "function": function})
+                calls.append(called(call_id, call.name, json.dumps(call.args, ensure_ascii=False)))
             elif part.inline_data is not None or part.function_response is not None:
                 raise invalid("contents", "a content of the model's holds text, thoughts and functionCalls alone")
             else:
@@ -313,9 +246,9 @@ class _Written:
             if (answer := part.function_response) is not None:
                 message = {"role": "tool", "tool_call_id": self._answered(answer), "content": answer.text}
                 self.messages.append(message)
-        rest = [part.shown() for part in parts if part.function_response is None]
+        rest = [part for part in parts if part.function_response is None]
         if rest or not parts:
-            self.messages.append({"role": "user", "content": joined_text(rest)})
+            self.messages.append({"role": "user", "content": joined(rest)})
 
     def _answered(self, answer: _FunctionResponse) -> str:
         for name, call_id in self.open_calls:
@@ -330,8 +263,7 @@ class _Written:
 def _messages(contents: Sequence[_Content], system: _Content | None) -> list[Json]:
     written = _Written()
     if system is not None and system.parts:
-        text = joined_text([part.shown() for part in system.parts])
-        written.messages.append({"role": "system", "content": text})
+        written.messages.append({"role": "system", "content": joined(system.parts)})
     for content in contents:
         if content.role == "model":
             written.model_content(content.parts)
@@ -343,3 +275,23 @@ def _messages(contents: Sequence[_Content], system: _Content | None) -> list[Jso
 def _call_id(place: int, number: int) -> str:
     """Return the id of one call of the message at `place`."""
     return f"call_{place}_{number}"
+
+
+def json_schema(schema: Any) -> Any:
+    """Return the JSON schema that a schema of Google's stands for; one that is a JSON schema already is as it was."""
+    if isinstance(schema, list):
+        return [json_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shown = {
+        name: _shown(name, value) for name, value in schema.items() if isinstance(value, dict) or name not in _NOT_SHOWN
+    }
+    if schema.get("nullable") is True and isinstance(kind := shown.get("type"), str):
+        shown["type"] = [kind, "null"]
+    return shown
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name == "type" and isinstance(value, str):
+        return value.lower()
+    return int(value) if name in _COUNTS and isinstance(value, str) and value.isdecimal() else json_schema(value)

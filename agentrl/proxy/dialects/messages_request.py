@@ -12,42 +12,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionRequest, Json, NamedTool
-from agentrl.proxy.dialects.altered_sampling import TopK
-from agentrl.proxy.dialects.chat_request import Tokens, joined_text
-from agentrl.proxy.dialects.fields import CHANGES, PROMPT, Part, RequestBody
-from agentrl.proxy.dialects.tools_as_functions import OtherTool, left_out
-
-
-class _Text(Part):
-    type: Literal["text"]
-    text: str
+from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool
+from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.parts import Format, Text, image, joined, schema_text
+from agentrl.proxy.dialects.sampling import Tokens, TopK, TopP
+from agentrl.proxy.dialects.tools import called, left_out
 
 
-class _Base64Source(Part):
+class _ImageSource(Part):
     type: Literal["base64"]
     media_type: str
     data: str
 
 
-class _UrlSource(Part):
-    type: Literal["url"]
-    url: str
-
-
 class _Image(Part):
     type: Literal["image"]
-    source: Annotated[_Base64Source | _UrlSource, Field(discriminator="type")]
+    source: _ImageSource
 
-    @property
-    def url(self) -> str:
-        source = self.source
-        return source.url if isinstance(source, _UrlSource) else f"data:{source.media_type};base64,{source.data}"
+    def shown(self) -> Json:
+        return image(f"data:{self.source.media_type};base64,{self.source.data}")
 
 
 class _PlainSource(Part):
@@ -55,33 +42,20 @@ class _PlainSource(Part):
     data: str
 
 
-class _ContentSource(Part):
-    type: Literal["content"]
-    content: str | Annotated[list[_Text], Field(fail_fast=True)]
-
-
 class _Document(Part):
-    """A document in text. One in another form, such as a PDF, is refused: no model here reads it."""
+    """A document in plain text. One in another form, such as a PDF, is refused: no model here reads it."""
 
     type: Literal["document"]
-    source: Annotated[_PlainSource | _ContentSource, Field(discriminator="type")]
-    title: str | None = None
-    context: str | None = None
+    source: _PlainSource
+    title: str = ""
+    context: str = ""
 
-    @property
-    def text(self) -> str:
-        """The text that the model is shown of it."""
-        source = self.source
-        if isinstance(source, _PlainSource):
-            content = source.data
-        elif isinstance(source.content, str):
-            content = source.content
-        else:
-            content = "".join(block.text for block in source.content)
-        return "\n".join(["", *(part for part in (self.title, self.context, content) if part), ""])
+    def shown(self) -> Json:
+        parts = [part for part in (self.title, self.context, self.source.data) if part]
+        return {"type": "text", "text": "\n".join(["", *parts, ""])}
 
 
-_Shown = Annotated[_Text | _Image | _Document, Field(discriminator="type")]
+_Shown = Annotated[Text | _Image | _Document, Field(discriminator="type")]
 
 
 class _ToolUse(Part):
@@ -90,12 +64,17 @@ class _ToolUse(Part):
     name: str
     input: Json
 
+    def to_json(self) -> Json:
+        return called(recorded_id(self.id), self.name, json.dumps(self.input))
+
 
 class _ToolResult(Part):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[_Shown], Field(fail_fast=True)] = ""
-    is_error: bool = False
+
+    def to_json(self) -> Json:
+        return {"role": "tool", "tool_call_id": recorded_id(self.tool_use_id), "content": joined(self.content)}
 
 
 class _Thinking(Part):
@@ -108,7 +87,7 @@ class _RedactedThinking(Part):
 
 
 _Block = Annotated[
-    _Text | _Image | _Document | _ToolUse | _ToolResult | _Thinking | _RedactedThinking, Field(discriminator="type")
+    Text | _Image | _Document | _ToolUse | _ToolResult | _Thinking | _RedactedThinking, Field(discriminator="type")
 ]
 
 
@@ -119,62 +98,31 @@ class _Message(Part):
     def to_json(self) -> list[Json]:
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
-        if self.role == "system":
-            return [{"role": "system", "content": _joined([b for b in self.content if isinstance(b, _Text)])}]
-        return self._assistant() if self.role == "assistant" else self._user(self.content)
-
-    def _assistant(self) -> list[Json]:
-        assert not isinstance(self.content, str)
-        message: Json = {"role": "assistant", "content": _joined([b for b in self.content if isinstance(b, _Text)])}
-        if thought := "".join(b.thinking for b in self.content if isinstance(b, _Thinking)):
-            message["reasoning_content"] = thought
-        calls = [
-            {
-                "id": recorded_id(b.id),
-                "type": "function",
-                "function": {"name": b.name, "arguments": json.dumps(b.input)},
-            }
-            for b in self.content
-            if isinstance(b, _ToolUse)
-        ]
-        return [{**message, "tool_calls": calls} if calls else message]
+        shown = [block for block in self.content if isinstance(block, Text | _Image | _Document)]
+        if self.role == "assistant":
+            return [self._assistant(self.content)]
+        results = [block.to_json() for block in self.content if isinstance(block, _ToolResult)]
+        return [*results, {"role": self.role, "content": joined(shown)}] if shown or not results else results
 
     @staticmethod
-    def _user(blocks: list[_Block]) -> list[Json]:
-        results = [b for b in blocks if isinstance(b, _ToolResult)]
-        messages: list[Json] = [
-            {
-                "role": "tool",
-                "tool_call_id": recorded_id(b.tool_use_id),
-                "content": b.content if isinstance(b.content, str) else _joined(b.content),
-            }
-            for b in results
-        ]
-        rest = [b for b in blocks if isinstance(b, _Text | _Image | _Document)]
-        if rest or not results:
-            messages.append({"role": "user", "content": _joined(rest)})
-        return messages
+    def _assistant(blocks: Sequence[_Block]) -> Json:
+        message: Json = {"role": "assistant", "content": joined([b for b in blocks if isinstance(b, Text)])}
+        if thought := "".join(b.thinking for b in blocks if isinstance(b, _Thinking)):
+            message["reasoning_content"] = thought
+        if calls := [b.to_json() for b in blocks if isinstance(b, _ToolUse)]:
+            message["tool_calls"] = calls
+        return message
 
 
 class _Tool(Part):
-    type: Literal["custom"] | None = None
-    name: str
+    type: str = "custom"
+    name: str = ""
     description: str | None = None
-    input_schema: Json
+    input_schema: Json = Field(default_factory=dict)
 
     def to_json(self) -> Json:
-        function: Json = {"name": self.name, "parameters": self.input_schema}
-        if self.description is not None:
-            function["description"] = self.description
-        return {"type": "function", "function": function}
-
-
-def _kind(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return "custom" if kind in (None, "custom") else "other"
-
-
-_AnyTool = Annotated[Annotated[_Tool, Tag("custom")] | Annotated[OtherTool, Tag("other")], Discriminator(_kind)]
+        described = {} if self.description is None else {"description": self.description}
+        return {"type": "function", "function": {"name": self.name, "parameters": self.input_schema, **described}}
 
 
 class _ToolChoice(Part):
@@ -183,13 +131,8 @@ class _ToolChoice(Part):
     disable_parallel_tool_use: bool = False
 
 
-class _SchemaFormat(Part):
-    type: Literal["json_schema"]
-    schema_: Annotated[Json | None, Field(alias="schema")] = None
-
-
 class _OutputConfig(Part):
-    format: _SchemaFormat | None = None
+    format: Format | None = None
 
 
 class _Thread(Part):
@@ -199,70 +142,51 @@ class _Thread(Part):
     previous_message_id: str = ""
 
 
-class CountRequest(RequestBody):
-    """`/v1/messages/count_tokens`: a request whose prompt is counted. How its reply would be sampled changes nothing."""
+class MessagesRequest(RequestBody):
+    """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
 
     model: str
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
-    system: str | Annotated[list[_Text], Field(fail_fast=True)] | None = None
-    tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
-    tool_choice: _ToolChoice | None = None
+    system: str | Annotated[list[Text], Field(fail_fast=True)] | None = None
+    tools: list[_Tool] = Field(default_factory=list, fail_fast=True)
+    tool_choice: _ToolChoice = _ToolChoice(type="auto")
     thread: _Thread | None = None
-
-    refused: ClassVar = PROMPT
+    max_tokens: Tokens | None = None
+    """How long the reply may be; where tokens are counted, it says nothing."""
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, fail_fast=True)
+    stream: bool = False
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    output_config: _OutputConfig = _OutputConfig()
+    output_format: Format | None = None
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
         messages = [message for said in self.messages for message in said.to_json()]
         if self.system:
-            system = self.system if isinstance(self.system, str) else _joined(self.system)
-            messages.insert(0, {"role": "system", "content": system})
-        choice = self.tool_choice or _ToolChoice(type="auto")
+            messages.insert(0, {"role": "system", "content": joined(self.system)})
+        choice = self.tool_choice
         named = NamedTool(choice.name)
         return CompletionRequest(
             model=self.model,
             messages=messages,
             continues=messages[-1]["role"] == "assistant",
-            tools=[tool.to_json() for tool in self.tools or [] if isinstance(tool, _Tool)],
+            tools=[tool.to_json() for tool in self.tools if tool.type == "custom"],
             tool_choice=named if choice.type == "tool" else "required" if choice.type == "any" else choice.type,
             parallel_tool_calls=not choice.disable_parallel_tool_use,
+            stop=self.stop_sequences,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            alterations=Alterations(top_k=self.top_k or -1),
+            json_schema=schema_text(self.output_config.format or self.output_format),
             ignored=self.ignored(),
         )
 
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
-        return [*super().ignored(), *left_out(self.tools or [])]
-
-
-class MessagesRequest(CountRequest):
-    """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
-
-    max_tokens: Tokens
-    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
-    stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: TopK | None = None
-    output_config: _OutputConfig | None = None
-    output_format: _SchemaFormat | None = None
-
-    refused: ClassVar = CHANGES
-
-    def to_completion_request(self) -> CompletionRequest:
-        """Return the request in every dialect's form."""
-        wanted = (self.output_config.format if self.output_config else None) or self.output_format
-        schema = None
-        if wanted is not None:
-            schema = OBJECT_SCHEMA if wanted.schema_ is None else json.dumps(wanted.schema_)
-        return replace(
-            super().to_completion_request(),
-            temperature=self.temperature,
-            top_p=self.top_p,
-            alterations=Alterations(top_k=self.top_k or -1),
-            max_tokens=self.max_tokens,
-            stop=self.stop_sequences or [],
-            json_schema=schema,
-        )
+        return [*super().ignored(), *left_out(tool.type for tool in self.tools if tool.type != "custom")]
 
 
 def shown_id(call_id: str) -> str:
@@ -273,14 +197,3 @@ def shown_id(call_id: str) -> str:
 def recorded_id(tool_use_id: str) -> str:
     """Return the id of a tool call as it is recorded, from what `shown_id` made of it."""
     return f"call_{tool_use_id.removeprefix('toolu_')}" if tool_use_id.startswith("toolu_") else tool_use_id
-
-
-def _joined(blocks: Sequence[_Text | _Image | _Document]) -> str | list[Json]:
-    return joined_text(
-        [
-            {"type": "image_url", "image_url": {"url": b.url}}
-            if isinstance(b, _Image)
-            else {"type": "text", "text": b.text}
-            for b in blocks
-        ]
-    )

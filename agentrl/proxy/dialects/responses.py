@@ -2,81 +2,233 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.answer import Writer
+from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.responses_request import ResponsesRequest, ShownTool, parse_request, unknown_response
-from agentrl.proxy.dialects.tools_as_functions import custom_input
+from agentrl.proxy.deltas import SentDeltas
+from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.errors import ApiError, read_body
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
+_UNSAID: dict[str, Json] = {"function": {"parameters": None, "strict": None}, "custom": {"format": {"type": "text"}}}
+"""Fields of tools that a response says where the request left them out."""
 
-class Responses:
-    """The endpoint."""
 
-    def __init__(self, service: CompletionService) -> None:
-        self._service = service
+class ResponsesWriter(Writer):
+    """Write a reply as a `response` of items, or as their events: one item is open at a time, and is closed when the next begins."""
 
-    def prepare(self, role: SessionRole, body: bytes) -> tuple[ResponsesRequest, PreparedCompletion]:
-        """Check a request and render its prompt.
+    framing = "named"
 
-        Raises:
-            ApiError: The request cannot be answered.
-        """
-        request = parse_request(body)
-        before = None
-        if request.previous_response_id is not None:
-            before = role.session.conversations.get(request.previous_response_id)
-            if before is None:
-                raise unknown_response(request.previous_response_id)
-        asked = request.to_completion_request(before.messages() if before else [], role.session.items)
-        call = self._service.prepare(role, asked, "resp_")
-        call.before = before
-        return request, call
+    def __init__(self, call: PreparedCompletion, request: ResponsesRequest) -> None:
+        super().__init__([call], stream=request.stream)
+        self._call = call
+        self._request = request
+        self._sequence = 0
+        self._open: Json | None = None
+        """The reasoning or message item that is open."""
+        self._text = ""
+        """Its text so far."""
+        self._items: list[Json] = []
+        """Those that are done."""
 
-    async def complete(self, request: ResponsesRequest, call: PreparedCompletion) -> Json:
-        """Return the whole reply as one `response`."""
-        reply = await self._service.reply(call)
-        response = _response(request, call, reply)
-        self._remember(request, call, reply, response)
+    def whole(self, replies: Sequence[Completion]) -> Json:
+        """Return the whole reply: a response has the items that its stream would have."""
+        (reply,) = replies
+        for delta in SentDeltas().growth(reply.message, final=True):
+            list(self.delta(0, delta))
+        *_, last = self.ended(0, reply)
+        response: Json = last["response"]
         return response
 
-    async def stream(self, request: ResponsesRequest, call: PreparedCompletion, send: Send) -> None:
-        """Send the reply as `response.*` events, sent as the tokens arrive."""
-        stream = _EventStream(call.id, send, request.shown_tools)
-        try:
-            await stream.say("response.created", response=_response(request, call, None))
-            await stream.say("response.in_progress", response=_response(request, call, None))
-            reply = await self._service.reply(call, 0, stream.emit)
-            await stream.close_item()
-            if not reply.message.content and not reply.message.tool_calls:
-                await stream.open_item("message")
-                await stream.close_item()
-            # Text may have come behind a call, as an item of its own: a response has the items that its stream had.
-            response = {**_response(request, call, reply), "output": stream.items}
-            self._remember(request, call, reply, response)
-            await stream.say(f"response.{response['status']}", whole=True, response=response)
-        except ApiError as error:
-            failed = {**_response(request, call, None), "status": "failed"}
-            failed["error"] = {"code": error.code or "server_error", "message": error.message}
-            await stream.say("response.failed", response=failed)
+    def opening(self) -> Iterator[Json]:
+        """Begin the response."""
+        yield self._event("response.created", response=self._response("in_progress"))
+        yield self._event("response.in_progress", response=self._response("in_progress"))
 
-    @staticmethod
-    def _remember(request: ResponsesRequest, call: PreparedCompletion, reply: Completion, response: Json) -> None:
-        session = call.session
-        if response["store"]:
+    def delta(self, index: int, delta: Delta) -> Iterator[Json]:
+        """Say what the response gained."""
+        if delta.begun_call is not None or delta.tool_call is not None:
+            yield from self._grow_call(delta)
+            return
+        kind = "reasoning" if delta.reasoning else "message"
+        if self._open is None or self._open["type"] != kind:
+            yield from self._close_item()
+            yield from self._open_item(kind)
+        text = delta.reasoning or delta.text
+        self._text += text
+        yield self._text_event("delta", delta=text)
+
+    def ended(self, index: int, reply: Completion) -> Iterator[Json]:
+        """End the response, with all that it has."""
+        if not reply.message.content and not reply.message.tool_calls:
+            yield from self._close_item()
+            yield from self._open_item("message")
+        yield from self._close_item()
+        response = self._response("incomplete" if reply.finish == "length" else "completed", reply)
+        self._remember(reply, response)
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def failed(self, error: ApiError) -> Json:
+        """End the response with an error."""
+        said = {"code": error.code or "server_error", "message": error.message}
+        return self._event("response.failed", response={**self._response("failed"), "error": said})
+
+    def _event(self, kind: str, **fields: Any) -> Json:
+        self._sequence += 1
+        return {"type": kind, "sequence_number": self._sequence - 1, **fields}
+
+    def _item_event(self, kind: str, item: Json, **fields: Any) -> Json:
+        """Return an event of an item that is not done."""
+        return self._event(kind, item_id=item["id"], output_index=len(self._items), **fields)
+
+    def _text_event(self, kind: str, **fields: Any) -> Json:
+        """Return an event of the text of the item that is open."""
+        assert self._open is not None
+        if self._open["type"] == "message":
+            name, fields = "output_text", {**fields, "logprobs": []}
+        else:
+            name = "reasoning_text"
+        return self._item_event(f"response.{name}.{kind}", self._open, content_index=0, **fields)
+
+    def _open_item(self, kind: str) -> Iterator[Json]:
+        self._text = ""
+        self._open = item = self._text_item(kind, "in_progress")
+        (part,) = item["content"]
+        yield self._event("response.output_item.added", output_index=len(self._items), item={**item, "content": []})
+        yield self._item_event("response.content_part.added", item, content_index=0, part=part)
+
+    def _close_item(self) -> Iterator[Json]:
+        if self._open is None:
+            return
+        item = self._text_item(self._open["type"], "completed")
+        (part,) = item["content"]
+        yield self._text_event("done", text=self._text)
+        yield self._item_event("response.content_part.done", item, content_index=0, part=part)
+        yield self._done(item)
+        self._open = None
+
+    def _done(self, item: Json) -> Json:
+        event = self._event("response.output_item.done", output_index=len(self._items), item=item)
+        self._items.append(item)
+        return event
+
+    def _grow_call(self, delta: Delta) -> Iterator[Json]:
+        begun, whole = delta.begun_call, delta.tool_call
+        begins = begun is not None and not delta.arguments
+        if begins:
+            yield from self._close_item()
+        item = self._call_item(begun or whole or {})
+        is_custom = item["type"] == "custom_tool_call"
+        name = "input" if is_custom else "arguments"
+        event = f"response.{'custom_tool_call_input' if is_custom else 'function_call_arguments'}"
+        if begins:
+            added = {**item, name: "", "status": "in_progress"}
+            yield self._event("response.output_item.added", output_index=len(self._items), item=added)
+        elif delta.arguments and not is_custom:
+            yield self._item_event(f"{event}.delta", item, delta=delta.arguments)
+        elif whole is not None:
+            if is_custom:
+                # The text of a custom tool is read from whole arguments.
+                yield self._item_event(f"{event}.delta", item, delta=item["input"])
+            named = {} if is_custom else {"name": item["name"]}
+            yield self._item_event(f"{event}.done", item, **named, **{name: item[name]})
+            yield self._done(item)
+
+    def _text_item(self, kind: str, status: str) -> Json:
+        """Return the reasoning or message item that comes next, with the same id in the stream and in the response."""
+        if kind == "reasoning":
+            content = [{"type": "reasoning_text", "text": self._text}]
+            return {"id": self._id("rs"), "type": kind, "summary": [], "content": content, "status": status}
+        part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
+        return {"id": self._id("msg"), "type": kind, "role": "assistant", "status": status, "content": [part]}
+
+    def _call_item(self, call: Json) -> Json:
+        """Return a call as the client wrote its tool. A name that no tool has stays as the policy said it."""
+        function = call["function"]
+        tool = self._request.shown_tools.get(function["name"])
+        named = {"name": tool.name if tool else function["name"]}
+        if tool and tool.namespace:
+            named["namespace"] = tool.namespace
+        item: Json = {"call_id": call["id"], "status": "completed", **named}
+        text = self._request.custom_text(call)
+        if text is not None:
+            return {"id": self._id("ctc"), "type": "custom_tool_call", **item, "input": text}
+        return {"id": self._id("fc"), "type": "function_call", **item, "arguments": function["arguments"]}
+
+    def _id(self, kind: str) -> str:
+        return f"{kind}_{self._call.id.removeprefix('resp_')}_{len(self._items)}"
+
+    def _response(self, status: str, reply: Completion | None = None) -> Json:
+        """Return the `response` object; without a reply, its state before there is one."""
+        call, request = self._call, self._request
+        said = request.model_dump(include={"tool_choice", "metadata", "user", "store", "parallel_tool_calls"})
+        content: Json = {
+            "id": call.id,
+            "object": "response",
+            "created_at": call.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "model": request.model,
+            "output": [*self._items],
+            "previous_response_id": request.previous_response_id,
+            "reasoning": {"effort": None, "summary": None},
+            "temperature": call.sampling.temperature,
+            "text": {"format": request.text.format.model_dump(by_alias=True, exclude_none=True)},
+            "tools": [{**_UNSAID.get(tool.type, {}), **tool.model_dump(exclude_unset=True)} for tool in request.tools],
+            "top_p": call.sampling.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            **said,
+        }
+        if reply is not None:
+            prompt, output = len(call.prompt.input_ids), len(reply.generation.output_ids)
+            content["usage"] = {
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": reply.generation.cached_tokens, "cache_write_tokens": 0},
+                "output_tokens": output,
+                "output_tokens_details": {"reasoning_tokens": reply.message.reasoning_tokens},
+                "total_tokens": prompt + output,
+            }
+        return content
+
+    def _remember(self, reply: Completion, response: Json) -> None:
+        call, session = self._call, self._call.session
+        if self._request.store:
             if session.responses:
                 # An agent sends the same instructions and tools with each of its calls: they are held once.
                 last = next(reversed(session.responses.values()))
                 response |= {name: last[name] for name in ("instructions", "tools") if last[name] == response[name]}
             session.responses[call.id] = response
             session.items.update({item["id"]: item for item in response["output"]})
-        before = call.before
         # `instructions` are of one request, and not part of the conversation that it goes on from.
-        known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
-        session.conversations[call.id] = Conversation(before, [*call.request.messages[known:], reply.message.to_json()])
+        known = (1 if self._request.instructions else 0) + (len(call.before.messages()) if call.before else 0)
+        added = [*call.request.messages[known:], reply.message.to_json()]
+        session.conversations[call.id] = Conversation(call.before, added)
+
+
+def read(service: CompletionService, role: SessionRole, body: bytes) -> ResponsesWriter:
+    """Check a request and render its prompt.
+
+    Raises:
+        ApiError: The request cannot be answered.
+    """
+    request = read_body(ResponsesRequest, body)
+    before, session = None, role.session
+    if request.previous_response_id is not None:
+        before = session.conversations.get(request.previous_response_id)
+        if before is None:
+            message = f"Previous response with id '{request.previous_response_id}' not found."
+            raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
+    asked = request.to_completion_request(before.messages() if before else [], session.items)
+    call = service.prepare(role, asked, "resp_")
+    call.before = before
+    return ResponsesWriter(call, request)
 
 
 def stored_response(session: Session, method: str, response_id: str) -> Json:
@@ -101,171 +253,3 @@ def stored_response(session: Session, method: str, response_id: str) -> Json:
     session.conversations.pop(response_id, None)
     del session.responses[response_id]
     return {"id": response_id, "object": "response", "deleted": True}
-
-
-class _EventStream:
-    """Turns deltas into events: one item is open at a time, and is closed when the next begins."""
-
-    def __init__(self, response_id: str, send: Send, tools: Mapping[str, ShownTool]) -> None:
-        self._response_id = response_id
-        self._tools = tools
-        self._send = send
-        self._sequence = 0
-        self._index = -1
-        self._item: Json | None = None
-        self._text = ""
-        self.items: list[Json] = []
-        """Those that are done."""
-
-    async def say(self, kind: str, *, whole: bool = False, **fields: Any) -> None:
-        await self._send({"type": kind, "sequence_number": self._sequence, **fields}, whole=whole)
-        self._sequence += 1
-
-    async def emit(self, delta: Delta) -> None:
-        if delta.begun_call is not None or delta.tool_call is not None:
-            await self._call(delta)
-            return
-        kind = "reasoning" if delta.reasoning else "message"
-        if self._item is None or self._item["type"] != kind:
-            await self.close_item()
-            await self.open_item(kind)
-        text = delta.reasoning or delta.text
-        self._text += text
-        name = "reasoning_text" if kind == "reasoning" else "output_text"
-        await self.say(f"response.{name}.delta", **self._place(), delta=text, **_NO_LOGPROBS.get(name, {}))
-
-    async def open_item(self, kind: str) -> None:
-        self._index += 1
-        self._text = ""
-        self._item = _item(self._response_id, self._index, kind, "", done=False)
-        await self.say("response.output_item.added", output_index=self._index, item={**self._item, "content": []})
-        await self.say("response.content_part.added", **self._place(), part=self._item["content"][0])
-
-    async def close_item(self) -> None:
-        if self._item is None:
-            return
-        kind = self._item["type"]
-        name = "reasoning_text" if kind == "reasoning" else "output_text"
-        item = _item(self._response_id, self._index, kind, self._text, done=True)
-        await self.say(f"response.{name}.done", **self._place(), text=self._text, **_NO_LOGPROBS.get(name, {}))
-        await self.say("response.content_part.done", **self._place(), part=item["content"][0])
-        await self._done(item)
-        self._item = None
-
-    async def _done(self, item: Json) -> None:
-        self.items.append(item)
-        await self.say("response.output_item.done", output_index=self._index, item=item)
-
-    async def _call(self, delta: Delta) -> None:
-        begun, whole = delta.begun_call, delta.tool_call
-        if begun is not None and not delta.arguments:
-            await self.close_item()
-            self._index += 1
-        item = _tool_call(self._response_id, self._index, begun or whole or {}, self._tools)
-        place = {"item_id": item["id"], "output_index": self._index}
-        if item["type"] == "custom_tool_call":
-            field, event, named = "input", "response.custom_tool_call_input", {}
-        else:
-            field, event, named = "arguments", "response.function_call_arguments", {"name": item["name"]}
-        if begun is not None and not delta.arguments:
-            added = {**item, field: "", "status": "in_progress"}
-            await self.say("response.output_item.added", output_index=self._index, item=added)
-        elif delta.arguments and field == "arguments":
-            await self.say(f"{event}.delta", **place, delta=delta.arguments)
-        elif whole is not None:
-            if field == "input":
-                # The text of a custom tool is read from whole arguments.
-                await self.say(f"{event}.delta", **place, delta=item[field])
-            await self.say(f"{event}.done", **place, **named, **{field: item[field]})
-            await self._done(item)
-
-    def _place(self) -> Json:
-        assert self._item is not None
-        return {"item_id": self._item["id"], "output_index": self._index, "content_index": 0}
-
-
-_NO_LOGPROBS: dict[str, Json] = {"output_text": {"logprobs": []}}
-
-
-def _item(response_id: str, index: int, kind: str, text: str, *, done: bool) -> Json:
-    """Return a reasoning or message item, with the same id in the stream and in the response."""
-    suffix = f"{response_id.removeprefix('resp_')}_{index}"
-    status = "completed" if done else "in_progress"
-    if kind == "reasoning":
-        content = [{"type": "reasoning_text", "text": text}]
-        return {"id": f"rs_{suffix}", "type": kind, "summary": [], "content": content, "status": status}
-    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"id": f"msg_{suffix}", "type": kind, "role": "assistant", "status": status, "content": [part]}
-
-
-def _tool_call(response_id: str, index: int, call: Json, tools: Mapping[str, ShownTool]) -> Json:
-    """Return a call as the client wrote its tool. A name that no tool has stays as the policy said it."""
-    suffix, function = f"{response_id.removeprefix('resp_')}_{index}", call["function"]
-    item: Json = {"call_id": call["id"], "status": "completed", "name": function["name"]}
-    shown = tools.get(function["name"])
-    if shown is not None:
-        item["name"] = shown.tool.name
-        if shown.namespace is not None:
-            item["namespace"] = shown.namespace
-    if shown is not None and shown.is_custom:
-        return {"id": f"ctc_{suffix}", "type": "custom_tool_call", **item, "input": custom_input(function["arguments"])}
-    return {"id": f"fc_{suffix}", "type": "function_call", **item, "arguments": function["arguments"]}
-
-
-def _output(request: ResponsesRequest, call: PreparedCompletion, reply: Completion) -> list[Json]:
-    message = reply.message
-    items: list[Json] = []
-    if message.reasoning:
-        items.append(_item(call.id, 0, "reasoning", message.reasoning, done=True))
-    if message.content or not message.tool_calls:
-        items.append(_item(call.id, len(items), "message", message.content, done=True))
-    for tool_call in message.tool_calls:
-        items.append(_tool_call(call.id, len(items), tool_call, request.shown_tools))
-    return items
-
-
-def _response(request: ResponsesRequest, call: PreparedCompletion, reply: Completion | None) -> Json:
-    """Return the `response` object; without a reply, its state at the start."""
-    truncated = reply is not None and reply.finish == "length"
-    content: Json = {
-        "id": call.id,
-        "object": "response",
-        "created_at": call.created,
-        "status": "in_progress" if reply is None else "incomplete" if truncated else "completed",
-        "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
-        "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
-        "model": request.model,
-        "output": [] if reply is None else _output(request, call, reply),
-        "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "previous_response_id": request.previous_response_id,
-        "reasoning": {"effort": None, "summary": None},
-        "store": request.store is not False,
-        "temperature": call.sampling.temperature,
-        "text": {"format": request.text.format.model_dump(by_alias=True, exclude_none=True)},
-        "tool_choice": "auto" if request.tool_choice is None else request.model_dump()["tool_choice"],
-        "tools": [_shown(tool.model_dump()) for tool in request.tools or []],
-        "top_p": call.sampling.top_p,
-        "truncation": "disabled",
-        "usage": None,
-        "user": request.user,
-        "metadata": request.metadata or {},
-    }
-    if reply is not None:
-        prompt, output = len(call.prompt.input_ids), len(reply.generation.output_ids)
-        content["usage"] = {
-            "input_tokens": prompt,
-            "input_tokens_details": {"cached_tokens": reply.generation.cached_tokens, "cache_write_tokens": 0},
-            "output_tokens": output,
-            "output_tokens_details": {"reasoning_tokens": reply.message.reasoning_tokens},
-            "total_tokens": prompt + output,
-        }
-    return content
-
-
-def _shown(tool: Json) -> Json:
-    if tool["type"] == "custom":
-        told = {name: value for name, value in tool.items() if value is not None}
-        return {"format": {"type": "text"}, **told}
-    return {**tool, "strict": None} if tool["type"] == "function" else tool

@@ -24,9 +24,7 @@ import anyio
 
 from agentrl.errors import EngineError
 from agentrl.proxy import Proxy
-from agentrl.proxy.endpoints import Body, Response
-from agentrl.proxy.headers import request_key
-from agentrl.proxy.http_door import Handle
+from agentrl.proxy.http_messages import Body, Handle, Response, request_key
 
 FOLDER = os.environ.get("AGENTRL_RECORD_CLIENTS")
 LONGEST = 60

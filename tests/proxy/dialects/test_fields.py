@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
-from agentrl.proxy.dialects.chat_request import ChatRequest
+from agentrl.proxy.app import MAX_IGNORED
+from agentrl.proxy.dialects.chat_completions import ChatRequest
 from agentrl.proxy.dialects.completions import TextCompletionRequest
-from agentrl.proxy.dialects.fields import CHANGES, REPLY, RequestBody
-from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
+from agentrl.proxy.dialects.fields import CHANGES, RequestBody
+from agentrl.proxy.dialects.messages_request import MessagesRequest
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
-from agentrl.proxy.http_response import Response
-from agentrl.proxy.ignored import IGNORED_HEADER, MAX_IGNORED
-from agentrl.record.tokens import Generation
+from agentrl.proxy.http_messages import Response
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +34,7 @@ MODELS: dict[str, type[RequestBody]] = {
     "completions": TextCompletionRequest,
     "responses": ResponsesRequest,
     "messages": MessagesRequest,
-    "messages/count_tokens": CountRequest,
+    "messages/count_tokens": MessagesRequest,
 }
 GENERATING = [path for path in BODIES if path != "messages/count_tokens"]
 BUILT_IN = {
@@ -44,20 +42,9 @@ BUILT_IN = {
     "responses": [
         {"type": "web_search"},
         {"type": "code_interpreter", "container": {"type": "auto"}},
-        {"type": "shell", "environment": {"type": "container_auto"}},
     ],
     "messages": [{"type": "web_search_20250305", "name": "web_search"}],
 }
-
-
-class FailsOnce(InstantEngine):
-    """Its first reply is lost."""
-
-    async def answer(self, *sent: Any) -> Generation:
-        reply = await super().answer(*sent)
-        if len(self.order) == 1:
-            raise EngineError("no server answers")
-        return reply
 
 
 @asynccontextmanager
@@ -91,7 +78,7 @@ async def test_a_null_is_the_same_as_an_absent_field(proxy: Proxy, path: str) ->
     for name in sorted({*names, *CHANGES, "unknown"} - set(BODIES[path])):
         reply = await asked(proxy, path, **{name: None})
         assert reply.status == 200, (name, reply.body)
-        assert IGNORED_HEADER not in reply.headers, name
+    assert not proxy.ignored
     everything = dict.fromkeys(names)
     assert (await asked(proxy, path, **everything)).status == 200
 
@@ -120,37 +107,16 @@ OTHER_VALUES: dict[str, Any] = {
 async def test_what_would_change_the_reply_is_refused_by_name_unless_its_value_changes_nothing(
     proxy: Proxy, path: str
 ) -> None:
-    for name in sorted(MODELS[path].refused.keys() - MODELS[path].model_fields.keys()):
+    for name in sorted(CHANGES.keys() - MODELS[path].model_fields.keys()):
         for neutral in CHANGES[name]:
             reply = await asked(proxy, path, **{name: neutral})
             assert reply.status == 200, (name, neutral, reply.body)
-            assert IGNORED_HEADER not in reply.headers, name
+            assert not proxy.ignored, name
         session = proxy.open_session()
         reply = await asked(proxy, path, session, **{name: OTHER_VALUES[name]})
         assert reply.status == 400, name
         assert f"'{name}'" in error(reply)["message"]
         assert not session.record.turns
-
-
-async def test_a_prompt_is_counted_whatever_would_be_sampled_after_it(proxy: Proxy) -> None:
-    path = "messages/count_tokens"
-    counted = json.loads((await asked(proxy, path)).body)
-    for name in sorted(REPLY):
-        for value in (*REPLY[name], {"x": 1}, [1], "1", -1, 1e30):
-            reply = await asked(proxy, path, **{name: value})
-            assert (reply.status, json.loads(reply.body)) == (200, counted), (name, value)
-            assert IGNORED_HEADER not in reply.headers, name
-
-
-LABELS = {"metadata", "model", "store", "stream", "stream_options", "user"}
-"""Fields of a dialect that say nothing of the prompt, the sampling or the length."""
-OF_THE_REPLY = {"logprobs", "top_logprobs"}
-"""Fields that only say what the reply shows of itself."""
-
-
-def test_what_one_dialect_honours_is_refused_by_those_that_do_not_know_it() -> None:
-    declared = {field.alias or name for model in MODELS.values() for name, field in model.model_fields.items()}
-    assert declared - CHANGES.keys() == LABELS | OF_THE_REPLY
 
 
 @pytest.mark.parametrize(
@@ -162,7 +128,7 @@ def test_what_one_dialect_honours_is_refused_by_those_that_do_not_know_it() -> N
         ("chat/completions", {"system": "Be brief."}),
         ("chat/completions", {"enable_thinking": False}),
         ("messages", {"seed": 3}),
-        ("messages", {"parallel_tool_calls": False}),
+        ("chat/completions", {"guided_json": {"type": "object"}}),
         ("completions", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
     ],
 )
@@ -234,26 +200,19 @@ async def test_reasoning_has_two_names_in_a_message(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", GENERATING)
-async def test_what_is_ignored_is_named_once_a_session(proxy: Proxy, path: str, stream: bool) -> None:
-    session = proxy.open_session()
+async def test_the_log_names_what_is_ignored_once_and_a_metric_counts_its_requests(
+    proxy: Proxy, path: str, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
     asks: dict[str, Any] = {"stream": stream, "service_tier": "auto", "brand_new": {"x": 1}, "model": "gpt-4"}
-    first = await asked(proxy, path, session, **asks)
-    assert first.status == 200
-    assert first.headers[IGNORED_HEADER] == "brand_new, model, service_tier"
-    again = await asked(proxy, path, session, **asks, other=1)
-    assert again.headers[IGNORED_HEADER] == "other"
-    assert session.ignored == {"brand_new", "model", "other", "service_tier"}
-    assert IGNORED_HEADER in (await asked(proxy, path, **asks)).headers, "another session is told too"
-
-
-@pytest.mark.parametrize("path", GENERATING)
-async def test_what_is_ignored_is_named_by_the_first_reply_that_is_no_error(nano_format: ChatFormat, path: str) -> None:
-    async with open_proxy(FailsOnce(), nano_format, "nano") as proxy:
-        session = proxy.open_session()
-        failed = await asked(proxy, path, session, brand_new=1)
-        assert failed.status == 503
-        assert IGNORED_HEADER not in failed.headers
-        assert (await asked(proxy, path, session, brand_new=1)).headers[IGNORED_HEADER] == "brand_new"
+    for more in ({}, {"other": 1}, {}):
+        assert (await asked(proxy, path, **asks, **more)).status == 200
+    assert proxy.ignored == {"brand_new": 3, "model": 3, "service_tier": 3, "other": 1}
+    lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    assert [line.split(": ")[1] for line in lines] == [
+        "brand_new, service_tier, model (docs/api.md)",
+        "other (docs/api.md)",
+    ]
 
 
 @pytest.mark.parametrize("path", BUILT_IN)
@@ -261,34 +220,21 @@ async def test_tools_that_a_service_would_run_are_left_out_and_named(proxy: Prox
     session, tools = proxy.open_session(), BUILT_IN[path]
     reply = await asked(proxy, path, session, tools=tools)
     assert reply.status == 200, reply.body
-    assert reply.headers[IGNORED_HEADER].split(", ") == sorted(f"tools.{tool['type']}" for tool in tools)
+    assert sorted(proxy.ignored) == sorted(f"tools.{tool['type']}" for tool in tools)
     plain = proxy.open_session()
     await asked(proxy, path, plain)
     assert session.record.turns[0].prompt_ids == plain.record.turns[0].prompt_ids
 
 
 @pytest.mark.parametrize("path", GENERATING)
-async def test_names_that_a_client_makes_up_cannot_forge_a_header_nor_fill_the_memory(proxy: Proxy, path: str) -> None:
-    session = proxy.open_session()
-    reply = await asked(proxy, path, session, **{"a\r\nset-cookie: x": 1, "b\n": 1, "é": 1, "": 1, "x" * 100_000: 1})
-    assert reply.headers[IGNORED_HEADER] == "unnameable"
-    reply = await asked(proxy, path, session, **{f"name-{i}": 1 for i in range(10_000)})
+async def test_names_that_a_client_makes_up_cannot_forge_a_line_of_the_log_nor_fill_the_memory(
+    proxy: Proxy, path: str
+) -> None:
+    await asked(proxy, path, **{"a\r\nset-cookie: x": 1, "b\n": 1, "é": 1, "": 1, "x" * 100_000: 1})
+    assert proxy.ignored == {"unnameable": 1}
+    reply = await asked(proxy, path, **{f"name-{i}": 1 for i in range(10_000)})
     assert reply.status == 200
-    assert len(session.ignored) == MAX_IGNORED
-    assert len(reply.headers[IGNORED_HEADER]) < MAX_IGNORED * 70
-    reply = await asked(proxy, path, session, one_more=1)
-    assert IGNORED_HEADER not in reply.headers
-
-
-async def test_the_log_names_what_is_ignored_once_a_run(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    for _ in range(3):
-        await asked(proxy, "chat/completions", service_tier="auto", store=True)
-    await asked(proxy, "chat/completions", user="x")
-    lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
-    assert len(lines) == 2
-    assert "service_tier, store" in lines[0]
-    assert "user" in lines[1]
+    assert len(proxy.ignored) == MAX_IGNORED
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -321,14 +267,3 @@ async def test_models_are_told_in_one_shape_under_any_name(nano_format: ChatForm
                 head = await get(path, "HEAD")
                 assert (head.status, head.body) == (200, b"")
             assert (await proxy.handle("HEAD", "/v1/models", {}, b"")).status == 401
-
-
-async def test_every_reply_carries_the_headers_that_clients_read(proxy: Proxy) -> None:
-    seen = set()
-    for path in BODIES:
-        for change in ({}, {"model": 3}):
-            headers = (await asked(proxy, path, **change)).headers
-            assert headers["x-request-id"] == headers["request-id"]
-            assert int(headers["openai-processing-ms"]) >= 0
-            seen.add(headers["request-id"])
-    assert len(seen) == 2 * len(BODIES)

@@ -12,9 +12,8 @@ from google import genai
 from google.genai import errors, types
 
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
-from agentrl.proxy.dialects.gemini_schema import json_schema
-from agentrl.proxy.http_response import Response
-from agentrl.proxy.ignored import IGNORED_HEADER
+from agentrl.proxy.dialects.gemini_request import json_schema
+from agentrl.proxy.http_messages import Response
 from tests.instant_engine import InstantEngine
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.record_invariant import assert_record_is_what_the_engine_saw
@@ -228,7 +227,7 @@ async def test_errors_are_googles(setup: Setup) -> None:
         ({"contents": [{"parts": [{"functionCall": {"name": "f"}}]}]}, "contents"),
         ({"contents": [*CONTENTS, {"role": "model", "parts": [{"functionCall": {"name": "f"}}]}]}, "messages"),
         ({"cachedContent": "cachedContents/1"}, "cachedContent"),
-        ({"tools": [{"computerUse": {}}]}, "tools"),
+        ({"tools": [{"computerUse": {}}]}, "computerUse"),
         ({"generationConfig": {"responseModalities": ["IMAGE"]}}, "responseModalities"),
         ({"generationConfig": {"logitBias": {"1": 2}}}, "logitBias"),
         ({"generationConfig": {"topK": 1.5}}, "generationConfig.topK"),
@@ -252,14 +251,18 @@ async def test_what_changes_no_reply_is_ignored_and_named(nano_format: ChatForma
         "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
         "labels": {"a": "b"},
         "tools": [{"googleSearch": {}}, {"functionDeclarations": [{"name": "f"}]}],
-        "generationConfig": {"thinkingConfig": {"thinkingBudget": 5}, "responseModalities": ["TEXT"], "topP": None},
+        "generationConfig": {
+            "thinkingConfig": {"thinkingBudget": 5},
+            "responseLogprobs": True,
+            "responseModalities": ["TEXT"],
+            "topP": None,
+        },
     }
     async with open_proxy(InstantEngine(), nano_format, "nano") as proxy:
         reply = await posted(proxy, body)
         assert reply.status == 200, reply.body
-        named = reply.headers[IGNORED_HEADER].split(", ")
-        wanted = ["generationConfig.thinkingConfig.thinkingBudget", "labels", "safetySettings", "tools.googleSearch"]
-        assert named == wanted
+        wanted = ["generationConfig.responseLogprobs", "labels", "safetySettings", "tools.googleSearch"]
+        assert sorted(proxy.ignored) == wanted
     async with open_proxy(InstantEngine(), nano_format, "nano", limits=ProxyLimits(strict=True)) as proxy:
         assert (await posted(proxy, body)).status == 400
         assert (await posted(proxy, {})).status == 200

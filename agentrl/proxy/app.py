@@ -1,0 +1,230 @@
+"""The proxy: sessions, and the one way in for a request of any dialect.
+
+episode.client ── InProcessTransport (`http_messages.py`) ──┐
+any other program ── a socket (`server.py`) ────────────────┴─► Proxy.handle: key ─► session and role; method and path ─► dialect
+                                                                   │
+       body (`limits.py`), parsed once by the dialect's model ─► CompletionRequest ─► prompt by the longest recorded prefix
+                                                                   │
+                    Engine.generate ─► Generation ─► call log and record ─► the dialect's events, by one writer (`answer.py`)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import anyio.abc
+
+from agentrl.config.proxy import ProxyLimits
+from agentrl.engine.protocol import Engine
+from agentrl.proxy.answer import Answer, Framing, Writer
+from agentrl.proxy.call_log import replay_logged, reuse_reply
+from agentrl.proxy.chat_format import ChatFormat
+from agentrl.proxy.completion import CompletionRequest, Json
+from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, run_sized
+from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
+from agentrl.proxy.errors import ApiError, map_errors
+from agentrl.proxy.http_messages import Body, InProcessTransport, Response, is_retry, json_response, request_key
+from agentrl.proxy.limits import check_body
+from agentrl.proxy.model_names import ModelNames, model_list, one_model
+from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
+from agentrl.proxy.sessions import Sessions
+from agentrl.record.recorded_choice import CallLog
+from agentrl.system import traces
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Read = Callable[[CompletionService, SessionRole, bytes], Writer]
+"""Checks a request, before any work starts. Raises ApiError."""
+Count = Callable[[CompletionService, SessionRole, bytes], Json]
+
+READERS: dict[str, Read] = {
+    "/v1/chat/completions": chat_completions.read,
+    "/v1/completions": completions.read,
+    "/v1/responses": responses.read,
+    "/v1/messages": messages.read,
+}
+MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
+RESPONSES = "/v1/responses/"
+MAX_IGNORED = 64
+"""Names of ignored fields that are counted."""
+
+
+@dataclass
+class Proxy:
+    """The model APIs in front of an engine. Open it with `open_proxy`."""
+
+    engine: Engine
+    chat_format: ChatFormat
+    model: str
+    _tasks: anyio.abc.TaskGroup
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
+    training: bool = False
+    """Whether what it records is trained on. Images, which are not, are refused then."""
+    refuse_altered: bool = False
+    """Whether roles that are trained on may not ask for another distribution than the policy's own."""
+    adapters: tuple[str, ...] = ()
+    """The roles that have LoRA adapters of their own, if some have: others are refused then."""
+    url: str = ""
+    """Where other programs reach it: `http://127.0.0.1:PORT`."""
+
+    def __post_init__(self) -> None:
+        self.names = ModelNames(self.model, self.limits)
+        self._threads = anyio.CapacityLimiter(self.limits.threads)
+        self._service = CompletionService(
+            self.engine,
+            self.chat_format,
+            self.names,
+            self.limits,
+            self._threads,
+            training=self.training,
+            refuse_altered=self.refuse_altered,
+        )
+        self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key), self.adapters)
+        self.ignored: Counter[str] = Counter()
+        """How many requests asked for each field, tool or name of the model that is ignored, since it changes nothing that is sampled."""
+
+    @property
+    def generated_tokens(self) -> int:
+        """How many it has had generated so far."""
+        return self._service.generated_tokens
+
+    @property
+    def base_url(self) -> str:
+        """The base URL for OpenAI's clients. Anthropic's take `url`."""
+        return f"{self.url}/v1"
+
+    def open_session(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
+        """Return a session with a key of its own, whose calls are kept in `call_log`.
+
+        Raises:
+            TooManySessionsError: There are `proxy.max_sessions` already.
+        """
+        return self.sessions.open(defaults, call_log)
+
+    def close_session(self, session: Session) -> None:
+        """End a session: its record is final, and its key is answered with 409."""
+        self.sessions.close(session)
+
+    async def handle(self, method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
+        """Answer one HTTP request. Its body is read once its key is known to be good.
+
+        Args:
+            method: its method.
+            target: its path, with its query.
+            headers: its headers.
+            body: its body.
+        """
+        path, _, query = target.partition("?")
+        path = path.rstrip("/") or "/"
+        with map_errors(method, path) as handled, traces.taken_over(headers):
+            handled.reply = await self._answer(method, path, query, headers, body)
+        handled.reply.extra_headers |= {"x-request-id": handled.request_id, "request-id": handled.request_id}
+        return handled.reply
+
+    async def _answer(self, method: str, path: str, query: str, headers: Mapping[str, str], body: Body) -> Response:
+        if method == "HEAD":
+            return replace(await self._answer("GET", path, query, headers, body), body=b"")
+        if (method, path) == ("GET", "/"):
+            return json_response({"service": "agentrl", "model": self.model})
+        if (method, path) == ("GET", "/health"):
+            await self.engine.health()
+            return json_response({"status": "ok"})
+        role = self.sessions.find(request_key(headers, query))
+        match method, path:
+            case "POST", _ if path in READERS:
+                return await self._reply(READERS[path], path, role, body, again=is_retry(headers))
+            case "POST", "/v1/messages/count_tokens":
+                return await self._count(messages.count, role, body)
+            case "POST", _ if (called := gemini.called(path)) is not None:
+                model, name = called
+                if name == "countTokens":
+                    return await self._count(partial(gemini.count, model), role, body)
+                streamed: Framing = "plain" if "alt=sse" in query.split("&") else "array"
+                framing = None if name == "generateContent" else streamed
+                return await self._reply(partial(gemini.read, model, framing), path, role, body)
+            case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
+                return json_response(self._models(listed[1]))
+            case "GET" | "DELETE", _ if path.startswith(RESPONSES):
+                return json_response(responses.stored_response(role.session, method, path.removeprefix(RESPONSES)))
+        raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
+
+    def _models(self, name: str | None) -> Json:
+        context = self._service.context_length
+        if name is None:
+            return model_list(self.names.listed(), context)
+        self.names.check(name)
+        return one_model(name, context)
+
+    async def _count(self, count: Count, role: SessionRole, body: Body) -> Response:
+        with self._request_in_work(role.session):
+            received = await self._received(body)
+            counted = await self._prepared(received, lambda: count(self._service, role, received))
+        return json_response(counted)
+
+    async def _reply(self, read: Read, path: str, role: SessionRole, body: Body, *, again: bool = False) -> Response:
+        session, within = role.session, traces.current_or(role.session.trace)
+        with self._request_in_work(session):
+            received = await self._received(body)
+            writer = await self._prepared(received, lambda: read(self._service, role, received))
+            replay_logged(writer.calls)
+            if again:
+                reuse_reply(writer.calls)
+            self._note_ignored(writer.calls[0].request)
+            answer = Answer(self._service, writer, path, within, self._threads)
+            if writer.stream:
+                return answer.stream(self._tasks, self._request_in_work(session, admitted=True))
+            return await answer.whole()
+
+    def _note_ignored(self, request: CompletionRequest) -> None:
+        """Count what a client asks for and does not get; the log names each field once."""
+        names = [*request.ignored, *([] if self.names.known(request.model) else ["model"])]
+        new = [name for name in names if name not in self.ignored][: MAX_IGNORED - len(self.ignored)]
+        self.ignored.update(name for name in names if name in self.ignored or name in new)
+        if new:
+            log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(new))
+
+    async def _received(self, body: Body) -> bytes:
+        received = body if isinstance(body, bytes) else await body()
+        check_body(received, self.limits)
+        return received
+
+    async def _prepared(self, body: bytes, prepare: Callable[[], T]) -> T:
+        size = len(body)
+        if b"previous_response_id" in body:
+            size += INLINE_BYTES  # the conversation that it goes on from is here already
+        if self.chat_format.takes_images and b"image" in body:
+            size += 2**20  # images take a while to cut
+        return await run_sized(size, prepare, self._threads)
+
+    @contextmanager
+    def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
+        """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`).
+
+        Raises:
+            ApiError: 429: it asks for more.
+        """
+        activity = session.activity
+        if not admitted and activity.requests >= self.limits.max_requests_per_session:
+            limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
+            raise ApiError(
+                429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
+            )
+        activity.requests += 1
+        try:
+            yield
+        finally:
+            activity.requests -= 1
+            activity.last_used = time.monotonic()
+
+    def in_process_transport(self) -> InProcessTransport:
+        """Return a transport that hands requests straight to this proxy, for clients in this process."""
+        return InProcessTransport(self.handle)
