@@ -77,10 +77,11 @@ class BatchingEngine:
         self._pause_mode: PauseMode | None = None
         self._thread = threading.Thread(target=self._generate, name="generation", daemon=True)
 
-    @property
-    def running(self) -> int:
-        """Requests that have not ended."""
-        return len(self._open_requests())
+    def open_requests(self) -> list[Request]:
+        """Return those that have not ended."""
+        with self._changed:
+            requests = [*(one.request for one in self._running), *self._waiting]
+        return [request for request in requests if request.finish is None]
 
     @property
     def alive(self) -> bool:
@@ -120,7 +121,7 @@ class BatchingEngine:
             self._pause.enter_context(self._parking())
         self._pause_mode = mode
         if mode == "abort":
-            for request in self._open_requests():
+            for request in self.open_requests():
                 self.abort(request)
         elif mode == "retract":
             self._retract()
@@ -147,7 +148,7 @@ class BatchingEngine:
         tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
         parameters = {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
         check_fit(parameters, tensors, directory)
-        if flush_cache and self._pause_mode == "in_place" and self.running:
+        if flush_cache and self._pause_mode == "in_place" and self.open_requests():
             raise ValueError("flush_cache must be false in pause mode in_place: open requests keep their KV cache")
         with self._parking(), torch.no_grad():
             for name, parameter in parameters.items():
@@ -176,7 +177,7 @@ class BatchingEngine:
         """Load or unload LoRA adapters between two forward passes. Open requests of one that goes are aborted."""
         with self._parking():
             change(self.adapters)
-        for request in self._open_requests():
+        for request in self.open_requests():
             if request.adapter not in (None, *self.adapters.names):
                 self.abort(request)
 
@@ -197,11 +198,6 @@ class BatchingEngine:
             with self._changed:
                 self._parkers -= 1
                 self._changed.notify_all()
-
-    def _open_requests(self) -> list[Request]:
-        with self._changed:
-            requests = [*(one.request for one in self._running), *self._waiting]
-        return [request for request in requests if request.finish is None]
 
     def _retract(self) -> None:
         """Send every running request back to the queue, before those that wait."""

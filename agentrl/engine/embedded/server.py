@@ -242,6 +242,12 @@ def _json(content: dict[str, Any], status: int = 200) -> web.Response:
 
 async def serve(engine: BatchingEngine, args: argparse.Namespace) -> None:
     """Serve an engine until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def watch_stdin() -> None:
+        sys.stdin.buffer.read()
+        loop.call_soon_threadsafe(stop.set)
+
     app = EmbeddedServer(engine, args.model_path).app()
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1, access_log=None)
     engine.start()
@@ -249,21 +255,11 @@ async def serve(engine: BatchingEngine, args: argparse.Namespace) -> None:
         await runner.setup()
         await web.TCPSite(runner, args.host, args.port).start()
         print(f"listening on {runner.addresses[0][1]}", flush=True)
-        await _stopped(exit_with_stdin=args.exit_with_stdin)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        if args.exit_with_stdin:
+            threading.Thread(target=watch_stdin, daemon=True).start()
+        await stop.wait()
     finally:
         await runner.cleanup()
         engine.stop()
-
-
-async def _stopped(*, exit_with_stdin: bool) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if exit_with_stdin:
-
-        def watch_stdin() -> None:
-            sys.stdin.buffer.read()
-            loop.call_soon_threadsafe(stop.set)
-
-        threading.Thread(target=watch_stdin, daemon=True).start()
-    await stop.wait()

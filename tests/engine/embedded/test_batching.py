@@ -52,7 +52,7 @@ def test_requests_that_ended_leave_every_page_for_others(engine: BatchingEngine)
     for _ in range(3):
         assert all(len(request.output_ids) == 5 for request in generate(engine, 20))
     eventually(lambda: engine._cache.available == pages)
-    assert engine.running == 0
+    assert not engine.open_requests()
 
 
 def test_a_turn_reports_the_tokens_of_the_turn_before_as_cached(engine: BatchingEngine) -> None:
