@@ -34,11 +34,9 @@ import anyio
 from anyio.abc import SocketStream
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.fleet import Fleet
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.followers import Follower
-from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.engine.client.sglang_server import ServedModel
+from agentrl.engine.client import EngineLimits, SGLangEngine
+from agentrl.engine.client.fleet import Fleet, FleetReplica
+from agentrl.engine.client.server import ServedModel
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
@@ -204,15 +202,8 @@ async def measure(args: argparse.Namespace, profiles: Profiles | None = None) ->
         theirs.close()
         async with sender, anyio.create_task_group() as group:
             channel = protocol.Connection(await SocketStream.from_socket(ours), protocol.TO_MAIN)
-            limits = EngineLimits()
-            engine = SGLangEngine(
-                Fleet([], limits, None),
-                ServedModel(),
-                0,
-                pause_mode="retract",
-                limits=limits,
-            )
-            worker = Worker("sender", channel, engine, group, Follower("sender"))
+            engine = SGLangEngine(Fleet([], EngineLimits(), None), ServedModel(), pause_mode="retract")
+            worker = Worker("sender", channel, engine, group, FleetReplica("sender"))
             pool = WorkerPool(config, engine, True, Path(scratch), print)
             pool.workers[0] = worker
             group.start_soon(worker.serve, cast(Any, sender), Path(scratch) / "log", 0, math.inf)

@@ -11,12 +11,16 @@ logprobs. Against it run episodes, 1, 32 or 256 at a time, of three-turn convers
 Latency is measured with pauses between calls, as environments make them, so that this one process is busy a fraction of the
 time; calls a second without pauses, where latency would only say how long the queue is. `added` is over the engine's own
 median at the same concurrency. With OTEL_EXPORTER_OTLP_ENDPOINT set, each call is traced.
+
+Last comes the CPU time of a call, all threads of this process, at turns 1, 10 and 50 of one conversation: the figure that other
+work on the machine changes least. To compare two trees, run `--by-turn`, which measures that alone, in each in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import statistics
@@ -24,8 +28,9 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -34,7 +39,7 @@ import httpx2
 import openai
 from aiohttp import web
 
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
@@ -45,6 +50,8 @@ from agentrl.system.traces import begin_traces
 REPLY_TOKENS = 128
 TURNS = 3
 USER = {"role": "user", "content": "State the final answer to the following arithmetic problem: 12 + 30 ="}
+TURNS_MEASURED = (1, 10, 50)
+"""Turns of one conversation at which the CPU of a call is measured."""
 PACED_CALLS_PER_S = 150
 """Load of the latency measurement, over all episodes."""
 
@@ -127,7 +134,9 @@ class Timer:
         return result
 
 
-Episode = Callable[[Timer], Awaitable[None]]
+Timed = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Makes a call and measures it."""
+Episode = Callable[[Timed], Awaitable[None]]
 
 
 async def measure(episode: Episode, concurrent: int, seconds: float, pause_s: float) -> Measured:
@@ -136,6 +145,7 @@ async def measure(episode: Episode, concurrent: int, seconds: float, pause_s: fl
     started, cpu_started = time.perf_counter(), time.process_time()
 
     async def loop() -> None:
+        await episode(timer)  # once even where the machine has no time for it
         while time.perf_counter() < started + seconds:
             await episode(timer)
 
@@ -144,6 +154,23 @@ async def measure(episode: Episode, concurrent: int, seconds: float, pause_s: fl
             group.start_soon(loop)
     calls, cpu_s = len(timer.times_s), time.process_time() - cpu_started
     return Measured(timer.times_s, calls / (time.perf_counter() - started), 1000 * cpu_s / calls)
+
+
+async def cpu_by_turn(episode: Episode, conversations: int) -> dict[int, float]:
+    """Return the median CPU milliseconds of a call by its turn, in episodes that run one after the other."""
+    by_turn: list[list[float]] = []
+    for _ in range(conversations + 1):
+        used_ms: list[float] = []
+
+        async def timed(call: Callable[[], Awaitable[Any]], used_ms: list[float] = used_ms) -> Any:
+            started = time.process_time()
+            result = await call()
+            used_ms.append(1000 * (time.process_time() - started))
+            return result
+
+        await episode(timed)
+        by_turn.append(used_ms)
+    return {turn: statistics.median(used_ms[turn - 1] for used_ms in by_turn[1:]) for turn in TURNS_MEASURED}
 
 
 class InstantTransport(httpx2.AsyncBaseTransport):
@@ -170,31 +197,31 @@ def episodes(
     options: dict[str, Any] = {"tools": [TOOL]} if tools else {}
     prompt = proxy.chat_format.render([USER], options.get("tools")).ids
 
-    async def through_engine(timer: Timer) -> None:
+    async def through_engine(timed: Timed) -> None:
         for turn in range(turns):
             ids = prompt + [30] * (140 * turn)
             sampling = Sampling(max_new_tokens=REPLY_TOKENS, stop_token_ids=[2])
-            await timer(lambda ids=ids, sampling=sampling: engine.generate(ids, sampling, "s"))  # type: ignore[misc]
+            await timed(lambda ids=ids, sampling=sampling: engine.generate(ids, sampling, "s"))  # type: ignore[misc]
 
-    async def through_proxy(timer: Timer) -> None:
+    async def through_proxy(timed: Timed) -> None:
         session = proxy.open_session()
         messages: list[Any] = [USER]
         for _ in range(turns):
             body = json.dumps({"model": "nano", "messages": messages, **options}).encode()
             headers = {"authorization": f"Bearer {session.key}"}
-            reply = await timer(partial(proxy.handle, "POST", "/v1/chat/completions", headers, body))
+            reply = await timed(partial(proxy.handle, "POST", "/v1/chat/completions", headers, body))
             messages = [*messages, json.loads(reply.body)["choices"][0]["message"], USER]
         proxy.close_session(session)
 
     def through_client(http: httpx2.AsyncClient) -> Episode:
         root = openai.AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0)
 
-        async def episode(timer: Timer) -> None:
+        async def episode(timed: Timed) -> None:
             session = proxy.open_session()
             create = root.with_options(api_key=session.key).chat.completions.create
             messages: list[Any] = [USER]
             for _ in range(turns):
-                reply = await timer(lambda messages=messages: create(model="nano", messages=messages, **options))  # type: ignore[misc]
+                reply = await timed(lambda messages=messages: create(model="nano", messages=messages, **options))  # type: ignore[misc]
                 messages = [*messages, reply.choices[0].message, USER]
             proxy.close_session(session)
 
@@ -235,15 +262,31 @@ async def memory_per_call(proxy: Proxy, concurrent: int) -> float:
     return used / concurrent
 
 
-async def main(seconds: float) -> None:
-    """Start the stub, measure, print."""
+@asynccontextmanager
+async def stub_url() -> AsyncIterator[str]:
+    """Run the stub in a process of its own for the length of the context, which yields its URL."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--stub"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+    assert process.stdin is not None
     assert process.stdout is not None
-    url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
-    chat_format = load_chat_format(NANO)
-    async with sglang_engine([url]) as engine, open_proxy(engine, chat_format, "nano") as proxy:
+    try:
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    finally:
+        process.stdin.close()
+        process.wait(10)
+
+
+async def main(seconds: float, conversations: int, by_turn_only: bool, as_json: bool) -> None:
+    """Start the stub, measure, print."""
+    gc.set_threshold(50_000)  # as in the main process of a run
+    chat_format = replace(load_chat_format(NANO), context_length=2**17)
+    found: dict[str, Any] = {}
+    async with (
+        stub_url() as url,
+        sglang_engine([url]) as engine,
+        open_proxy(engine, chat_format, "nano") as proxy,
+    ):
         session = proxy.open_session()
         body = json.dumps({"model": "nano", "messages": [USER]}).encode()
         reply = await proxy.handle("POST", "/v1/chat/completions", {"authorization": f"Bearer {session.key}"}, body)
@@ -251,33 +294,69 @@ async def main(seconds: float) -> None:
             httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL) as http,
             httpx2.AsyncClient(transport=InstantTransport(reply.body), base_url=IN_PROCESS_URL) as instant,
         ):
-            for kind, turns, tools in (("one plain message", 1, False), ("three turns with a tool", 3, True)):
-                print(
-                    f"{kind}\n{'at once':>8} {'way':>7} {'median ms':>10} {'p99 ms':>7} {'added ms':>9} {'calls/s':>8} {'cpu ms':>7}"
-                )
-                for concurrent in (1, 32, 256):
-                    base = 0.0
-                    ways = episodes(engine, proxy, http, instant, turns=turns, tools=tools)
-                    for name, episode in ways.items():
-                        await measure(episode, concurrent, 0.3, 0.0)
-                        paced = await measure(episode, concurrent, seconds, concurrent / PACED_CALLS_PER_S)
-                        flat_out = await measure(episode, concurrent, seconds, 0.0)
-                        base = base or paced.median_ms
-                        added = "" if name == "client" else f"{paced.median_ms - base:.3f}"
-                        print(
-                            f"{concurrent:>8} {name:>7} {paced.median_ms:>10.3f} {paced.p99_ms:>7.2f} {added:>9} "
-                            f"{flat_out.calls_per_s:>8.0f} {flat_out.cpu_ms:>7.3f}"
-                        )
-        print(f"memory of a call in flight: {await memory_per_call(proxy, 256) / 1000:.1f} kB")
-    assert process.stdin is not None
-    process.stdin.close()
-    process.wait(10)
+            ways = partial(episodes, engine, proxy, http, instant)
+            if not by_turn_only:
+                plain, with_tool = ways(turns=1, tools=False), ways(turns=3, tools=True)
+                found["one plain message"] = await latencies(plain, seconds)
+                found["three turns with a tool"] = await latencies(with_tool, seconds)
+                found["bytes of a call in flight"] = await memory_per_call(proxy, 256)
+            found["cpu ms by turn"] = {
+                name: await cpu_by_turn(episode, conversations)
+                for name, episode in ways(turns=max(TURNS_MEASURED), tools=True).items()
+            }
+    print(json.dumps(found) if as_json else tables(found))
+
+
+async def latencies(ways: dict[str, Episode], seconds: float) -> list[dict[str, Any]]:
+    """Return one row for each way and number of episodes at once."""
+    rows = []
+    for concurrent in (1, 32, 256):
+        base_ms = 0.0
+        for name, episode in ways.items():
+            await measure(episode, concurrent, 0.3, 0.0)
+            paced = await measure(episode, concurrent, seconds, concurrent / PACED_CALLS_PER_S)
+            flat_out = await measure(episode, concurrent, seconds, 0.0)
+            base_ms = base_ms or paced.median_ms
+            row: dict[str, Any] = {
+                "at once": concurrent,
+                "way": name,
+                "median ms": paced.median_ms,
+                "p99 ms": paced.p99_ms,
+            }
+            row["added ms"] = None if name == "client" else paced.median_ms - base_ms
+            rows.append({**row, "calls/s": flat_out.calls_per_s, "cpu ms": flat_out.cpu_ms})
+    return rows
+
+
+def tables(found: dict[str, Any]) -> str:
+    """Return what was found, for people."""
+    lines = []
+    for kind in ("one plain message", "three turns with a tool"):
+        if kind in found:
+            lines += [kind, "at once     way  median ms  p99 ms  added ms  calls/s  cpu ms"]
+        for row in found.get(kind, ()):
+            added = "" if row["added ms"] is None else f"{row['added ms']:.3f}"
+            lines.append(
+                f"{row['at once']:>7} {row['way']:>7} {row['median ms']:>10.3f} {row['p99 ms']:>7.2f} {added:>9} "
+                f"{row['calls/s']:>8.0f} {row['cpu ms']:>7.3f}"
+            )
+    if "bytes of a call in flight" in found:
+        lines.append(f"memory of a call in flight: {found['bytes of a call in flight'] / 1000:.1f} kB")
+    lines.append("CPU ms of a call at turn" + "".join(f"{turn:>8}" for turn in TURNS_MEASURED))
+    for name, by_turn in found["cpu ms by turn"].items():
+        lines.append(f"{name:>24}" + "".join(f"{by_turn[turn]:>8.3f}" for turn in TURNS_MEASURED))
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
+    parser.add_argument("--conversations", type=int, default=5, help="of which the CPU of a call is the median")
+    parser.add_argument("--by-turn", action="store_true", help="measure the CPU of a call by its turn alone")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--stub", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     begin_traces()
-    asyncio.run(serve_stub()) if args.stub else anyio.run(main, args.seconds)
+    asyncio.run(serve_stub()) if args.stub else anyio.run(
+        main, args.seconds, args.conversations, args.by_turn, args.json
+    )

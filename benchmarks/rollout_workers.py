@@ -26,7 +26,7 @@ import anyio
 from aiohttp import web
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.models import NANO
 from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.workflow import load_workflow

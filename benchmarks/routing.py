@@ -19,15 +19,15 @@ import anyio
 
 import agentrl.workflows
 from agentrl.config import EngineConfig, load_config
-from agentrl.engine.client.routing import Router
-from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.engine.client.sglang_server import SGLangServer
+from agentrl.engine.client import SGLangEngine
+from agentrl.engine.client.fleet import Router
+from agentrl.engine.client.server import SGLangServer
 from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 
 
-class RandomRouter(Router[SGLangServer]):
+class RandomRouter(Router):
     """Any server, every time."""
 
     def choose(self, session: str, servers: Sequence[SGLangServer]) -> SGLangServer:

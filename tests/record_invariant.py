@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client import SGLangEngine
 from agentrl.engine.protocol import OnProgress, Sampling
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord

@@ -19,7 +19,7 @@ import torch
 
 from agentrl.config import TrainerConfig
 from agentrl.engine.adapter import sharing_weights
-from agentrl.engine.adapter_folders import ROLES
+from agentrl.engine.adapters import ROLES
 from agentrl.errors import ConfigError
 from agentrl.store.manifest import Manifest
 from agentrl.trainer.algorithms.losses import LossStats, Mismatch, mismatch

@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.engine.client.sglang_server import SGLangServer
+from agentrl.engine.client import SGLangEngine
+from agentrl.engine.client.server import SGLangServer
 from agentrl.errors import AgentRLError, EngineError
 from agentrl.system.host import free_port
 
@@ -36,15 +36,12 @@ class WeightSender(Protocol):
         self, address: str, port: int, world_size: int, name: str, backend: Backend, timeout_s: float
     ) -> None:
         """Join as rank 0; returns when all ranks have."""
-        ...
 
     async def weight_buckets(self) -> list[dict[str, Any]]:
         """Make the buckets of the current weights ready to send. For each its `names`, `dtypes` and `shapes`."""
-        ...
 
     async def send_bucket(self, index: int) -> None:
         """Broadcast one bucket."""
-        ...
 
 
 class Broadcast:
@@ -60,8 +57,7 @@ class Broadcast:
         self._members: list[SGLangServer] = []
         """The servers of the whole group; none where there is none."""
         self._name = ""
-        self._left: list[str] = []
-        """Groups that servers may still hold, the one in use included."""
+        """The group that servers may hold; "": none."""
         self._counter = itertools.count()
         self.failures = 0
         """Updates that had to be read from disk after all."""
@@ -76,18 +72,19 @@ class Broadcast:
             await self._form_group()
             if self._members:
                 manifests = await self._sender.weight_buckets()
-        return await self._engine.swap_weights(checkpoint, version, lambda: self._load(manifests, checkpoint, version))
 
-    async def _load(self, manifests: list[dict[str, Any]], checkpoint: Path, version: int) -> None:
-        if self._members and self._members == self._engine.fleet.in_service():
-            with self._from_disk_instead(version):
-                await self._send(manifests, version)
-                return
-        await self._engine.load_from_disk(checkpoint, version)
+        async def send() -> bool:
+            if self._members and self._members == self._engine.fleet.in_service():
+                with self._from_disk_instead(version):
+                    await self._send(manifests, version)
+                    return True
+            return False
+
+        return await self._engine.update_weights(checkpoint, version, send)
 
     @contextmanager
     def _from_disk_instead(self, version: int) -> Iterator[None]:
-        """Give the group up where anything fails that is done with it, so that `_load` reads from disk."""
+        """Give the group up where anything fails that is done with it, so that servers read from disk."""
         try:
             yield
         except* (AgentRLError, OSError) as errors:
@@ -116,10 +113,10 @@ class Broadcast:
                 await server.post("/end_weight_update", {}, JOIN_TIMEOUT_S, any_status=True)
 
     def _body(self, manifest: dict[str, Any], version: int, *, last: bool) -> dict[str, Any]:
-        body = {**manifest, "group_name": self._name, "load_format": "flattened_bucket", "flush_cache": False}
-        if last:
-            body |= {"flush_cache": self._engine.pause_mode != "in_place", "weight_version": str(version)}
-        return body
+        body = {**manifest, "group_name": self._name, "load_format": "flattened_bucket", "abort_all_requests": False}
+        if not last:
+            return body | {"flush_cache": False}
+        return body | {"flush_cache": self._engine.pause_mode != "in_place", "weight_version": str(version)}
 
     async def _form_group(self) -> None:
         """Form the group of the servers in service, unless it is there, or none is in service."""
@@ -129,13 +126,11 @@ class Broadcast:
         self._members = []
         if not serving:
             return
-        while self._left:
+        if self._name:
             for server in serving:
-                body = {"group_name": self._left[0]}
+                body = {"group_name": self._name}
                 await server.post("/destroy_weights_update_group", body, JOIN_TIMEOUT_S, any_status=True)
-            del self._left[0]
         self._name = f"weights-{next(self._counter)}"
-        self._left.append(self._name)
         port = free_port(self._address)
         offsets = list(itertools.accumulate((server.abilities.ranks for server in serving), initial=1))
         ranks = dict(zip([server.url for server in serving], offsets, strict=False))

@@ -17,9 +17,8 @@ from pathlib import Path
 import anyio
 
 from agentrl.config import EngineConfig
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.server_errors import ServerLostError
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
+from agentrl.engine.client.stream import ServerLostError
 from agentrl.engine.model_facts import vocabulary_of
 from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
 from agentrl.system.files import scratch_directory
@@ -251,7 +250,7 @@ async def launch_engine(
     )
     raise_file_limit()
     async with AsyncExitStack() as stack:
-        urls, restart, place = config.urls, None, None
+        urls, restart, transfer = config.urls, None, None
         if not urls:
             logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
             servers = [
@@ -271,7 +270,7 @@ async def launch_engine(
 
             if open_host is not on_this_machine:
 
-                def place(url: str, directory: Path) -> AbstractAsyncContextManager[Path]:
+                def transfer(url: str, directory: Path) -> AbstractAsyncContextManager[Path]:
                     return by_url[url].place(directory)
 
         yield await stack.enter_async_context(
@@ -280,7 +279,7 @@ async def launch_engine(
                 pause_mode=config.pause_mode,
                 limits=limits,
                 restart=restart,
-                place=place,
+                transfer=transfer,
                 vocabulary=await in_thread(vocabulary_of, Path(model_path)),
             )
         )

@@ -88,27 +88,22 @@ class Engine(Protocol):
     @property
     def version(self) -> int:
         """The weight version that serves new tokens."""
-        ...
 
     @property
     def vocabulary(self) -> int | None:
         """Rows of the served model's output layer; None: not known."""
-        ...
 
     @property
     def context_length(self) -> int | None:
         """Tokens that a prompt and its reply may have together, where servers hold fewer than the model could; None: not known."""
-        ...
 
     @property
     def has_grammar(self) -> bool:
         """Whether it can hold a reply to `Sampling.json_schema`."""
-        ...
 
     @property
     def takes_images(self) -> bool:
         """Whether the model that it serves sees images."""
-        ...
 
     async def generate(
         self,
@@ -136,27 +131,21 @@ class Engine(Protocol):
         Raises:
             EngineError: The servers refuse or fail.
         """
-        ...
 
     def end_session(self, session: str) -> None:
         """Forget a session: no more calls of it will come."""
-        ...
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Load `checkpoint` as `version` into every server, interrupting replies in flight.
 
         Returns the pause in seconds.
         """
-        ...
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop producing tokens until `resume`."""
-        ...
 
     async def resume(self) -> None:
         """Produce tokens again."""
-        ...
 
     async def health(self) -> None:
         """Return when every server answers; raise EngineError when one does not."""
-        ...

@@ -26,9 +26,10 @@ import anyio.abc
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.proxy.answer import Answer, Framing, Writer
+from agentrl.proxy.call_log import replay_logged, reuse_reply
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import CompletionRequest, Json, recall, repeat
-from agentrl.proxy.completion_service import CompletionService, run_sized
+from agentrl.proxy.completion import CompletionRequest, Json
+from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, run_sized
 from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
 from agentrl.proxy.errors import ApiError, map_errors
 from agentrl.proxy.http_messages import Body, InProcessTransport, Response, is_retry, json_response, request_key
@@ -157,7 +158,7 @@ class Proxy:
         raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
 
     def _models(self, name: str | None) -> Json:
-        context = self._service.preparation.context_length
+        context = self._service.context_length
         if name is None:
             return model_list(self.names.listed(), context)
         self.names.check(name)
@@ -166,17 +167,17 @@ class Proxy:
     async def _count(self, count: Count, role: SessionRole, body: Body) -> Response:
         with self._request_in_work(role.session):
             received = await self._received(body)
-            counted = await self._prepared(role.session, received, lambda: count(self._service, role, received))
+            counted = await self._prepared(received, lambda: count(self._service, role, received))
         return json_response(counted)
 
     async def _reply(self, read: Read, path: str, role: SessionRole, body: Body, *, again: bool = False) -> Response:
         session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
             received = await self._received(body)
-            writer = await self._prepared(session, received, lambda: read(self._service, role, received))
-            recall(writer.calls)
+            writer = await self._prepared(received, lambda: read(self._service, role, received))
+            replay_logged(writer.calls)
             if again:
-                repeat(writer.calls)
+                reuse_reply(writer.calls)
             self._note_ignored(writer.calls[0].request)
             answer = Answer(self._service, writer, path, within, self._threads)
             if writer.stream:
@@ -196,10 +197,10 @@ class Proxy:
         check_body(received, self.limits)
         return received
 
-    async def _prepared(self, session: Session, body: bytes, prepare: Callable[[], T]) -> T:
+    async def _prepared(self, body: bytes, prepare: Callable[[], T]) -> T:
         size = len(body)
         if b"previous_response_id" in body:
-            size += 8 * session.longest_prompt  # the conversation that it goes on from is here already
+            size += INLINE_BYTES  # the conversation that it goes on from is here already
         if self.chat_format.takes_images and b"image" in body:
             size += 2**20  # images take a while to cut
         return await run_sized(size, prepare, self._threads)

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
-from agentrl.proxy.errors import ApiError
+from agentrl.proxy.errors import ApiError, invalid
 from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
-from agentrl.record.recorded_choice import RecordedChoice, recorded_choice
+from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
 
 Json = dict[str, Any]
@@ -41,25 +41,32 @@ class Alterations:
     repetition_penalty: float = 1.0
     logit_bias: Sequence[tuple[int, float]] = ()
 
-    def to_json(self) -> Json:
-        """Return those that are not neutral, by name."""
-        asked = {item.name: vars(self)[item.name] for item in fields(self) if vars(self)[item.name] != item.default}
-        return asked | {"logit_bias": [list(pair) for pair in self.logit_bias]} if self.logit_bias else asked
-
 
 def alterations_of(sampling: Sampling) -> Json:
     """Return what makes the tokens of a reply no samples of softmax(logits / temperature), by name; empty where they are.
 
     A temperature above 0 is no alteration, whatever it is: it is recorded with the turn, and the trainer's logprobs are taken at it.
     """
-    found: Json = {}
-    if sampling.temperature == 0:
-        found["temperature"] = 0
-    elif sampling.top_p < 1:
-        found["top_p"] = sampling.top_p
-    own = {item.name: getattr(sampling, item.name) for item in fields(Alterations)}
-    found |= Alterations(**own).to_json()
+    neutral = Sampling(max_new_tokens=0)
+    names = ["temperature" if sampling.temperature == 0 else "top_p", *(item.name for item in fields(Alterations))]
+    found = {name: vars(sampling)[name] for name in names if vars(sampling)[name] != vars(neutral)[name]}
+    if sampling.logit_bias:
+        found["logit_bias"] = [list(pair) for pair in sampling.logit_bias]
     return found | {"json_schema": True} if sampling.json_schema is not None else found
+
+
+def check_own_distribution(sampling: Sampling) -> None:
+    """Check that tokens are drawn from the policy's own distribution.
+
+    Raises:
+        invalid: 400: something alters it.
+    """
+    if altered := alterations_of(sampling):
+        problem = (
+            "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
+            'trainer.turns.altered_sampling = "refuse" forbids'
+        )
+        raise invalid("response_format" if "json_schema" in altered else next(iter(altered)), problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +103,23 @@ class CompletionRequest:
     ignored: Sequence[str] = ()
     """Names of what the client asked for and does not get, since it changes nothing that is sampled."""
 
+    @property
+    def shown_tools(self) -> list[Tool] | None:
+        """The tools that the model is shown; None: none."""
+        return None if self.tool_choice == "none" else self.tools or None
+
+    @property
+    def named_tool(self) -> str | None:
+        """The tool that must be called; None: whichever."""
+        return self.tool_choice.name if isinstance(self.tool_choice, NamedTool) else None
+
+    @property
+    def images(self) -> list[str]:
+        """The URLs of the images in the messages."""
+        contents = [message.get("content") for message in self.messages]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
+        return [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -120,7 +144,7 @@ class Completion:
         return [call["id"] for call in self.message.tool_calls]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PreparedCompletion:
     """A completion request on its way: what is sent to the engine, and how its replies are read."""
 
@@ -130,21 +154,16 @@ class PreparedCompletion:
     request: CompletionRequest
     prompt: Prompt
     sampling: Sampling
-    tools: list[Tool] | None
-    forced_ids: list[int]
-    """The end of the prompt that the model is taken to have said, so that it calls a tool."""
-    chat_format: ChatFormat | None = None
-    """The chat format that its replies are read with, where its template has options of its own."""
-    digest: str = ""
+    chat_format: ChatFormat
+    """The chat format that its replies are read with, with the request's options of the template."""
+    digest: str
     """A digest that tells the request from others; `agentrl.proxy.call_log`."""
-    adapter: str = ""
-    """The role whose LoRA adapter answers, where roles have adapters of their own."""
     first_choice: int = 0
     """Index of its first reply among those of the request: one of several prompts comes after the replies of those before it."""
     recorded: dict[int, RecordedChoice] = field(default_factory=dict)
-    """Replies that are known from before, by choice: whole, or their beginnings."""
+    """Replies that are known from before, by choice."""
     repeated: bool = False
-    """Whether its replies are in the record already, as its client did not get them."""
+    """Whether those are in the record already, as its client did not get them."""
     made: dict[int, Completion] = field(default_factory=dict)
     """Its replies that are whole and kept, by choice."""
     before: Conversation | None = None
@@ -164,41 +183,6 @@ class PreparedCompletion:
         """
         if self.session.closed:
             raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
-
-    def choice(self, index: int, tool_call_ids: list[str], generation: Generation) -> RecordedChoice:
-        """Return one of its replies, whole or the beginning of one, as the call log keeps it."""
-        return RecordedChoice(self.digest, self.id, self.first_choice + index, tool_call_ids, generation)
-
-
-def recall(calls: Sequence[PreparedCompletion]) -> None:
-    """Take what is known of a request, one call for each of its prompts, from the session's call log.
-
-    All that a request asks for is one entry of the log, so that equal prompts in it are told apart, and it has one id, which the
-    client is told.
-    """
-    call_log = calls[0].session.call_log
-    known = call_log.take(calls[0].digest) if call_log is not None else {}
-    for call in calls:
-        call.recorded = {index - call.first_choice: choice for index, choice in known.items()}
-        call.id = next((choice.completion_id for choice in known.values()), calls[0].id)
-
-
-def repeat(calls: Sequence[PreparedCompletion]) -> None:
-    """Take the replies to a request that its client sends again from the record, where no later call builds on them.
-
-    They were written to a socket, but a client may fail to read one, and nobody did anything after a reply that nobody has.
-    """
-    call = calls[0]
-    if len(calls) > 1 or call.recorded or call.request.top_logprobs:
-        return
-    turns = call.session.record.turns
-    last = next((turn for turn in reversed(turns) if turn.request == call.digest), None)
-    if last is None:
-        return
-    lost = [turn for turn in turns if turn.completion_id == last.completion_id]
-    if len(lost) == call.request.choices and not any(turn.parent is one for turn in turns for one in lost):
-        call.recorded = {turn.choice_index: recorded_choice(turn) for turn in lost}
-        call.id, call.repeated = last.completion_id, True
 
 
 @dataclass(frozen=True)

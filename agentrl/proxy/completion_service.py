@@ -1,40 +1,51 @@
 """The completion service: a request of any dialect, in one form, answered by the engine and recorded.
 
-CompletionRequest ─► prepare ─► PreparedCompletion ─► Engine.generate ─► ChatFormat.parse ─► CallLog.commit ─► Completion ─► record ─► the client
-                                     │
-                                     └─ as it grows: Deltas, for the dialects' streams
+CompletionRequest ─► prepare: prompt by the longest recorded prefix, Sampling ─► Engine.generate ─► ChatFormat.parse ─► CallLog.commit ─► Completion
+                                                                                      │                                                    │
+                                                                                      └─ as it grows: Deltas ─► the client ◄─ record ◄─────┘
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config.proxy import ProxyLimits
-from agentrl.engine.protocol import Engine, OnProgress
-from agentrl.errors import EngineError
-from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
-from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion, alterations_of
+from agentrl.engine.protocol import Engine, OnProgress, Sampling
+from agentrl.errors import EngineError, EpisodeError
+from agentrl.proxy.call_log import request_digest
+from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message
+from agentrl.proxy.completion import (
+    Completion,
+    CompletionRequest,
+    Emit,
+    Json,
+    PreparedCompletion,
+    alterations_of,
+    check_own_distribution,
+)
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.errors import ApiError
+from agentrl.proxy.errors import ApiError, invalid
+from agentrl.proxy.limits import check_count, check_images, check_length, least_tokens
 from agentrl.proxy.model_names import ModelNames
-from agentrl.proxy.preparation import Preparation
-from agentrl.proxy.token_bytes import bytes_of_tokens
+from agentrl.proxy.prefill import check_prefill, forced_ids, prefill_ids
+from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
+from agentrl.proxy.token_bytes import bytes_of_tokens, logprob_entries
 from agentrl.record.conversations import system_prompt
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation, beginning
 from agentrl.record.trajectory import TurnText
 
 T = TypeVar("T")
 _BYTES_PER_TOKEN = 8
-_REMEMBERED_TOKENS = 2**15
+_BYTES_PER_LOGPROB = 64
 INLINE_BYTES = 16 * 2**10
 """Work on fewer bytes takes about a millisecond: a thread would cost more than it saves."""
 
@@ -44,39 +55,171 @@ async def run_sized(size: int, work: Callable[[], T], threads: anyio.CapacityLim
     return work() if size <= INLINE_BYTES else await in_thread(work, limiter=threads)
 
 
+@dataclass(eq=False)
 class CompletionService:
-    """The model behind an engine. With `training` it refuses what no trainer learns from, with `refuse_altered` altered sampling."""
+    """The model behind an engine."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        chat_format: ChatFormat,
-        model: ModelNames,
-        limits: ProxyLimits,
-        threads: anyio.CapacityLimiter,
-        *,
-        training: bool = False,
-        refuse_altered: bool = False,
-    ) -> None:
-        self.preparation = preparation = Preparation(
-            engine=engine,
-            format=chat_format,
-            model=model,
-            limits=limits,
-            training=training,
-            refuse_altered=refuse_altered,
+    engine: Engine
+    chat_format: ChatFormat
+    model: ModelNames
+    limits: ProxyLimits
+    threads: anyio.CapacityLimiter
+    training: bool = False
+    """Whether what no trainer learns from is refused."""
+    refuse_altered: bool = False
+    """Whether a role that is trained on may not ask for another distribution than the policy's own."""
+    generated_tokens: int = 0
+    """How many it has had generated so far."""
+
+    def __post_init__(self) -> None:
+        self._bytes_of = bytes_of_tokens(self.chat_format.tokenizer)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a prompt and its reply may have together: what the model was made for, or the engine holds, whichever is less."""
+        return min(self.chat_format.context_length, self.engine.context_length or self.chat_format.context_length)
+
+    def prepare(self, role: SessionRole, request: CompletionRequest, id_prefix: str) -> PreparedCompletion:
+        """Render the prompt and settle how to sample; this may run in a thread.
+
+        Raises:
+            ApiError: the request cannot be answered.
+        """
+        role, chat_format = self._role(role, request), self._template(request)
+        prompt = self._prompt(role.session, request, chat_format)
+        sampling = self._sampling(role.session.defaults, request, len(prompt.input_ids))
+        # Without the engine's bound: a request is known again by other servers, and by a replay, which has none.
+        digest = request_digest(prompt, sampling, request.shown_tools, role.name)
+        room = self.context_length - len(prompt.input_ids)
+        sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
+        if self.refuse_altered and role.trained:
+            check_own_distribution(sampling)
+        return PreparedCompletion(
+            id=f"{id_prefix}{uuid.uuid4().hex}",
+            role=role,
+            request=request,
+            prompt=prompt,
+            sampling=sampling,
+            chat_format=chat_format,
+            digest=digest,
         )
-        self.prepare = preparation.prepare
-        self.count = preparation.count
-        self._engine = engine
-        self._format = chat_format
-        self._threads = threads
-        self._bytes_of = bytes_of_tokens(chat_format.tokenizer)
-        self.generated_tokens = 0
-        self._token_text = lru_cache(_REMEMBERED_TOKENS)(self._decode_token)
+
+    def count(self, role: SessionRole, request: CompletionRequest) -> int:
+        """Count the tokens of the prompt that a request would be.
+
+        Raises:
+            ApiError: the request cannot be answered.
+        """
+        self.model.check(request.model)
+        return len(self._prompt(role.session, request, self._template(request)).input_ids)
+
+    def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
+        """Return the role that a request is of, which has an adapter where others have.
+
+        Raises:
+            ApiError: 404: the name of the model is not answered; 400: it names no role that there can be.
+        """
+        self.model.check(request.model)
+        try:
+            role = self.model.role(asking, request.model)
+            role.adapter  # noqa: B018
+        except EpisodeError as error:
+            remedy = 'ask as a role: `episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME'
+            raise ApiError(400, f"{error}; {remedy}.", param="model", code="invalid_role") from None
+        return role
+
+    def _template(self, request: CompletionRequest) -> ChatFormat:
+        try:
+            return self.chat_format.with_template(request.template_options)
+        except ValueError as error:
+            raise invalid("chat_template_kwargs", str(error).rstrip(".")) from error
+
+    def _prompt(self, session: Session, request: CompletionRequest, chat_format: ChatFormat) -> Prompt:
+        """Return the prompt, with what the model is taken to have said.
+
+        Raises:
+            ApiError: 400: the request cannot be answered by this model and engine.
+        """
+        self._check(request)
+        messages, begun, forced = request.messages, Message(), list[int]()
+        if request.continues:
+            begun, messages = check_prefill(messages), messages[:-1]
+        if request.tool_choice not in ("auto", "none"):
+            forced = forced_ids(chat_format, request.tools or (), request.named_tool)
+        try:
+            if request.raw is not None:
+                prompt = session.raw_prompt(chat_format, request.raw)
+            else:
+                prompt = session.prompt(chat_format, messages, request.shown_tools)
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+            raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
+        if begun or forced:
+            prompt = replace(prompt, prefill=begun.get("content") or "")
+            prompt = prompt.with_forced(prefill_ids(chat_format, prompt.input_ids, begun) + forced)
+        check_length(len(prompt.input_ids), self.context_length)
+        return prompt
+
+    def _check(self, request: CompletionRequest) -> None:
+        """Check what can be said of a request before any of it is rendered.
+
+        Raises:
+            ApiError: 400: it cannot be answered by this model and engine.
+            invalid: 400: as well.
+        """
+        limits, raw, longest = self.limits, request.raw, self.chat_format.longest_token
+        if limits.strict and request.ignored:
+            name = request.ignored[0]
+            message = f"Unsupported parameter: '{name}'. It would be ignored, which `proxy.strict` refuses."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+        if request.json_schema is not None and not self.engine.has_grammar:
+            message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
+            raise ApiError(400, message, param="response_format", code="unsupported_value")
+        check_count("n", "replies", request.choices, limits.max_choices, "max_choices")
+        self._check_ids([token for token, _ in request.alterations.logit_bias], "logit_bias")
+        if isinstance(raw, list):
+            self._check_ids(raw, "prompt")
+            check_length(len(raw), self.context_length)
+        elif raw == "":
+            raise invalid("prompt", "it is empty")
+        elif longest is not None:
+            tools = request.shown_tools or ()
+            least = len(raw) // longest if raw is not None else least_tokens(request.messages, tools, longest)
+            check_length(least, self.context_length, least=True)
+        if images := request.images:
+            if not (self.chat_format.takes_images and self.engine.takes_images):
+                raise invalid("messages", f"{self.model.served} does not take images")
+            if self.training:
+                problem = "an image is refused in a training run, because its pixels are not trained on yet; `agentrl eval` and `agentrl serve` take images"
+                raise invalid("messages", problem)
+            check_images(images, limits)
+
+    def _check_ids(self, ids: Sequence[int], field: str) -> None:
+        # The model may say ids that its tokenizer has no words for: its output layer is often padded.
+        vocabulary = self.engine.vocabulary or self.chat_format.vocabulary
+        if outside := [token for token in ids if not 0 <= token < vocabulary]:
+            raise invalid(field, f"{outside[0]} is outside the vocabulary of {vocabulary} tokens")
+
+    def _sampling(self, defaults: SamplingDefaults, request: CompletionRequest, prompt_tokens: int) -> Sampling:
+        room = self.chat_format.context_length - prompt_tokens
+        if defaults.is_bound and defaults.max_tokens:
+            room = min(room, defaults.max_tokens)
+        stop_ids = self.chat_format.stop_token_ids
+        if request.shown_tools and not request.parallel_tool_calls and self.chat_format.call_end_id is not None:
+            stop_ids = [*stop_ids, self.chat_format.call_end_id]
+        return Sampling(
+            max_new_tokens=min(request.max_tokens or defaults.max_tokens or room, room),
+            temperature=defaults.temperature if request.temperature is None else request.temperature,
+            top_p=defaults.top_p if request.top_p is None else request.top_p,
+            stop=request.stop,
+            stop_token_ids=stop_ids,
+            seed=request.seed,
+            top_logprobs=request.top_logprobs,
+            json_schema=request.json_schema,
+            **vars(request.alterations),
+        )
 
     async def reply(self, call: PreparedCompletion, index: int = 0, emit: Emit | None = None) -> Completion:
-        """Generate and keep one reply. It enters the record with the others of its request: see `record`.
+        """Generate one reply, and commit it to the call log. It enters the record with the others of its request: see `record`.
 
         Args:
             call: the request.
@@ -86,8 +229,7 @@ class CompletionService:
         Raises:
             ApiError: the engine failed, or the episode has ended.
         """
-        sent = SentDeltas()
-        known = self._known(call, index)
+        sent, known = SentDeltas(), call.recorded.get(index)
         tool_call_ids = list(call.request.tool_call_ids if known is None else known.tool_call_ids)
         if known is not None:
             generation = known.generation
@@ -96,23 +238,15 @@ class CompletionService:
         else:
             generation = await self._generate_shown(call, index, tool_call_ids, sent, emit)
         reply = Completion(generation, await self._read(call, generation.output_ids, tool_call_ids, growing=False))
-        await self._keep(call, index, reply)
+        call.check_open()
+        if known is None and (call_log := call.session.call_log) is not None:
+            number = call.first_choice + index
+            await call_log.commit(RecordedChoice(call.digest, call.id, number, reply.tool_call_ids, generation))
+        call.made[index] = reply
         if emit is not None:
             for delta in sent.growth(reply.message, final=True):
                 await emit(delta)
         return reply
-
-    def _known(self, call: PreparedCompletion, index: int) -> RecordedChoice | None:
-        """Return the recorded reply; None: it is generated."""
-        known = call.recorded.get(index)
-        if known is None:
-            return None
-        # An earlier version of agentrl kept it, or the disk changed it.
-        expected = Expected(max_new_tokens=call.sampling.max_new_tokens, vocabulary=self._engine.vocabulary)
-        if fault_of(known.generation, expected) is not None:
-            del call.recorded[index]
-            return None
-        return known
 
     async def _generate(
         self, call: PreparedCompletion, index: int, on_progress: OnProgress | None = None
@@ -123,42 +257,41 @@ class CompletionService:
             ApiError: 503: the engine failed.
         """
         sampling, prompt = call.sampling, call.prompt
-        if sampling.seed is not None and index:
+        if sampling.seed is not None:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
         try:
-            generation = await self._engine.generate(
+            generation = await self.engine.generate(
                 prompt.input_ids,
                 sampling,
                 call.session.key,
                 on_progress,
                 images=prompt.images,
-                adapter=call.adapter,
+                adapter=call.role.adapter,
             )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
         self.generated_tokens += len(generation.output_ids)
-        return await self._up_to_stop(call, generation)
+        if not sampling.stop:
+            return generation
+        # A server looks for a stop string in what it makes itself: where the reply went on from tokens of before, it misses one that began in them.
+        ids = generation.output_ids
+        count = await self._by_tokens(len(ids), partial(self.chat_format.tokens_to_stop, ids, sampling.stop))
+        return generation if count == len(ids) else beginning(generation, count, "stop")
 
     async def _generate_shown(
-        self,
-        call: PreparedCompletion,
-        index: int,
-        tool_call_ids: list[str],
-        sent: SentDeltas,
-        emit: Emit,
+        self, call: PreparedCompletion, index: int, tool_call_ids: list[str], sent: SentDeltas, emit: Emit
     ) -> Generation:
-        """Return the same, with every state of it shown to the client as soon as the client has taken the one before.
+        """Return a new reply, with every state of it shown to the client as soon as the client has taken the one before.
 
         Raises:
-            ApiError: 503: the engine failed, or took back what was shown.
+            ApiError: 503: the engine failed.
         """
         newest, arrived = anyio.create_memory_object_stream[list[int]](1)
-        shown: list[int] = []
         generations: list[Generation] = []
 
         def on_progress(ids: list[int]) -> None:
-            # `ids` is the whole reply so far: a state skipped here is part of the next one.
+            # `ids` is the reply so far, and all that the client is shown of it is kept: a state skipped here is part of the next one.
             with suppress(anyio.WouldBlock):
                 newest.send_nowait(ids)
 
@@ -170,84 +303,43 @@ class CompletionService:
             async with anyio.create_task_group() as group:
                 group.start_soon(generate)
                 async with arrived:
-                    async for shown in arrived:
-                        message = await self._read(call, shown, tool_call_ids, growing=True)
+                    async for ids in arrived:
+                        message = await self._read(call, ids, tool_call_ids, growing=True)
                         for delta in sent.growth(message, final=False):
                             await emit(delta)
-        (generation,) = generations
-        final = generation.output_ids
-        if final[: len(shown)] != shown[: len(final)]:
-            raise ApiError(503, "The engine took back what it had streamed of this reply.", code="engine_error")
-        return generation
-
-    async def _up_to_stop(self, call: PreparedCompletion, generation: Generation) -> Generation:
-        """Return a reply without what follows its first stop string.
-
-        A server looks for one in what it makes itself: in a reply that went on from tokens of before, it misses one that began in
-        them.
-        """
-        ids, stop = generation.output_ids, call.sampling.stop
-        if not stop:
-            return generation
-        size = _BYTES_PER_TOKEN * len(ids)
-        count = await run_sized(size, lambda: self._format.tokens_to_stop(ids, stop), self._threads)
-        return generation if count == len(ids) else beginning(generation, count, "stop")
+        return generations[0]
 
     async def _read(
         self, call: PreparedCompletion, output_ids: list[int], tool_call_ids: list[str], *, growing: bool
     ) -> AssistantMessage:
-        ids, stop = call.forced_ids + output_ids, call.request.stop
-
-        def read() -> AssistantMessage:
-            if call.request.raw is not None:
-                return self._format.plain(ids, stop=stop, growing=growing)
-            chat_format = call.chat_format or self._format
-            prefill = call.prompt.prefill
-            asked = call.prompt.input_ids[: len(call.prompt.input_ids) - len(call.forced_ids)]
-            message = chat_format.parse(
+        """Return the message that the ids of a reply say, tool calls and reasoning apart from its text."""
+        request, prompt = call.request, call.prompt
+        ids = [*prompt.forced_ids, *output_ids]
+        if request.raw is not None:
+            read = partial(call.chat_format.plain, ids, stop=request.stop, growing=growing)
+        else:
+            read = partial(
+                call.chat_format.parse,
                 ids,
-                call.tools,
-                stop=stop,
+                request.shown_tools,
+                stop=request.stop,
                 tool_call_ids=tool_call_ids,
                 growing=growing,
-                prefill=prefill,
-                prompt_ids=asked,
+                prefill=prompt.prefill,
+                prompt_ids=prompt.asked_ids,
             )
-            # What the client wrote of the reasoning is no part of the reply.
-            is_written = call.request.continues and call.request.messages[-1].get("reasoning_content")
-            return replace(message, reasoning=None, reasoning_tokens=0) if is_written else message
+        message = await self._by_tokens(len(ids), read)
+        # What the client wrote of the reasoning is no part of the reply.
+        is_written = request.continues and request.messages[-1].get("reasoning_content")
+        return replace(message, reasoning=None, reasoning_tokens=0) if is_written else message
 
-        return await run_sized(_BYTES_PER_TOKEN * len(ids), read, self._threads)
-
-    async def _keep(self, call: PreparedCompletion, index: int, reply: Completion) -> None:
-        """Enter a reply into the call log, unless it comes from there."""
-        call.check_open()
-        known, call_log = call.recorded.get(index), call.session.call_log
-        replayed = (
-            known is not None and known.generation is reply.generation and known.tool_call_ids == reply.tool_call_ids
-        )
-        if call_log is not None and not replayed:
-            await call_log.commit(call.choice(index, reply.tool_call_ids, reply.generation))
-        call.made[index] = reply
+    async def _by_tokens(self, tokens: int, work: Callable[[], T]) -> T:
+        return await run_sized(_BYTES_PER_TOKEN * tokens, work, self.threads)
 
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
         """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
-        size = logprob_bytes(len(generation.output_ids), call.request.top_logprobs)
-        return await run_sized(size, lambda: self._logprobs(generation), self._threads)
-
-    def _logprobs(self, generation: Generation) -> list[Json]:
-        content = [self._token(t, lp) for t, lp in zip(generation.output_ids, generation.logprobs, strict=True)]
-        for entry, top in zip(content, generation.top_logprobs or [[]] * len(content), strict=True):
-            entry["top_logprobs"] = [self._token(token, logprob) for logprob, token in top]
-        return content
-
-    def _token(self, token: int, logprob: float) -> Json:
-        text, data = self._token_text(token)
-        return {"token": text, "logprob": logprob, "bytes": data}
-
-    def _decode_token(self, token: int) -> tuple[str, list[int]]:
-        data = self._bytes_of(token)
-        return data.decode(errors="replace"), list(data)
+        size = _BYTES_PER_LOGPROB * len(generation.output_ids) * (1 + call.request.top_logprobs)
+        return await run_sized(size, partial(logprob_entries, generation, self._bytes_of), self.threads)
 
 
 def record(calls: Sequence[PreparedCompletion]) -> None:
@@ -267,18 +359,13 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
         session, asked = call.session, call.request
         temperature = 1.0 if call.sampling.greedy else call.sampling.temperature
         system = "" if call.prompt.parent else system_prompt(asked.messages)
-        tools = tuple(tool["function"]["name"] for tool in call.tools or ())
+        tools = tuple(tool["function"]["name"] for tool in asked.shown_tools or ())
         for index, reply in sorted(call.made.items()):
             message, choice_index = reply.message.to_json(), call.first_choice + index
             turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
             turn.model, turn.text = asked.model, TurnText(system, tools, message.get("content") or "")
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(tools)
             turn.alterations = alterations_of(call.sampling)
-
-
-def logprob_bytes(tokens: int, top: int) -> int:
-    """Return about how many bytes the logprobs of so many tokens take as JSON."""
-    return 64 * tokens * (1 + top)
 
 
 async def all_of(call: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:

@@ -94,8 +94,10 @@ def check_images(urls: Sequence[str], limits: ProxyLimits) -> None:
         limits: Of how many pixels one may be.
 
     Raises:
-        ApiError: 400: one cannot be read, or is larger.
+        ApiError: 400: one is elsewhere, cannot be read, or is larger.
     """
+    if any(not url.startswith("data:image/") for url in urls):
+        raise invalid("messages", "an image must be a data URL, such as data:image/png;base64,...; none is fetched")
     for url in urls:
         from PIL import Image
 

@@ -15,10 +15,9 @@ from opentelemetry.context import Context, get_current
 
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
-from agentrl.proxy.chat_format import ChatFormat, Message, Rendered, Tool
-from agentrl.proxy.fingerprints import Fingerprints
-from agentrl.proxy.longest_prefix import Recorded
+from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.prefill import joined
+from agentrl.proxy.prefixes import MessageNode, PrefixIndex
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
 from agentrl.record.tokens import Generation, ImageSpan
@@ -46,20 +45,27 @@ class Prompt:
     """The recorded call that the request continues; None: a new branch."""
     digest: RollingDigest
     """The digest of `input_ids`, which goes on from that of the parent's path."""
-    history: bytes = b""
-    """Fingerprint of tools and messages; empty for a raw prompt."""
+    conversation: MessageNode | None = None
+    """Its messages; None: a raw prompt."""
     text: RollingDigest = field(default_factory=RollingDigest)
     """The digest of the text of a raw prompt."""
     images: tuple[ImageSpan, ...] = ()
     """The images whose tokens are in `input_ids`, in order."""
+    forced_ids: Sequence[int] = ()
+    """The end of `input_ids`, which the model is taken to have said: a prefill, and what makes it call a tool."""
     prefill: str = ""
-    """The beginning of the reply that the client wrote, and `input_ids` end with; `agentrl.proxy.prefill`."""
+    """The text that the client wrote as the beginning of the reply; `agentrl.proxy.prefill`."""
 
-    def followed_by(self, ids: list[int]) -> Prompt:
-        """Return the prompt with ids after it."""
+    def with_forced(self, ids: list[int]) -> Prompt:
+        """Return the prompt with ids after it that the model is taken to have said."""
         if not ids:
             return self
-        return replace(self, input_ids=self.input_ids + ids, digest=self.digest.with_ids(ids))
+        return replace(self, input_ids=self.input_ids + ids, digest=self.digest.with_ids(ids), forced_ids=ids)
+
+    @property
+    def asked_ids(self) -> list[int]:
+        """The ids up to where the model speaks."""
+        return self.input_ids[: len(self.input_ids) - len(self.forced_ids)]
 
 
 @dataclass(frozen=True)
@@ -136,63 +142,58 @@ class Session:
     max_roles: int = 64
     adapters: tuple[str, ...] = ()
     """The roles that have LoRA adapters of their own: there are no others. (): one policy answers every role."""
-    longest_prompt: int = 0
-    """Tokens of the longest prompt so far: what going on from it costs."""
-    _roles: dict[str, SessionRole] = field(default_factory=dict)
-    """The roles that were named, by their names."""
-    _fingerprints: Fingerprints = field(default_factory=Fingerprints)
-    _calls: dict[bytes, Turn] = field(default_factory=dict)
-    """Fingerprint of a conversation up to and including a recorded reply -> the turn that made the reply."""
-    _texts: Recorded = field(default_factory=Recorded)
+    _roles: dict[str, SessionRole] = field(init=False, repr=False)
+    """The roles that were asked for, by their names; "": none of them."""
+    _messages: MessageNode = field(default_factory=MessageNode)
+    """All conversations: the first message of each stands for its tools and the options of the template."""
+    _texts: PrefixIndex = field(default_factory=PrefixIndex)
     """Texts of raw prompts, with their replies."""
-    _ids: Recorded = field(default_factory=Recorded)
+    _ids: PrefixIndex = field(default_factory=PrefixIndex)
     """Ids of all prompts, with their replies."""
 
     def __post_init__(self) -> None:
-        self._nameless = SessionRole(self)
+        self._roles = {"": SessionRole(self)}
 
     def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
         """Return the prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are.
 
-        Raises:
-            ApiError: What is new in it is nested too deeply.
+        A renderer goes on from the last reply in it. Where it cannot, as no chat template can, the whole is rendered, and extends the
+        call whose ids it begins with.
         """
-        fingerprints = self._fingerprints.of(messages, tools, chat_format.template_options)
-        history = fingerprints[-1]
-        whole = _rendered(chat_format, messages, tools) if chat_format.is_template else None
-        for end in range(len(messages) - 1, 0, -1):
-            if messages[end - 1]["role"] != "assistant":
-                continue
-            turn = self._calls.get(fingerprints[end - 1])
-            if turn is None:
-                continue
+        begun = {"role": "", "tools": tools, "options": chat_format.template_options}
+        end = next((end for end in range(len(messages), 0, -1) if messages[end - 1]["role"] == "assistant"), 0)
+        replied = self._messages.after([begun, *messages[:end]])
+        conversation, turn = replied.after(messages[end:]), replied.turn
+        if turn is not None and not chat_format.is_template:
             path = turn.token_ids()
             split = len(path) - len(turn.output_ids)
-            if whole is not None:
-                extended = whole if whole.ids[: len(path)] == path else None
-            else:
-                extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
-            if extended is not None:
-                digest = turn.path_digest().with_ids(extended.ids[turn.length :])
-                images = (*turn.path_images(), *extended.images) if chat_format.takes_images else ()
-                return Prompt(input_ids=extended.ids, parent=turn, digest=digest, history=history, images=images)
-        rendered = whole or _rendered(chat_format, messages, tools)
-        digest = RollingDigest().with_ids(rendered.ids)
-        return Prompt(input_ids=rendered.ids, parent=None, digest=digest, history=history, images=rendered.images)
+            if (extended := chat_format.extend(path[:split], path[split:], messages[end:], tools)) is not None:
+                return Prompt(
+                    input_ids=extended.ids,
+                    parent=turn,
+                    digest=turn.path_digest().with_ids(extended.ids[turn.length :]),
+                    conversation=conversation,
+                    images=(*turn.path_images(), *extended.images),
+                )
+        whole = chat_format.render(messages, tools)
+        known = self._ids.longest(bytes_of_ids(whole.ids))
+        parent = None if whole.images else known.turn  # ids do not tell one image from another
+        return Prompt(
+            input_ids=whole.ids, parent=parent, digest=known.digest, conversation=conversation, images=whole.images
+        )
 
     def raw_prompt(self, chat_format: ChatFormat, raw: str | list[int]) -> Prompt:
         """Return the prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
-        if isinstance(raw, str):
-            content = bytes_of_text(raw)
-            known = self._texts.longest(content)
-            new = chat_format.tokenizer.encode(
-                content[known.length :].decode(errors="surrogatepass"), add_special_tokens=False
-            )
-            past, digest = (known.turn.token_ids(), known.turn.path_digest()) if known.turn else ([], RollingDigest())
-            return Prompt(input_ids=past + new, parent=known.turn, digest=digest.with_ids(new), text=known.digest)
-        known = self._ids.longest(bytes_of_ids(raw))
-        text = RollingDigest().with_text(chat_format.decode(raw))
-        return Prompt(input_ids=raw, parent=known.turn, digest=known.digest, text=text)
+        if isinstance(raw, list):
+            known = self._ids.longest(bytes_of_ids(raw))
+            text = RollingDigest().with_text(chat_format.decode(raw))
+            return Prompt(input_ids=raw, parent=known.turn, digest=known.digest, text=text)
+        content = bytes_of_text(raw)
+        known = self._texts.longest(content)
+        rest = content[known.length :].decode(errors="surrogatepass")
+        new = chat_format.tokenizer.encode(rest, add_special_tokens=False)
+        past, digest = (known.turn.token_ids(), known.turn.path_digest()) if known.turn else ([], RollingDigest())
+        return Prompt(input_ids=past + new, parent=known.turn, digest=digest.with_ids(new), text=known.digest)
 
     def add(
         self,
@@ -204,35 +205,22 @@ class Session:
         choice_index: int,
         role: SessionRole | None = None,
     ) -> Turn:
-        """Record a reply to `prompt`.
-
-        Where choices of one call say the same, it is the first of them, and not that which ended last, that a conversation goes
-        on from: so it is the same again when the episode starts over.
-        """
+        """Record a reply to `prompt`, which requests may go on from."""
         turn = self.record.add(
             completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images, prompt.digest
         )
-        asking = role or self._nameless
+        asking = role or self.role("")
         turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
         turn.adapter = asking.adapter
         self._ids.add(turn.path_digest(), turn)
-        if prompt.history:
-            for said in self._conversations(prompt, reply):
-                known = self._calls.get(said)
-                if known is None or known.completion_id != completion_id or choice_index < known.choice_index:
-                    self._calls[said] = turn
-        else:
+        if prompt.conversation is None:
             self._texts.add(prompt.text.with_text(reply["content"]), turn)
+            return turn
+        prompt.conversation.after([joined(prompt.prefill, reply)]).end_with(turn)
+        if prompt.prefill:  # clients may also send it back as a message of its own
+            begun = {"role": "assistant", "content": prompt.prefill}
+            prompt.conversation.after([begun, reply]).end_with(turn)
         return turn
-
-    def _conversations(self, prompt: Prompt, reply: Message) -> list[bytes]:
-        """Return the fingerprints of the conversation up to and including a reply: a prefill may be a message of its own in it."""
-        self._fingerprints.remember_malformed(reply)
-        whole = self._fingerprints.after(prompt.history, joined(prompt.prefill, reply))
-        if not prompt.prefill:
-            return [whole]
-        begun = self._fingerprints.after(prompt.history, {"role": "assistant", "content": prompt.prefill})
-        return [whole, self._fingerprints.after(begun, reply)]
 
     def reward(self, completion_id: str, value: float) -> None:
         """Give one model call a reward of its own.
@@ -261,15 +249,13 @@ class Session:
             EpisodeError: the name is no word, or that of no role that has an adapter where others have, or the session has as many roles
                 as it may have.
         """
-        if not name:
-            return self._nameless
         if name not in self._roles:
             if not is_role(name):
                 shown = repr(name[: MAX_ROLE_CHARACTERS + 1])
                 raise EpisodeError(f"{shown} is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
             if self.adapters and name not in self.adapters:
                 raise EpisodeError(f"{name!r} is none of {self.known_roles()}; name it there too")
-            if len(self._roles) >= self.max_roles:
+            if len(self._roles) > self.max_roles:
                 raise EpisodeError(f"{name!r} would be one role more than `proxy.max_roles` = {self.max_roles} allows")
             self._roles[name] = SessionRole(self, name)
         return self._roles[name]
@@ -282,7 +268,3 @@ class Session:
         """Answer no more, and record no more."""
         self.closed = True
         self.record.reward_roles(self.role_rewards)
-
-
-def _rendered(chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
-    return chat_format.render(messages, tools)

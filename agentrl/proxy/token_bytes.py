@@ -5,13 +5,17 @@ ids ─► decoded one by one: "�" "�"        ids ─► bytes: C3, B6 ─�
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
+
+from agentrl.record.tokens import Generation
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_REMEMBERED = 2**15
+"""Tokens of which the bytes are remembered."""
 
 
 def bytes_of_tokens(tokenizer: Any) -> Callable[[int], bytes]:
@@ -20,37 +24,36 @@ def bytes_of_tokens(tokenizer: Any) -> Callable[[int], bytes]:
     Args:
         tokenizer: Of Hugging Face.
     """
-
-    def decoded(token: int) -> bytes:
-        return str(tokenizer.decode([token], skip_special_tokens=False)).encode()
-
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return decoded
-    # Its state is its JSON; that of the whole tokenizer takes a while for a large vocabulary.
-    kinds = _kinds(json.loads(backend.decoder.__getstate__()) if backend.decoder else None)
-    written_out = backend.get_added_tokens_decoder()
+    written_out = backend.get_added_tokens_decoder() if backend is not None else {}
+    has_bytes = backend is not None and backend.token_to_id("<0x0A>") is not None
     letters = _bytes_of_letters()
 
+    @lru_cache(_REMEMBERED)
     def of_token(token: int) -> bytes:
-        piece = backend.id_to_token(token)
-        if piece is None or token in written_out:
-            return decoded(token)
-        if "ByteLevel" in kinds and all(letter in letters for letter in piece):
-            return bytes(letters[letter] for letter in piece)
-        if "ByteFallback" in kinds:
+        piece = backend.id_to_token(token) if backend is not None and token not in written_out else None
+        if piece is not None and has_bytes:
             byte = _BYTE.fullmatch(piece)
             return bytes.fromhex(byte[1]) if byte else str(piece).replace(_SPACE, " ").encode()
-        return decoded(token)
+        if piece is not None and all(letter in letters for letter in piece):
+            return bytes(letters[letter] for letter in piece)
+        return str(tokenizer.decode([token], skip_special_tokens=False)).encode()
 
     return of_token
 
 
-def _kinds(decoder: Any) -> set[str]:
-    """Return the types of a decoder and of those in it."""
-    if not isinstance(decoder, dict):
-        return set()
-    return {decoder["type"]}.union(*map(_kinds, decoder.get("decoders", [])))
+def logprob_entries(generation: Generation, bytes_of: Callable[[int], bytes]) -> list[dict[str, Any]]:
+    """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        data = bytes_of(token)
+        return {"token": data.decode(errors="replace"), "logprob": logprob, "bytes": list(data)}
+
+    tops = generation.top_logprobs or [[]] * len(generation.output_ids)
+    return [
+        {**entry(token, logprob), "top_logprobs": [entry(other, value) for value, other in top]}
+        for token, logprob, top in zip(generation.output_ids, generation.logprobs, tops, strict=True)
+    ]
 
 
 def _bytes_of_letters() -> dict[str, int]:

@@ -26,6 +26,7 @@ class LeanTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
+        self.unk_token_id: int | None = tokenizer.unk_token_id  # renderers ask for it ten times a call
         self._remembered = lru_cache(REMEMBERED_TEXTS)(self._encode)
         self._id_of = lru_cache(REMEMBERED_TEXTS)(tokenizer.convert_tokens_to_ids)
 
@@ -73,9 +74,8 @@ class LeanTokenizer:
             return list(copy.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         if add_special_tokens:
             return list(self._tokenizer.encode(text))
-        if len(text) > MAX_REMEMBERED_CHARACTERS:
-            return list(self._encode(text))
-        return list(self._remembered(text))
+        encode = self._encode if len(text) > MAX_REMEMBERED_CHARACTERS else self._remembered
+        return list(encode(text))
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> Any:
         """Return the id of a token, or the ids of several."""

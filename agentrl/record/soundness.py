@@ -10,7 +10,7 @@ of them. Who reads the JSON has made lists and pairs of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,9 +125,9 @@ def fault_of_top(tops: Sequence[Sequence[tuple[Any, Any]]], expected: Expected, 
     return None
 
 
-def rounded(logprob: float) -> float:
-    """Return a sound logprob without what rounding took it above 0."""
-    return float(min(0.0, logprob))
+def rounded(logprobs: Iterable[float]) -> list[float]:
+    """Return sound logprobs without what rounding took them above 0."""
+    return [0.0 if logprob >= 0 else float(logprob) for logprob in logprobs]
 
 
 def _is_number(value: Any) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
-from agentrl.engine.adapter_folders import role_folders
+from agentrl.engine.adapters import role_folders
 from agentrl.engine.launch import check_engine
 from agentrl.engine.protocol import ADAPTER_CONFIG
 from agentrl.episode import Task

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
-from agentrl.engine.adapter_folders import role_folders
-from agentrl.engine.client.reply_client import ReplyClient
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.adapters import role_folders
+from agentrl.engine.client import SGLangEngine
+from agentrl.engine.client.reply import ReplyClient
 from agentrl.engine.launch import launch_engine
 from agentrl.errors import EngineError, WorkerError
 from agentrl.models import model_name

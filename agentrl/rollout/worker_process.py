@@ -1,7 +1,7 @@
 """The program of a worker process: a proxy, the workflow, and the episodes that the main process sends.
 
-run(episode) ─► proxy ─► FollowingEngine ─HTTP─► servers      main process
-                  │             └── Report, ServerLost ────►  FleetChanged ──► FollowingEngine
+run(episode) ─► proxy ─► ReplicaEngine ─HTTP─► servers        main process
+                  │             └── Report, ServerFailed ──►  FleetChanged ──► ReplicaEngine
                   └► WorkerCallLog ── SendCall ────────────►  store ── Committed ──► proxy
 
 The process ends when its connection or its standard input does, and when its event loop is blocked for `rollout.hang_timeout_s`: a timer
@@ -28,7 +28,7 @@ import anyio
 from anyio.abc import ByteStream, SocketStream, TaskGroup
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.following_engine import FollowingEngine, following_engine
+from agentrl.engine.client.replica import ReplicaEngine, replica_engine
 from agentrl.errors import AgentRLError, EpisodeError
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import CallLog, Key, RecordedChoice
@@ -53,7 +53,7 @@ class EpisodeServer:
     """The episodes of a worker process, and its end of the connection."""
 
     connection: protocol.Connection[protocol.ToWorker]
-    engine: FollowingEngine
+    engine: ReplicaEngine
     runner: EpisodeRunner
     tasks: TaskGroup
     hang_timeout_s: float
@@ -75,7 +75,7 @@ class EpisodeServer:
             case protocol.FleetChanged():
                 self.engine.take(frame.fleet)
                 self._report()
-                if self.engine.ending:
+                if frame.fleet.ends_replies:
                     self.tasks.start_soon(self._report_end)
 
     async def _run(self, frame: protocol.Run) -> None:
@@ -146,7 +146,7 @@ async def serve_worker(stream: ByteStream) -> None:
     config = RunConfig.model_validate(start.config)
     workflow = load_workflow(Path(config.workflow))
     async with (
-        following_engine(start.fleet, lambda loss: connection.send(protocol.ServerLost(loss))) as engine,
+        replica_engine(start.fleet, lambda failure: connection.send(protocol.ServerFailed(failure))) as engine,
         in_process_runner(config, workflow, engine, chat_format=None, training=start.training) as runner,
         anyio.create_task_group() as tasks,
     ):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.reply_client import ReplyClient
+from agentrl.engine.client.reply import ReplyClient
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors
 from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key

@@ -29,8 +29,8 @@ import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.config import RunConfig, check_is_config
-from agentrl.engine.adapter_folders import adapter_folders
-from agentrl.engine.client.version_tracker import VERSION_DIGITS
+from agentrl.engine.adapters import adapter_folders
+from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
 from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_line

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, config_text, on_cluster
 from agentrl.engine.broadcast import Broadcast
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.alarms import AlarmWatch, Seen, alarms
@@ -274,10 +274,10 @@ async def _training_run(
         start.tasks, rollout, config.seed, runner, store, gate_of(rollout, version), counted=counted, undone=undone
     )
     _announce(view, controller, config)
-    update_weights = engine.update_weights
+    sender: Broadcast | SGLangEngine = engine
     if config.engine.transfer == "broadcast":
         on_cpu = config.engine.flags.get("device") == "cpu"
-        update_weights = Broadcast(engine, trainer.client, "gloo" if on_cpu else "nccl").update_weights
+        sender = Broadcast(engine, trainer.client, "gloo" if on_cpu else "nccl")
     seen = Seen(controller.health, config, start.chat_format.decode, lambda: waiting_for(controller, engine))
     return TrainingRun(
         config=config,
@@ -286,7 +286,7 @@ async def _training_run(
         engine=engine,
         trainer=trainer,
         controller=controller,
-        update_weights=update_weights,
+        update_weights=sender.update_weights,
         alarm_watch=AlarmWatch(
             lambda: alarms(seen, training=True),
             tracking.alarm,

@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks
@@ -53,7 +53,6 @@ COUNTERS = (
     "engine_failures",
     "engine_bad_replies",
     *(f"sandbox_{count}" for count in ("taken", "wait_s", "runs", "run_s", "resets", "reset_s", "started", "lost")),
-    "local_shortages",
     "workers_lost",
     *(f"alarm_{name}" for name in ALARMS),
 )
@@ -205,7 +204,6 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "tasks_skipped": progress.skipped_tasks,
         "engine_failures": run.engine.fleet.failures,
         "engine_bad_replies": run.engine.fleet.bad_replies,
-        "local_shortages": run.engine.fleet.shortages,
         **{f"server_{index}_tokens": server.take_tokens() for index, server in enumerate(run.engine.fleet.servers)},
         **run.controller.runner.metrics(),
         **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, DrawnTasks) else {}),

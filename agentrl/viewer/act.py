@@ -23,7 +23,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client import SGLangEngine
 from agentrl.engine.launch import check_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import AgentRLError, EngineError, UsageError

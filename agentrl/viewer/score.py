@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from agentrl.engine.adapter_folders import role_folders
+from agentrl.engine.adapters import role_folders
 from agentrl.errors import UsageError
 from agentrl.record.trajectory import TokenRecord
 from agentrl.trainer.model.packed_model import PackedModel, load_model, trained_throughout

@@ -82,7 +82,7 @@ STARTS = [
         r"RLOO +\d\.\d+, \d\.\d+ +never +\d",
         writes="plot.png",
     ),
-    Start("proxy_overhead.py", "--seconds 0.1", r"256  openai +\d+\.\d+ (.*\n)*memory of a call in flight: \d+\.\d kB"),
+    Start("proxy_overhead.py", "--seconds 0.1", r"256  openai +\d+\.\d+ (.*\n)*.+\d kB\n(.*\n)* +openai +\d+\.\d+"),
     Start(
         "real_agents.py",
         f"--harnesses {AGENT} --layers 1 --group-size 2 --timeout-s 120 --keep {{scratch}}/run",

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.engine.client import sglang_server
-from agentrl.engine.client.growing_reply import GrowingReply
-from agentrl.engine.client.sglang_server import SGLangServer
+from agentrl.engine.client import server
+from agentrl.engine.client.server import SGLangServer
+from agentrl.engine.client.stream import GrowingReply
 from agentrl.record.tokens import Generation
 
 Growing = list[tuple[list[int], GrowingReply]]
@@ -36,6 +36,6 @@ def growing_replies() -> Iterator[Growing]:
         return await asks(self, input_ids, *args, **options)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sglang_server, "GrowingReply", Watched)
+        patched.setattr(server, "GrowingReply", Watched)
         patched.setattr(SGLangServer, "generate", generate)
         yield found

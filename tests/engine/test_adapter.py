@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig, TrainerConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError

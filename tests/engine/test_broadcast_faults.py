@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agentrl.engine.broadcast import Broadcast
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import SGLangEngine, sglang_engine
 from agentrl.errors import TrainerError, TrainerLostError
 from tests.engine.scripted_server import ScriptedServer, scripted_server, sound_states
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord

@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import pad
 
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, Session, load_chat_format, open_proxy
 from tests.conftest import start_server, stop_server

@@ -19,8 +19,7 @@ import pytest
 from aiohttp import web
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig
 from agentrl.engine.adapter import sharing_weights
-from agentrl.engine.adapter_folders import ROLES, adapter_folders
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.adapters import ROLES, adapter_folders
+from agentrl.engine.client import SGLangEngine
 from agentrl.engine.embedded.adapter_slots import AdapterSlots
 from agentrl.engine.embedded.requests import RefusedError
 from agentrl.engine.launch import launch_engine

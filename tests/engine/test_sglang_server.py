@@ -13,13 +13,14 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import PauseMode, Sampling
 from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
+from tests.engine.growing_replies import growing_replies
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
@@ -138,6 +139,30 @@ async def test_open_replies_go_on_under_new_weights_and_each_token_has_its_versi
             await replies.update()
         assert engine.fleet.bad_replies == engine.fleet.failures == 0
     await replies.assert_exact()
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+async def test_an_update_ends_no_reply_that_stays_open(mode: PauseMode, sglang_url: str, versions: list[Path]) -> None:
+    """SGLang can abort what runs when it takes weights, and does so by default where the version alone changes (`/update_weight_version`,
+    which nothing here calls): https://github.com/radixark/miles/issues/2589. Then there would be a second request for the rest."""
+    never_ends = Sampling(max_new_tokens=300, logit_bias=[(0, -100.0), (2, -100.0)])
+    replies: list[Generation] = []
+    shown: list[int] = []
+    async with sglang_engine([sglang_url], pause_mode=mode) as engine:
+        await engine.update_weights(versions[0], 0)
+
+        async def ask() -> None:
+            replies.append(await engine.generate([1, 2, 3], never_ends, "session", shown.extend))
+
+        with growing_replies() as requests:
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask)
+                await wait_until(lambda: len(shown) > 0, 90)
+                await engine.update_weights(versions[1], 1)
+        await engine.update_weights(versions[0], 0)
+    assert (len(replies[0].output_ids), replies[0].finish) == (300, "length")
+    assert [span.version for span in replies[0].versions] == [0, 1]
+    assert len(requests) == 1
 
 
 async def test_in_place_keeps_the_cache_of_open_replies_alone(sglang_url: str, versions: list[Path]) -> None:

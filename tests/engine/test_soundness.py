@@ -16,10 +16,8 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.growing_reply import GrowingReply
-from agentrl.engine.client.server_errors import BadReplyError
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
+from agentrl.engine.client.stream import BadReplyError, GrowingReply
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.record.soundness import Expected, fault_of

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord

@@ -19,7 +19,7 @@ from anyio.to_thread import run_sync as in_thread
 from google import genai
 from google.genai import types as google
 
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.envs.calculator_env import TOOL
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from tests.components import missing

@@ -12,7 +12,7 @@ import openai
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.record.tokens import ImageSpan
 from agentrl.record.trajectory import TokenRecord

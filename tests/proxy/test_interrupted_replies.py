@@ -11,8 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from tests.components import wait_until
 from tests.engine.growing_replies import growing_replies

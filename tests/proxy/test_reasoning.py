@@ -29,10 +29,15 @@ def reply(chat_format: ChatFormat) -> Completion:
     return Completion(generation, chat_format.parse(ids, None))
 
 
-def call() -> PreparedCompletion:
-    prompt = Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1]))
+def call(chat_format: ChatFormat) -> PreparedCompletion:
     return PreparedCompletion(
-        "resp_1", Session().role(""), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
+        id="resp_1",
+        role=Session().role(""),
+        request=CompletionRequest(model="nano"),
+        prompt=Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1])),
+        sampling=Sampling(max_new_tokens=9),
+        chat_format=chat_format,
+        digest="",
     )
 
 
@@ -63,10 +68,10 @@ def test_a_prompt_opens_a_thought_where_nothing_but_blanks_follows(
 
 def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
-    items = ResponsesWriter(call(), ASKED).whole([thought])["output"]
+    items = ResponsesWriter(call(nano_format), ASKED).whole([thought])["output"]
     assert [item["type"] for item in items] == ["reasoning", "message"]
     request = MessagesRequest.model_validate({"model": "nano", "messages": [{"role": "user", "content": "1"}]})
-    blocks = MessagesWriter(call(), request).whole([thought])["content"]
+    blocks = MessagesWriter(call(nano_format), request).whole([thought])["content"]
     assert [block["type"] for block in blocks] == ["thinking", "text"]
     assert blocks[0]["signature"], "clients send an unsigned thought back as text"
     deltas = SentDeltas().growth(thought.message, final=True)
@@ -74,7 +79,7 @@ def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
 
 
 def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> None:
-    thought, writer = reply(nano_format), ResponsesWriter(call(), ASKED)
+    thought, writer = reply(nano_format), ResponsesWriter(call(nano_format), ASKED)
     events = [event for delta in SentDeltas().growth(thought.message, final=True) for event in writer.delta(0, delta)]
     events += writer.ended(0, thought)
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]

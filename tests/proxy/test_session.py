@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from agentrl.proxy import ChatFormat, Session
-from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.proxy.chat_format import Rendered
+from agentrl.proxy.session import Prompt
+from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
 SAID: Any = {"role": "assistant", "content": "2"}
@@ -21,29 +23,22 @@ def generation(choice: int) -> Generation:
     return Generation(output_ids=ids, logprobs=[-0.5, -0.5], versions=[VersionSpan(0, 0, 2)], finish="stop")
 
 
+@pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("ended", list(permutations(range(3))))
-def test_of_choices_that_say_the_same_the_first_is_continued_whichever_ended_last(
-    nano_format: ChatFormat, ended: tuple[int, ...]
+def test_of_choices_that_say_the_same_the_first_of_the_newest_call_is_continued_whichever_ended_last(
+    nano_format: ChatFormat, ended: tuple[int, ...], raw: bool
 ) -> None:
+    def prompt(text: str, messages: list[Any]) -> Prompt:
+        return session.raw_prompt(nano_format, text) if raw else session.prompt(nano_format, messages, None)
+
     session = Session()
     for call_id in ("first", "second"):
-        prompt = session.prompt(nano_format, USER, None)
+        asked = prompt("1 + 1 =", USER)
         for choice in ended:
-            session.add(call_id, prompt, generation(choice), 1.0, SAID, choice)
-    parent = session.prompt(nano_format, [*USER, SAID, {"role": "user", "content": "and + 1?"}], None).parent
+            session.add(call_id, asked, generation(choice), 1.0, SAID, choice)
+    parent = prompt("1 + 1 =2 + 1 =", [*USER, SAID, {"role": "user", "content": "and + 1?"}]).parent
     assert parent is not None
     assert (parent.completion_id, parent.choice_index) == ("second", 0)
-
-
-@pytest.mark.parametrize("ended", list(permutations(range(3))))
-def test_text_goes_on_from_the_first_of_equal_choices_too(nano_format: ChatFormat, ended: tuple[int, ...]) -> None:
-    session = Session()
-    prompt = session.raw_prompt(nano_format, "1 + 1 =")
-    for choice in ended:
-        session.add("call", prompt, generation(choice), 1.0, SAID, choice)
-    parent = session.raw_prompt(nano_format, "1 + 1 =2 + 1 =").parent
-    assert parent is not None
-    assert parent.choice_index == 0
 
 
 class Altering:
@@ -80,3 +75,21 @@ def test_a_conversation_whose_recorded_ids_would_come_back_altered_begins_anew(n
             assert extended is not None
             assert extended.ids[: asked + said] == path
             assert session.prompt(altering, messages, None).parent is turn
+
+
+class Seeing:
+    """A chat template whose prompts have the same ids, whatever image is asked about."""
+
+    template_options: ClassVar[dict[str, Any]] = {}
+    is_template = True
+
+    def render(self, messages: list[Any], tools: Any) -> Rendered:
+        ids = [1, 1, 5] if len(messages) == 1 else [1, 1, 5, *generation(0).output_ids, 5]
+        return Rendered(ids, (ImageSpan(messages[0]["content"], 0, 2),))
+
+
+def test_a_conversation_about_another_image_goes_on_from_no_turn_though_its_ids_are_the_same() -> None:
+    session, seeing = Session(), cast(ChatFormat, Seeing())
+    red, blue = ({"role": "user", "content": colour} for colour in ("red", "blue"))
+    session.add("call", session.prompt(seeing, [red], None), generation(0), 1.0, SAID, 0)
+    assert session.prompt(seeing, [blue, SAID, blue], None).parent is None

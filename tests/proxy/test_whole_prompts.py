@@ -22,7 +22,7 @@ from anyio.to_thread import run_sync as in_thread
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentrl.config import load_config
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, load_chat_format, open_proxy
 from agentrl.proxy.http_messages import Body, Handle, Response

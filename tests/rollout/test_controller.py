@@ -19,8 +19,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.config import RolloutConfig
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import EngineLimits, sglang_engine
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.end_reason import EndReason

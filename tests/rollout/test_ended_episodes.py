@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from agentrl.config import ModelConfig, RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import EpisodeError
 from agentrl.models import NANO

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.envs.calculator_env import TOOL
 from agentrl.episode import Episode
 from agentrl.errors import BadRewardError, EpisodeError

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.proxy import ChatFormat, Proxy, open_proxy
 from agentrl.run.metrics_page import metrics_text, with_metrics
 from agentrl.run.view import RunView

@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.errors import StoreError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy

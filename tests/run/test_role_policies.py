@@ -12,7 +12,7 @@ import pytest
 
 from agentrl import evaluate
 from agentrl.config import RunConfig, load_config
-from agentrl.engine.adapter_folders import adapter_folders
+from agentrl.engine.adapters import adapter_folders
 from agentrl.errors import ConfigError
 from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO

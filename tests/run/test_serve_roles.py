@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from agentrl.config import load_config
-from agentrl.engine.adapter_folders import ROLES
+from agentrl.engine.adapters import ROLES
 from agentrl.errors import ConfigError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation

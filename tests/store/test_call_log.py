@@ -14,7 +14,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice, recorded_choices

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanContext
 
 from agentrl import Episode
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.envs import ToolEnv, tool
 from agentrl.errors import ToolCallError
 from agentrl.proxy import ChatFormat, open_proxy

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.engine.protocol import PauseMode
 from agentrl.errors import CheckFailedError, EngineError
 from agentrl.models import NANO

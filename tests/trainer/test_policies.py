@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
-from agentrl.engine.adapter_folders import adapter_folders
+from agentrl.engine.adapters import adapter_folders
 from agentrl.errors import ConfigError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan

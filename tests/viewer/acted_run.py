@@ -14,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 from safetensors.torch import load_file, save_file
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.run_episode import local_runner

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.errors import TaskFileError, error_line
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
 from agentrl.rollout.episode_parts import open_run_sandboxes

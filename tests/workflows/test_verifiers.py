@@ -11,7 +11,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 from openai import AsyncOpenAI
 
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.errors import TaskFileError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.run_episode import local_runner, remote_runner

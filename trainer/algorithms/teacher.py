@@ -107,7 +107,7 @@ def _checked_logprobs(logprobs_of: LogprobsOf, ids: list[int]) -> list[float]:
         _, *rest = logprobs_of(ids)
         fault = fault_of_tokens(ids[1:], rest, Expected(), 1)
         if fault is None:
-            return [0.0, *(rounded(logprob) for logprob in rest if logprob is not None)]
+            return [0.0, *rounded(logprob for logprob in rest if logprob is not None)]
         if not remaining:
             raise ValueError(fault)
     raise AssertionError("unreachable")

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agentrl.engine.adapter import read_adapter
-from agentrl.engine.adapter_folders import ROLES, role_folders
+from agentrl.engine.adapters import ROLES, role_folders
 from agentrl.engine.protocol import ADAPTER_WEIGHTS
 from agentrl.errors import ConfigError
 from agentrl.store.manifest import Manifest, check_files, write_manifest
@@ -61,7 +61,7 @@ def write_weights(models: Mapping[str, Any], directory: Path, ranks: Ranks) -> N
     Args:
         models: The model of each role, of the only policy by "". All ranks must call it together.
         directory: A new directory: for the weights as safetensors with the model's config, for the adapter alone, or for one of each role
-            (`agentrl.engine.adapter_folders`).
+            (`agentrl.engine.adapters`).
         ranks: The trainer's ranks.
     """
     weights = {

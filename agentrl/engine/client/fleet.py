@@ -1,46 +1,151 @@
-"""The servers of one engine: which of them are in service, all of them asked at once, paused together, looked after.
+"""The servers of one engine: which of them are in service, which one a request goes to, all of them asked at once, paused together, monitored.
+
+    request ─► Router: the server of its session, unless another is much less busy
+    change  ─► announce ─► each replica (a worker process, which calls the servers itself) is sent the newest state, once ─► its report
+                                                           what must not begin before waits here ◄── `acknowledged` ◄──┘
 
 A lost server (it died, hangs, failed, refused what the others took, or says what cannot be right) is taken out of service.
-`monitor` waits for it, or, with `restart`, starts it again, has it catch up, and puts it back.
+`monitor` waits for it, or, with `restart`, starts it again, gives it what the others have, and puts it back.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
-from agentrl.engine.client.fleet_state import EngineLimits, LossReport
-from agentrl.engine.client.followers import Followers
-from agentrl.engine.client.routing import Router
-from agentrl.engine.client.server_errors import LocalShortageError, ServerLostError
-from agentrl.engine.client.sglang_server import SGLangServer
-from agentrl.engine.protocol import PauseMode
+from agentrl.engine.client.server import SGLangServer
+from agentrl.engine.client.stream import BadReplyError, ServerLostError, UnreachableError
 from agentrl.errors import EngineError
 from agentrl.system.tasks import Condition
 from agentrl.system.this_process import streams_within_limits
 
 log = logging.getLogger(__name__)
 
-ABORT_TIMEOUT_S = 1.0
-"""How long aborted replies may take to come back before the server is paused all the same."""
-ABORT_POLL_S = 0.005
-"""Time between two aborts meanwhile."""
-
+ACKNOWLEDGE_TIMEOUT_S = 2.0
+"""How long a change waits for replicas that do not answer."""
 MAX_BAD_IN_A_ROW = 3
 """A server that gives so many bad replies in a row is taken out of service."""
-SHORTAGES_LOGGED_EVERY_S = 60.0
-MAX_DOUBTS = 3
-"""A server that followers cannot reach is believed lost without another look, when so many looks before found it well ..."""
-DOUBTS_COUNT_FOR_S = 60.0
-"""... within this time."""
+RETRY_S = 1.0
+"""Time before a server that cannot be used is tried again."""
 
 Restart = Callable[[str], Awaitable[str]]
 """Start the server at a URL again; returns, when it answers, the URL that it has now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """Bounds of an engine's waits."""
+
+    request_timeout_s: float = 600
+    """One reply, interruptions included."""
+    hang_timeout_s: float = 30
+    """A server that answers neither a health check nor a pause within this is taken for dead."""
+    health_interval_s: float = 5
+    """Time between two looks at a server."""
+    balance_threshold: int = 8
+    """A session leaves its server when that has so many more replies in flight than the least busy one."""
+
+
+class Router:
+    """The server of each session.
+
+    A turn of a long conversation costs a server that knows its prefix only the new tokens. So a session stays where it began,
+    until its server has `balance_threshold` more replies in flight than the least busy one; then it moves, and stays there.
+    """
+
+    def __init__(self, balance_threshold: int) -> None:
+        self._balance_threshold = balance_threshold
+        self._server_of: dict[str, SGLangServer] = {}
+        self._sessions_on: Counter[int] = Counter()
+
+    def choose(self, session: str, servers: Sequence[SGLangServer]) -> SGLangServer:
+        """Return the server for the session's next request, of those that serve now (at least one)."""
+        # Between requests a session loads no server, but it will: ties go to the server with fewer sessions.
+        idlest = min(servers, key=lambda server: (server.in_flight, self._sessions_on[id(server)]))
+        last = self._server_of.get(session)
+        if last is not None and last in servers and last.in_flight - idlest.in_flight <= self._balance_threshold:
+            return last
+        self.forget(session)
+        self._server_of[session] = idlest
+        self._sessions_on[id(idlest)] += 1
+        return idlest
+
+    def forget(self, session: str) -> None:
+        """Note that the session has ended."""
+        last = self._server_of.pop(session, None)
+        if last is not None:
+            self._sessions_on[id(last)] -= 1
+
+
+@dataclass(eq=False)
+class FleetReplica:
+    """A process that calls the servers too, as the engine's process knows it."""
+
+    name: str
+    number: int = 0
+    """Of the newest state that it has taken over."""
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    """Its open replies, by the address of the server."""
+
+
+class FleetReplicas:
+    """All replicas of one fleet, which are told what they must know before it changes.
+
+    One that does not answer in time, since its event loop is blocked, holds nothing up for long. It knows of no weights that it was
+    not told of, so that replies which name them are bad ones to it, and never recorded.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the newest state."""
+        self._known: list[FleetReplica] = []
+        self._changed = Condition()
+        self._reported = Condition()
+
+    @contextmanager
+    def joined(self, name: str) -> Iterator[FleetReplica]:
+        """Count a process among the replicas for the length of the context. It is to be sent the state of that moment."""
+        replica = FleetReplica(name)
+        self._known.append(replica)
+        try:
+            yield replica
+        finally:
+            self._known.remove(replica)
+            self._reported.notify_all()
+
+    def announce(self) -> None:
+        """Have the state, which has changed, sent to all."""
+        self.number += 1
+        self._changed.notify_all()
+
+    async def next_after(self, number: int) -> None:
+        """Wait for a newer state than that of a number."""
+        await self._changed.wait_for(lambda: self.number > number)
+
+    def took_over(self, replica: FleetReplica, number: int, in_flight: Mapping[str, int]) -> None:
+        """Note what a replica has reported."""
+        replica.number, replica.in_flight = number, in_flight
+        self._reported.notify_all()
+
+    async def acknowledged(self) -> None:
+        """Wait until all replicas have taken the newest state over, within a bound."""
+        number = self.number
+        with anyio.move_on_after(ACKNOWLEDGE_TIMEOUT_S):
+            await self._reported.wait_for(lambda: all(one.number >= number for one in self._known))
+            return
+        late = ", ".join(one.name for one in self._known if one.number < number)
+        log.warning("going on without an answer of %s, which did not take over a change in the engine in time", late)
+
+    def in_flight(self, address: str) -> int:
+        """Return how many replies replicas have open at a server, as they last reported."""
+        return sum(one.in_flight.get(address, 0) for one in self._known)
 
 
 class Fleet:
@@ -48,12 +153,11 @@ class Fleet:
 
     def __init__(self, servers: Sequence[SGLangServer], limits: EngineLimits, restart: Restart | None) -> None:
         self.servers = list(servers)
-        self.followers = Followers()
-        self.on_loss: Callable[[SGLangServer, str, bool], None] | None = None
-        """Is told which server was marked down, why, and whether it could not be reached."""
-        self.ends_replies = False
-        """Whether open replies are being ended: paused in mode `abort`."""
-        self.router = Router[SGLangServer](limits.balance_threshold)
+        self.limits = limits
+        self.replicas = FleetReplicas()
+        self.on_failure: Callable[[SGLangServer, str, bool], None] = lambda server, reason, unreachable: None
+        """Gets each server that is marked down, why, and whether it could not be reached."""
+        self.router = Router(limits.balance_threshold)
         self.running = anyio.Event()
         """Set while the servers are not paused."""
         self.running.set()
@@ -61,19 +165,14 @@ class Fleet:
         """How often a server was taken out of service."""
         self.bad_replies = 0
         """Replies that could not be used, and were asked for again."""
-        self.shortages = 0
-        """Calls that this machine had no descriptor, port, thread or memory for."""
         self.last_failure = ""
-        self.streams = anyio.Semaphore(streams_within_limits())
+        self.streams = anyio.Semaphore(streams_within_limits(), fast_acquire=True)
         """Room for replies at the same time, so that their connections leave descriptors for everything else."""
-        self._shortage_logged_at = -math.inf
-        self._limits = limits
         self._restart = restart
         self._in_service = Condition()
         self._clock = 0.0
         self._read_at = time.monotonic()
         self._was_serving = False
-        self._doubted_at: dict[SGLangServer, list[float]] = {}
 
     async def join(self) -> int:
         """Take all servers into service; the version that they serve.
@@ -83,7 +182,7 @@ class Fleet:
         """
         versions: dict[str, int] = {}
         for server in self.servers:
-            versions[server.url] = await server.probe(self._limits.hang_timeout_s)
+            versions[server.url] = await server.probe(self.limits.hang_timeout_s)
             server.begin_service()
         if len(set(versions.values())) != 1:
             raise EngineError(f"the servers serve different weight versions: {versions}")
@@ -142,65 +241,19 @@ class Fleet:
             raise first
 
     def begin_service(self, server: SGLangServer) -> None:
-        """Send a server requests from now on, here and in the processes that follow."""
+        """Send a server requests from now on, here and in the replicas."""
         server.begin_service()
         self.put_in_service()
 
     def put_in_service(self) -> None:
-        """Wake those who wait for a server, and tell the processes that follow."""
+        """Wake those who wait for a server, and tell the replicas."""
         self.clock()
         self._in_service.notify_all()
-        self.followers.announce()
+        self.replicas.announce()
 
     def open_replies(self, server: SGLangServer) -> int:
-        """Return how many replies a server is asked for, here and by the processes that follow."""
-        return server.in_flight + self.followers.in_flight(server.address)
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Stop producing tokens on every server until `resume`. The processes that follow know it before it begins."""
-        if self.running.is_set():
-            self.running = anyio.Event()
-        self.ends_replies = mode == "abort"
-        self.followers.announce()
-        await self.followers.acknowledged()
-        await self.call_all(lambda server: self._pause(server, mode))
-
-    async def _pause(self, server: SGLangServer, mode: PauseMode) -> None:
-        if mode == "abort":
-            # SGLang's own abort looks once a second whether all replies have ended. Ended before, they cost no second.
-            await self._end_replies(server)
-            # The server puts a reply away only after it has sent it.
-            await anyio.sleep(4 * ABORT_POLL_S)
-        await server.post("/pause_generation", {"mode": mode}, self._limits.hang_timeout_s)
-
-    async def _end_replies(self, server: SGLangServer) -> None:
-        """Have a server hand back what its replies have, within a bound."""
-        with anyio.move_on_after(ABORT_TIMEOUT_S):
-            while self.open_replies(server):
-                await server.abort_all(self._limits.hang_timeout_s)
-                await anyio.sleep(ABORT_POLL_S)
-
-    async def resume(self) -> None:
-        """Produce tokens again."""
-        bound = self._limits.hang_timeout_s
-        try:
-            await self.call_all(lambda server: server.post("/continue_generation", {}, bound))
-        finally:
-            self.running.set()
-            self.ends_replies = False
-            self.followers.announce()
-
-    async def health(self) -> None:
-        """Return when every server in service answers.
-
-        Raises:
-            EngineError: One does not, or none is in service.
-        """
-        serving = self.in_service()
-        if not serving:
-            raise EngineError("no server is in service")
-        for server in serving:
-            await server.get("/health", self._limits.hang_timeout_s)
+        """Return how many replies a server is asked for, here and by the replicas."""
+        return server.in_flight + self.replicas.in_flight(server.address)
 
     def mark_down(self, server: SGLangServer, reason: str, *, unreachable: bool = False) -> None:
         """Send a server nothing more until it is back."""
@@ -211,82 +264,56 @@ class Fleet:
             self.last_failure = reason
             self.failures += 1
             server.drop_requests()
-            self.followers.announce()
-            if self.on_loss is not None:
-                self.on_loss(server, reason, unreachable)
+            self.replicas.announce()
+            self.on_failure(server, reason, unreachable)
 
-    async def judge(self, loss: LossReport, follower: str) -> None:
-        """Take a server that a follower found lost out of service, or, where it is well, let followers use it again."""
-        server = next((one for one in self.servers if one.address == loss.url), None)
-        if server is None or not server.serving or server.incarnation != loss.incarnation:
-            return  # known already
-        reason = f"{follower} says: {loss.reason}"
-        if loss.unreachable:
-            doubted = [at for at in self._doubted_at.get(server, ()) if time.monotonic() - at < DOUBTS_COUNT_FOR_S]
-            self._doubted_at[server] = [*doubted, time.monotonic()]
-            if len(doubted) < MAX_DOUBTS:
-                await self._check(server)
-                if server.serving and server.incarnation == loss.incarnation:
-                    log.warning("%s answers, it stays in service; %s", server.url, reason)
-                    server.incarnation += 1
-                    self.put_in_service()
-                return
-        elif loss.number < self.followers.awaited:  # it judges by what has changed since
-            server.incarnation += 1
-            self.put_in_service()
-            return
-        self.mark_down(server, reason)
-
-    def note_bad_reply(self, server: SGLangServer, reason: str) -> None:
-        """Count a reply that cannot be used against the server that gave it."""
-        log.warning("asking again: %s", reason)
-        self.bad_replies += 1
-        self.last_failure = reason
-        server.bad_in_a_row += 1
-        if server.bad_in_a_row >= MAX_BAD_IN_A_ROW:
-            self.mark_down(server, f"{server.bad_in_a_row} replies in a row could not be used; the last: {reason}")
-
-    def note_shortage(self, reason: str) -> None:
-        """Count a call that failed for want of something on this machine, and say so once a minute."""
-        self.shortages += 1
-        self.last_failure = reason
-        if time.monotonic() - self._shortage_logged_at > SHORTAGES_LOGGED_EVERY_S:
-            self._shortage_logged_at = time.monotonic()
+    def note(self, failure: EngineError, server: SGLangServer) -> None:
+        """Hold the failure of a call against the server, if it is the server's; one of this machine is logged once until another comes."""
+        reason = str(failure)
+        if isinstance(failure, ServerLostError):
+            self.mark_down(server, reason, unreachable=isinstance(failure, UnreachableError))
+        elif isinstance(failure, BadReplyError):
+            log.warning("asking again: %s", reason)
+            self.bad_replies += 1
+            server.bad_in_a_row += 1
+            if server.bad_in_a_row >= MAX_BAD_IN_A_ROW:
+                self.mark_down(server, f"{MAX_BAD_IN_A_ROW} replies in a row could not be used; the last: {reason}")
+        elif reason != self.last_failure:
             log.warning("waiting: %s", reason)
+        self.last_failure = reason
 
-    async def monitor(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
+    async def monitor(self, server: SGLangServer, sync_weights: Callable[[SGLangServer], Awaitable[None]]) -> None:
         """See that one server answers, and bring it back when it is lost, until cancelled.
 
-        `catch_up` gives it what the others have, and puts it into service.
+        `sync_weights` gives it what the others have, and puts it into service.
         """
         while True:
             if server.serving:
-                await anyio.sleep(self._limits.health_interval_s)
-                await self._check(server)
+                await anyio.sleep(self.limits.health_interval_s)
+                await self.check(server)
             else:
-                await self._recover(server, catch_up)
+                await self._recover(server, sync_weights)
 
-    async def _check(self, server: SGLangServer) -> None:
+    async def check(self, server: SGLangServer) -> None:
+        """Mark a server down that does not answer; not while the servers are paused."""
         running = self.running
         if not running.is_set() or not server.serving:
             return
         try:
-            await server.get("/health", self._limits.hang_timeout_s)
-        except LocalShortageError as lacking:
-            self.note_shortage(str(lacking))
+            await server.get("/health", self.limits.hang_timeout_s)
         except EngineError as error:
             # A paused SGLang server fails its own health check, which generates a token.
             if running is self.running and running.is_set() and server.serving:
                 self.mark_down(server, str(error))
 
-    async def _recover(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
+    async def _recover(self, server: SGLangServer, sync_weights: Callable[[SGLangServer], Awaitable[None]]) -> None:
         try:
             if self._restart is not None:
                 server.move(await self._restart(server.url))
-            await catch_up(server)
+            await sync_weights(server)
         except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)
             self.last_failure = str(error)
-            await anyio.sleep(min(1.0, self._limits.health_interval_s))
+            await anyio.sleep(min(RETRY_S, self.limits.health_interval_s))
             return
         log.warning("%s is back in service after %.1f s", server.url, time.monotonic() - server.down_at)

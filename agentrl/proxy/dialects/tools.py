@@ -123,7 +123,7 @@ class ToolsRequest(RequestBody):
         """Return what these fields say, as fields of a `CompletionRequest`."""
         choice = self.tool_choice.mode if isinstance(self.tool_choice, _AllowedTools) else self.tool_choice
         return {
-            "tools": [tool.to_json() for tool in self.shown_tools.values()],
+            "tools": [tool.to_json() for tool in self._flat_tools() if tool.shown_name in self.shown_tools],
             "tool_choice": NamedTool(choice.shown_name) if isinstance(choice, _ChosenTool) else choice,
             "parallel_tool_calls": self.parallel_tool_calls,
         }

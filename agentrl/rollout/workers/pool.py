@@ -31,8 +31,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from agentrl.config import RunConfig
-from agentrl.engine.client.followers import Follower
-from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client import SGLangEngine
+from agentrl.engine.client.fleet import FleetReplica
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, EpisodeError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
@@ -70,7 +70,7 @@ class Worker:
     connection: protocol.Connection[protocol.ToMain]
     engine: SGLangEngine
     tasks: TaskGroup
-    follower: Follower | None = None
+    replica: FleetReplica | None = None
     """The worker as the engine knows it, from when it takes episodes."""
     started: anyio.Event = field(default_factory=anyio.Event)
     lost: anyio.Event = field(default_factory=anyio.Event)
@@ -137,17 +137,17 @@ class Worker:
             case protocol.Report():
                 self.started.set()
                 self.metrics = frame.metrics
-                if self.follower is not None:
-                    self.engine.take_report(self.follower, frame.follower)
-            case protocol.ServerLost():
-                self.tasks.start_soon(self.engine.fleet.judge, frame.report, self.name)
+                if self.replica is not None:
+                    self.engine.take_report(self.replica, frame.replica)
+            case protocol.ServerFailed():
+                self.tasks.start_soon(self.engine.handle_failure, frame.report, self.name)
 
     async def send_fleet(self) -> None:
         """Tell the worker about the fleet, now and whenever that changes."""
         while True:
             fleet = self.engine.state()
             self.connection.send(protocol.FleetChanged(fleet))
-            await self.engine.fleet.followers.next_after(fleet.number)
+            await self.engine.fleet.replicas.next_after(fleet.number)
 
     async def watch(self, silence_s: float) -> None:
         """Lose the worker when nothing comes from it: its process was stopped, or hangs where it cannot end."""
@@ -318,7 +318,7 @@ class WorkerPool:
                 raise WorkerError(f"{name} cannot be started: {worker.reason or f'it took {START_TIMEOUT_S:g} s'}")
             self._opened.append(worker)
             try:
-                with self.engine.fleet.followers.following(name) as worker.follower:
+                with self.engine.fleet.replicas.joined(name) as worker.replica:
                     tasks.start_soon(worker.send_fleet)
                     tasks.start_soon(worker.watch, 2 * hang_timeout_s)
                     yield worker

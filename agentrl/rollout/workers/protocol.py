@@ -5,7 +5,7 @@
     FleetChanged  the servers and their weights                      which state of the fleet it has taken over
     Run, Cancel   an episode, with its calls so far   EpisodeResult  an episode has ended; calls that were committed are only named
     Committed     a call that is in the store         SendCall       a reply, which its workflow gets when it is in the store
-                                                      ServerLost     a server that does not answer it
+                                                      ServerFailed   a server that it cannot use
 
 A frame is its length (uint32, network order) and msgpack. Replies and records are the bytes of the store, which the main process writes
 and does not decode. Nothing is pickled, and what is no frame ends the connection.
@@ -24,7 +24,7 @@ import msgspec
 from anyio.abc import ByteStream
 from msgspec.msgpack import Decoder, Encoder
 
-from agentrl.engine.client.fleet_state import FleetState, FollowerReport, LossReport
+from agentrl.engine.client.replica import FailureReport, FleetState, ReplicaReport
 from agentrl.episode import Task
 from agentrl.errors import EpisodeError
 from agentrl.proxy import SamplingDefaults
@@ -127,17 +127,17 @@ class Report(Frame, frozen=True):
     """The worker takes episodes, and its event loop turns. `metrics` are sums since it began."""
 
     metrics: dict[str, float]
-    follower: FollowerReport
+    replica: ReplicaReport
 
 
-class ServerLost(Frame, frozen=True):
-    """The worker found a server lost."""
+class ServerFailed(Frame, frozen=True):
+    """The worker cannot use a server."""
 
-    report: LossReport
+    report: FailureReport
 
 
 ToWorker = Start | Run | Cancel | Committed | FleetChanged
-ToMain = SendCall | EpisodeResult | Report | ServerLost
+ToMain = SendCall | EpisodeResult | Report | ServerFailed
 
 
 ENCODER = Encoder()

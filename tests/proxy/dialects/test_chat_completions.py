@@ -13,7 +13,7 @@ import httpx2
 import openai
 import pytest
 
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator_env import TOOL
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy

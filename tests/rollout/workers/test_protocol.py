@@ -13,8 +13,10 @@ from anyio.to_thread import run_sync as in_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.engine.client.fleet_state import EngineLimits, FleetState, FollowerReport, ServerState
-from agentrl.engine.client.server_facts import ServerAbilities
+from agentrl.engine.adapters import Adapter
+from agentrl.engine.client import EngineLimits
+from agentrl.engine.client.replica import FleetState, ReplicaReport
+from agentrl.engine.client.server import ServedModel, ServerAbilities
 from agentrl.proxy import SamplingDefaults
 from agentrl.record.end_reason import EndReason
 from agentrl.record.recorded_choice import RecordedChoice
@@ -81,12 +83,13 @@ runs = st.builds(
     defaults=st.builds(SamplingDefaults), calls=st.lists(calls),
     made_here=st.lists(st.tuples(texts, st.integers(0, 9))),
 )  # fmt: skip
-servers = st.builds(ServerState, texts, st.integers(0, 9), st.booleans(), st.builds(ServerAbilities))
+servers = st.dictionaries(texts, st.builds(ServerAbilities))
+models = st.builds(
+    ServedModel, vocabulary=st.none() | st.integers(1, 9), version=st.none() | st.integers(0, 9), keeps_cache=st.booleans(),
+    adapters=st.dictionaries(texts, st.builds(Adapter, texts, st.integers(0, 9), texts)),
+)  # fmt: skip
 fleets = st.builds(
-    FleetState, number=st.integers(0, 9), servers=st.lists(servers), running=st.booleans(), ends_replies=st.booleans(),
-    version=st.integers(0, 9), model_version=st.none() | st.integers(0, 9), newest_version=st.none(), updates=st.just(1),
-    keeps_cache=st.booleans(), vocabulary=st.none() | st.integers(1, 9), limits=st.builds(EngineLimits),
-    adapters=st.dictionaries(texts, st.tuples(texts, st.integers(0, 9))),
+    FleetState, st.integers(0, 9), servers, st.lists(texts), st.booleans(), st.booleans(), models, st.builds(EngineLimits),
 )  # fmt: skip
 
 
@@ -151,7 +154,7 @@ async def test_calls_that_were_committed_are_only_named_and_the_episode_is_store
 
 FRAMES: list[Frame] = [
     SendCall(1, 2, row_of(RecordedChoice("q", "a", 0, ["x"], said(5, 6, top=True)))),
-    Report({"x": 1.0}, FollowerReport(1, {"http://a": 2}, {"http://a": 5}, 3, 4, "")),
+    Report({"x": 1.0}, ReplicaReport(1, {"http://a": 2}, {"http://a": 5}, 3, "")),
     EpisodeResult.of(2, Outcome(reason=EndReason.FINISHED), pack(conversation(3)[0])),
 ]
 

@@ -23,7 +23,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import ProxyConfig, RolloutConfig, RunConfig, SandboxConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError
 from agentrl.models import NANO
@@ -396,7 +396,7 @@ HOST = """
 import sys, anyio
 from pathlib import Path
 from agentrl.config import RunConfig
-from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client import sglang_engine
 from agentrl.rollout.open_runner import open_rollout
 
 async def main():

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from agentrl.engine.client.adapters import Adapters
+from agentrl.engine.adapters import adapter_of
 from agentrl.engine.client.fleet import Fleet
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError, UnreachableError
-from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, ServedModel, SGLangServer
+from agentrl.engine.client.server import SHORTAGE_RETRY_S, ServedModel, SGLangServer
+from agentrl.engine.client.stream import BadReplyError, LocalShortageError, PartialReplyError
 from agentrl.engine.protocol import OnProgress, Sampling
 from agentrl.errors import EngineError
 from agentrl.record.tokens import Generation, ImageSpan, join_generations
@@ -48,20 +47,16 @@ class _Request:
 
 
 class ReplyClient:
-    """The side of an engine that replies are asked of: the process that has the engine, and those that follow it, have one each."""
+    """The side of an engine that replies are asked of: the engine's process and each of its replicas have one."""
 
-    def __init__(self, fleet: Fleet, model: ServedModel, version: int, limits: EngineLimits) -> None:
+    def __init__(self, fleet: Fleet, model: ServedModel) -> None:
         self.fleet = fleet
         self._model = model
-        self._limits = limits
-        self._version = version
-        self._adapters = Adapters()
-        """The LoRA adapters of new tokens; none: they are the served model's own."""
 
     @property
     def version(self) -> int:
-        """The weight version that serves new tokens."""
-        return self._version
+        """The weight version that serves new tokens: that of all adapters together, where there are some."""
+        return next((adapter.version for adapter in self._model.adapters.values()), self._model.version or 0)
 
     @property
     def has_grammar(self) -> bool:
@@ -71,7 +66,7 @@ class ReplyClient:
     @property
     def takes_images(self) -> bool:
         """Whether the model that the servers serve sees images."""
-        return all(server.abilities.takes_images for server in self.fleet.servers)
+        return all(server.abilities.has_image_understanding for server in self.fleet.servers)
 
     @property
     def vocabulary(self) -> int | None:
@@ -81,11 +76,12 @@ class ReplyClient:
     @property
     def context_length(self) -> int | None:
         """Tokens that a prompt and its reply may have together on every server; None: no server says."""
-        return min((one for server in self.fleet.servers if (one := server.abilities.context_length)), default=None)
+        known = (server.abilities.max_req_input_len for server in self.fleet.servers)
+        return min((length for length in known if length is not None), default=None)
 
     @property
     def in_flight(self) -> int:
-        """Replies being generated, those of the processes that follow included."""
+        """Replies being generated, those of replicas included."""
         return sum(map(self.fleet.open_replies, self.fleet.servers))
 
     @property
@@ -116,7 +112,7 @@ class ReplyClient:
         request = _Request(input_ids, sampling, session, images, on_progress, adapter)
         done = _NOTHING
         bad: list[SGLangServer] = []
-        with self.fleet.router.calling(session), anyio.move_on_after(self._limits.request_timeout_s):
+        with anyio.move_on_after(self.fleet.limits.request_timeout_s):
             while True:
                 if len(done.output_ids) >= sampling.max_new_tokens:
                     return replace(done, finish="length")
@@ -131,7 +127,7 @@ class ReplyClient:
                 if self.fleet.running.is_set():
                     await anyio.sleep(ABORTED_RETRY_S)
         raise EngineError(
-            f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
+            f"no reply within {self.fleet.limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
             f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
             f"`engine.request_timeout_s` too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
         )
@@ -145,29 +141,45 @@ class ReplyClient:
             EngineError: It cannot go on at another server.
         """
         shown = 0
+        adapter = adapter_of(self._model.adapters, request.adapter)
 
         def show(ids: list[int]) -> None:
             nonlocal shown
             shown = len(ids)
-            if request.on_progress is not None:
-                request.on_progress(done.output_ids + ids)
+            assert request.on_progress is not None
+            request.on_progress(done.output_ids + ids)
 
         try:
-            part = await self._go_on(server, request, done, show)
+            part = await server.generate(
+                request.input_ids + done.output_ids,
+                replace(request.sampling, max_new_tokens=request.sampling.max_new_tokens - len(done.output_ids)),
+                session=request.session,
+                images=request.images,
+                adapter=adapter,
+                on_ids=None if request.on_progress is None else show,
+            )
             server.bad_in_a_row = 0
-        except ServerLostError as lost:
-            self.fleet.mark_down(server, str(lost), unreachable=isinstance(lost, UnreachableError))
-            part = lost.partial or _NOTHING
-        except BadReplyError as reply:
-            self.fleet.note_bad_reply(server, str(reply))
-            bad.append(server)
-            if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
-                raise EngineError(f"{len(bad)} replies in a row could not be used; the last: {reply}") from reply
-            part = reply.partial or _NOTHING
-        except LocalShortageError as lacking:
-            self.fleet.note_shortage(str(lacking))
-            await anyio.sleep(SHORTAGE_RETRY_S)
-            part = lacking.partial or _NOTHING
+        except PartialReplyError as failure:
+            self.fleet.note(failure, server)
+            part = failure.partial or _NOTHING
+            if isinstance(failure, LocalShortageError):
+                await anyio.sleep(SHORTAGE_RETRY_S)
+            elif isinstance(failure, BadReplyError):
+                bad.append(server)
+                if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
+                    raise EngineError(
+                        f"{len(bad)} replies in a row could not be used; the last: {failure}"
+                    ) from failure
+        except EngineError as refusal:
+            if adapter is None:
+                raise
+            if adapter == adapter_of(
+                self._model.adapters, request.adapter
+            ):  # another one is in use: it was unloaded meanwhile
+                if adapter.name not in str(refusal):
+                    raise
+                self.fleet.mark_down(server, f"{server.url} lost the adapter that it was given: {refusal}")
+            part = _NOTHING
         server.tokens += len(part.output_ids)
         if len(part.output_ids) < shown:
             # Whoever reads the stream may have acted on these tokens, so no others may take their place.
@@ -177,31 +189,17 @@ class ReplyClient:
             )
         return part
 
-    async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
-        sampling = request.sampling
-        adapter = self._adapters.of(request.adapter)
-        try:
-            return await server.generate(
-                request.input_ids + done.output_ids,
-                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done.output_ids)),
-                session=request.session,
-                images=request.images,
-                adapter=adapter,
-                on_ids=None if request.on_progress is None else show,
-            )
-        except EngineError as error:
-            blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)
-            if blamed or adapter is None:
-                raise
-            if adapter != self._adapters.of(request.adapter):
-                return _NOTHING  # it named an adapter that the server has unloaded meanwhile
-            if adapter.name not in str(error):
-                raise
-            raise ServerLostError(f"{server.url} lost the adapter that it was given: {error}") from error
-
     async def health(self) -> None:
-        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
-        await self.fleet.health()
+        """Return when every server in service answers.
+
+        Raises:
+            EngineError: One does not, or none is in service.
+        """
+        serving = self.fleet.in_service()
+        if not serving:
+            raise EngineError("no server is in service")
+        for server in serving:
+            await server.get("/health", self.fleet.limits.hang_timeout_s)
 
     def end_session(self, session: str) -> None:
         """Forget which server a session prefers."""

@@ -11,9 +11,8 @@ from aiohttp import web
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.sglang import sglang_engine
-from agentrl.engine.client.version_tracker import VERSION_DIGITS
+from agentrl.engine.client import EngineLimits, sglang_engine
+from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Sampling
 from agentrl.errors import EngineError
 from agentrl.run.serve import WeightsBody

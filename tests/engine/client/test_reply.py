@@ -10,11 +10,10 @@ import pytest
 from aiohttp import web
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.engine.client import EngineLimits, sglang_engine
 from agentrl.engine.client.fleet import Fleet
-from agentrl.engine.client.fleet_state import EngineLimits
-from agentrl.engine.client.server_errors import ServerLostError
-from agentrl.engine.client.sglang import sglang_engine
-from agentrl.engine.client.sglang_server import SGLangServer, open_session
+from agentrl.engine.client.server import SGLangServer, open_session
+from agentrl.engine.client.stream import ServerLostError
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
@@ -57,7 +56,7 @@ async def test_an_idle_connection_is_closed_here_before_a_server_can_close_it_un
 async def test_a_server_is_paused_in_mode_abort_once_it_has_handed_its_replies_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentrl.engine.client.fleet.ABORT_TIMEOUT_S", 60)
+    monkeypatch.setattr("agentrl.engine.client.weights.ABORT_TIMEOUT_S", 60)
     handed_back = anyio.Event()
     open_at_pause: list[int] = []
 

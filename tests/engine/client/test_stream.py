@@ -1,0 +1,96 @@
+"""How the version of a token of a growing reply is known: it is given, served, or reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentrl.engine.client.stream import BadReplyError, GrowingReply, ServerLostError, Versions
+from agentrl.errors import EngineError
+from agentrl.record.soundness import Expected
+from agentrl.record.tokens import VersionSpan
+
+SPANS = [{"version": "3", "start": 0, "end": 2}, {"version": 4, "start": 2, "end": 5}]
+
+
+def expected(only: int | None = None, oldest: int | None = None) -> Expected:
+    return Expected(newest_version=4, oldest_version=oldest, only_version=only)
+
+
+def test_a_given_version_made_all_tokens_whatever_the_server_says() -> None:
+    versions = Versions(3).after({"weight_version": "nonsense", "weight_versions": SPANS}, 5, expected())
+    assert versions.spans == [VersionSpan(3, 0, 5)]
+
+
+def test_a_served_version_is_sure_until_a_weight_update_begins() -> None:
+    versions = Versions().after({"weight_version": "3"}, 2, expected(only=3))
+    versions = versions.after({"weight_version": "3"}, 4, expected(only=None))
+    assert (versions.spans, versions.changed) == ([VersionSpan(3, 0, 2)], False)
+
+
+def test_where_another_version_is_served_later_what_came_before_is_sure() -> None:
+    versions = Versions().after({"weight_version": "3"}, 2, expected(only=3))
+    versions = versions.after({"weight_version": "4"}, 4, expected(only=4))
+    assert (versions.spans, versions.changed) == ([VersionSpan(3, 0, 2)], True)
+
+
+@pytest.mark.parametrize(("name", "version"), [("default", 0), ("my-model", 0), ("7", 7), (7, 7)])
+def test_the_weights_that_a_server_started_with_may_have_a_name(name: str | int, version: int) -> None:
+    versions = Versions().after({"weight_version": name}, 2, Expected(only_version=version))
+    assert versions.spans == [VersionSpan(version, 0, 2)]
+
+
+def test_reported_versions_are_those_of_the_tokens() -> None:
+    versions = Versions().after({"weight_version": "4"}, 4, expected(only=4))
+    versions = versions.after({"weight_version": "4", "weight_versions": SPANS}, 5, expected())
+    assert versions.spans == [VersionSpan(3, 0, 2), VersionSpan(4, 2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("meta", "fault"),
+    [
+        ({"weight_version": "5"}, "it serves version '5', the newest is 4"),
+        ({"weight_version": []}, r"it serves version \[\], the newest is 4"),
+        ({"weight_versions": [{"version": 3}]}, "its version spans are"),
+        ({"weight_versions": SPANS[1:]}, "where one from 0 on was due"),
+        ({"weight_versions": [{"version": 3, "start": 0, "end": 9}]}, "cover 9 of 5 tokens"),
+    ],
+)
+def test_versions_that_cannot_be_are_faults(meta: dict[str, Any], fault: str) -> None:
+    with pytest.raises(BadReplyError, match=fault):
+        reply_of_five().grow(state(meta))
+
+
+@pytest.mark.parametrize("meta", [{"weight_version": "3"}, {"weight_versions": SPANS}])
+def test_a_server_of_older_weights_than_it_was_given_was_started_again(meta: dict[str, Any]) -> None:
+    with pytest.raises(ServerLostError, match="computes with version 3 though it was given 4"):
+        reply_of_five(oldest=4).grow(state(meta))
+
+
+def test_a_reply_whose_weights_changed_where_nothing_says_is_refused() -> None:
+    reply = reply_of_five(only=3)
+    reply.grow(state({"weight_version": "3"}))
+    with pytest.raises(EngineError, match="only pause mode abort suits it"):
+        reply.grow(state({"weight_version": "4", "finish_reason": {"type": "stop"}}))
+    assert len(reply.so_far().output_ids) == 5
+
+
+def test_nothing_is_kept_of_a_state_that_is_not_sound() -> None:
+    reply = reply_of_five(only=3)
+    reply.grow(state({"weight_version": "3"}))
+    before = reply.so_far()
+    with pytest.raises(BadReplyError) as bad:
+        reply.grow(state({"weight_versions": SPANS}))
+    assert bad.value.partial == reply.so_far() == before
+    assert before.versions == [VersionSpan(3, 0, 5)]
+
+
+def reply_of_five(only: int | None = None, oldest: int | None = None) -> GrowingReply:
+    return GrowingReply("url", incremental=True, prompt_tokens=3, expected=lambda: expected(only, oldest))
+
+
+def state(meta: dict[str, Any]) -> dict[str, Any]:
+    """A state that brings five tokens."""
+    ids = [1, 2, 3, 4, 5]
+    return {"output_ids": ids, "meta_info": {"output_token_logprobs": [[-0.5, token, None] for token in ids], **meta}}
