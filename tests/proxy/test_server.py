@@ -17,7 +17,7 @@ import anyio
 import openai
 import pytest
 
-from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client import SGLangEngine, sglang_engine
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, open_proxy
 from tests.components import missing, wait_until
 from tests.instant_engine import InstantEngine
