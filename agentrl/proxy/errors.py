@@ -142,5 +142,6 @@ def error_json(error: ApiError, path: str) -> dict[str, Any]:
     if path.startswith(("/v1beta/", "/v1alpha/")) or (path.startswith("/v1/models/") and ":" in path):
         return {"error": {"code": error.status, "message": error.message, "status": google}}
     if path.startswith("/v1/messages"):
-        return {"type": "error", "error": {"type": anthropic, "message": error.message}}
+        details = {} if error.code is None else {"details": {"error_code": error.code}}
+        return {"type": "error", "error": {"type": anthropic, "message": error.message, **details}}
     return {"error": {"message": error.message, "type": openai, "param": error.param, "code": error.code}}
