@@ -12,30 +12,16 @@ from typing import Any
 import jiter
 import pydantic_core
 
-MAX_JSON_DEPTH = 200
-"""The depth at which pydantic's reader stops. It is far below Python's limit of recursion, whatever walks a value after it."""
-
 
 def read_json(text: str | bytes) -> Any:
     """Read JSON.
 
     Raises:
         ValueError: It is anything else: also NaN, a repeated key, a lone surrogate, bytes that are no UTF-8, more than 4,300
-            digits, and more than MAX_JSON_DEPTH levels.
+            digits, and more than 200 levels, which is far below Python's limit of recursion, whatever walks a value after it.
     """
     data = text.encode() if isinstance(text, str) else text
     return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
-
-
-def too_deep(text: str) -> bool:
-    """Return whether a text is, or begins like, JSON of more than MAX_JSON_DEPTH levels."""
-    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
-        return False
-    try:
-        pydantic_core.from_json(text)
-    except ValueError as error:
-        return str(error).startswith("recursion limit")
-    return False
 
 
 def to_json(value: Any) -> bytes:

@@ -1,6 +1,6 @@
 """The limits of a request, each checked before the work that it bounds.
 
-bytes of the body ─► nesting of its JSON (`json_text.MAX_JSON_DEPTH`) ─► n, least tokens, pixels ─► rendered ─► tokens of the prompt
+bytes of the body ─► nesting of its JSON (`json_text.read_json`) ─► n, least tokens, pixels ─► rendered ─► tokens of the prompt
 """
 
 from __future__ import annotations

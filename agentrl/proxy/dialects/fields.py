@@ -2,7 +2,7 @@
 
 declared in the dialect's model                             honoured
 not declared, and changes the prompt or the reply           refused with 400, unless its value changes nothing
-anything else: labels, caching, budgets, unknown ones       ignored, and named once a session
+anything else: labels, caching, budgets, unknown ones       ignored, named once in the log and counted
 
 A field that is null is a field that is absent, everywhere.
 """
@@ -20,10 +20,17 @@ from agentrl.proxy.errors import ApiError
 
 CHANGES: dict[str, tuple[Any, ...]] = {
     # How a reply is sampled, in OpenAI's words and in those of vLLM and SGLang.
+    "allowed_token_ids": (),
+    "bad_words": ([],),
     "best_of": (1,),
+    "ebnf": (),
     "frequency_penalty": (0,),
+    "guided_choice": (),
+    "guided_grammar": (),
     "guided_json": (),
+    "guided_regex": (),
     "ignore_eos": (False,),
+    "json_schema": (),
     "logit_bias": ({},),
     "max_completion_tokens": (),
     "max_output_tokens": (),
@@ -31,35 +38,53 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "min_p": (0,),
     "min_tokens": (0,),
     "n": (1,),
+    "output_config": ({},),
+    "output_format": (),
     "presence_penalty": (0,),
+    "regex": (),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "seed": (),
     "stop": ([],),
+    "stop_regex": ([],),
     "stop_sequences": ([],),
     "stop_token_ids": ([],),
     "structured_outputs": ({},),
+    "temperature": (),
+    "text": ({}, {"format": {"type": "text"}}),
     "top_k": (-1, 0),
+    "top_p": (),
+    "use_beam_search": (False,),
     # How it comes.
     "audio": (),
     "background": (False,),
     "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
     "response_modalities": (["TEXT"], ["Text"], []),
     "speech_config": (),
     # The prompt.
+    "add_generation_prompt": (True,),
     "cached_content": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
     "conversation": (),
+    "documents": ([],),
     "echo": (False,),
     "enable_thinking": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
+    "input": (),
+    "instructions": ("",),
+    "messages": (),
     "previous_response_id": (),
     "prompt": (),
     "suffix": ("",),
-    "system": ("",),
+    "system": ("", []),
+    "thread": (),
+    "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),
     "tools": ([],),
+    "truncate_prompt_tokens": (),
 }
 """Fields that would change the prompt or the reply where a dialect does not declare them, with the values at which each changes nothing."""
 
@@ -99,5 +124,5 @@ class RequestBody(Part):
 
 
 def plain_names(names: Iterable[str]) -> list[str]:
-    """Return names as a header can hold them: what a client makes up may be anything."""
+    """Return names as a line of the log can hold them: what a client makes up may be anything."""
     return sorted({name if _PLAIN_NAME.fullmatch(name) else "unnameable" for name in names})

@@ -129,6 +129,9 @@ async def test_what_would_change_the_reply_is_refused_by_name_unless_its_value_c
         ("chat/completions", {"enable_thinking": False}),
         ("messages", {"seed": 3}),
         ("chat/completions", {"guided_json": {"type": "object"}}),
+        ("chat/completions", {"guided_choice": ["yes", "no"]}),
+        ("chat/completions", {"regex": "[0-9]+"}),
+        ("messages", {"instructions": "Be brief."}),
         ("completions", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
     ],
 )
@@ -136,6 +139,17 @@ async def test_a_field_of_another_dialect_is_no_silent_loss(proxy: Proxy, path: 
     reply = await asked(proxy, path, **change)
     assert reply.status == 400, reply.body
     assert f"'{next(iter(change))}'" in error(reply)["message"]
+
+
+LABELS = {"metadata", "model", "store", "stream", "stream_options", "user"}
+"""Fields of a dialect that say nothing of the prompt, the sampling or the length."""
+OF_THE_REPLY = {"logprobs", "top_logprobs"}
+"""Fields that only say what the reply shows of itself."""
+
+
+def test_what_one_dialect_honours_is_refused_by_those_that_do_not_know_it() -> None:
+    declared = {field.alias or name for model in MODELS.values() for name, field in model.model_fields.items()}
+    assert declared - CHANGES.keys() == LABELS | OF_THE_REPLY
 
 
 async def test_how_a_reply_would_be_sampled_changes_no_count_of_its_prompt(proxy: Proxy) -> None:
