@@ -16,13 +16,14 @@ from typing import Literal, Protocol
 import anyio
 import anyio.abc
 from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind
 
-from agentrl.proxy.call_span import call_span, describe_replies
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, all_of, record, run_sized
 from agentrl.proxy.errors import ApiError, error_json, map_errors
 from agentrl.proxy.http_messages import Response
 from agentrl.proxy.json_text import to_json
+from agentrl.system import traces
 
 Framing = Literal["named", "done", "plain", "array"]
 """How events are written: server-sent, each with its name, or with `[DONE]` at the end, or without either; or as one JSON array."""
@@ -100,9 +101,9 @@ class Answer:
             ApiError: The engine failed, or the episode has ended.
         """
         calls = self.writer.calls
-        with call_span(calls, self.within) as span:
+        with _call_span(calls, self.within) as span:
             content = self.writer.whole(await self._replies())
-            describe_replies(span, calls)
+            _describe_replies(span, calls)
         body = await self._json(content)
         record(calls)
         return Response(body)
@@ -132,11 +133,11 @@ class Answer:
             with scope, in_work:
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
-                    with map_errors("POST", self.path) as handled, call_span(calls, self.within) as span:
+                    with map_errors("POST", self.path) as handled, _call_span(calls, self.within) as span:
                         await say(self.writer.opening())
                         replies = await self._replies(say)
                         await say(self.writer.closing(replies))
-                        describe_replies(span, calls)
+                        _describe_replies(span, calls)
                     if handled.error is not None:
                         await say([self._failure(handled.error)])
 
@@ -201,3 +202,37 @@ def _closing(framing: Framing, count: int) -> bytes:
     """Return what ends a stream of `count` events."""
     ends: dict[Framing, bytes] = {"done": b"data: [DONE]\n\n", "array": b"]" if count else b"[]"}
     return ends.get(framing, b"")
+
+
+def _call_span(calls: Sequence[PreparedCompletion], within: Context) -> AbstractContextManager[Span]:
+    """Record a block, which makes the replies to one request, as a span in the words of OpenTelemetry's conventions for generative AI: docs/tracing.md.
+
+    Args:
+        calls: The request, as one call for each of its prompts.
+        within: The context of the span's parent.
+    """
+    asked = calls[0].request
+    operation = "chat" if asked.raw is None else "text_completion"
+    names = {"gen_ai.operation.name": operation, "gen_ai.request.model": asked.model, "gen_ai.provider.name": "agentrl"}
+    return traces.span(f"{operation} {asked.model}", names, kind=SpanKind.CLIENT, within=within)
+
+
+def _describe_replies(span: Span, calls: Sequence[PreparedCompletion]) -> None:
+    """Write into the span of a request how its replies ended, and what they took."""
+    if not span.is_recording():
+        return
+    replies = [reply for call in calls for _, reply in sorted(call.made.items())]
+    versions = [part.version for reply in replies for part in reply.generation.versions]
+    span.set_attributes(
+        {
+            "gen_ai.response.id": calls[0].id,
+            "gen_ai.response.finish_reasons": [reply.finish for reply in replies],
+            "gen_ai.usage.input_tokens": sum(len(call.prompt.input_ids) for call in calls),
+            "gen_ai.usage.output_tokens": sum(len(reply.generation.output_ids) for reply in replies),
+            "gen_ai.usage.cache_read.input_tokens": sum(reply.generation.cached_tokens for reply in replies),
+        }
+    )
+    if role := calls[0].role.name:
+        span.set_attribute("agentrl.role", role)
+    if versions:
+        span.set_attributes({"agentrl.version.oldest": min(versions), "agentrl.version.newest": max(versions)})

@@ -79,7 +79,7 @@ class Proxy:
     def __post_init__(self) -> None:
         self.names = ModelNames(self.model, self.limits)
         self._threads = anyio.CapacityLimiter(self.limits.threads)
-        self._service = CompletionService(
+        self.service = CompletionService(
             self.engine,
             self.chat_format,
             self.names,
@@ -91,11 +91,6 @@ class Proxy:
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key), self.adapters)
         self.ignored: Counter[str] = Counter()
         """How many requests asked for each field, tool or name of the model that is ignored, since it changes nothing that is sampled."""
-
-    @property
-    def generated_tokens(self) -> int:
-        """How many it has had generated so far."""
-        return self._service.generated_tokens
 
     @property
     def base_url(self) -> str:
@@ -158,7 +153,7 @@ class Proxy:
         raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
 
     def _models(self, name: str | None) -> Json:
-        context = self._service.context_length
+        context = self.service.context_length
         if name is None:
             return model_list(self.names.listed(), context)
         self.names.check(name)
@@ -167,19 +162,19 @@ class Proxy:
     async def _count(self, count: Count, role: SessionRole, body: Body) -> Response:
         with self._request_in_work(role.session):
             received = await self._received(body)
-            counted = await self._prepared(received, lambda: count(self._service, role, received))
+            counted = await self._prepared(received, lambda: count(self.service, role, received))
         return json_response(counted)
 
     async def _reply(self, read: Read, path: str, role: SessionRole, body: Body, *, again: bool = False) -> Response:
         session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
             received = await self._received(body)
-            writer = await self._prepared(received, lambda: read(self._service, role, received))
+            writer = await self._prepared(received, lambda: read(self.service, role, received))
             replay_logged(writer.calls)
             if again:
                 reuse_reply(writer.calls)
             self._note_ignored(writer.calls[0].request)
-            answer = Answer(self._service, writer, path, within, self._threads)
+            answer = Answer(self.service, writer, path, within, self._threads)
             if writer.stream:
                 return answer.stream(self._tasks, self._request_in_work(session, admitted=True))
             return await answer.whole()

@@ -200,11 +200,6 @@ class ChatFormat:
         reader = f"the parser {self.tool_parser!r}" if self.tool_parser else "no parser"
         return f"the model's turns end with {ends}; its tool calls are read by {reader}"
 
-    @property
-    def call_end_id(self) -> int | None:
-        """The id that closes a tool call, where the format has one."""
-        return self.special("</tool_call>")
-
     def forced_call(self, name: str | None) -> list[int]:
         """Return ids that make the model's turn a call of tool `name` (None: of any tool), for formats with JSON in `<tool_call>`.
 

@@ -61,7 +61,7 @@ class CompletionService:
 
     engine: Engine
     chat_format: ChatFormat
-    model: ModelNames
+    names: ModelNames
     limits: ProxyLimits
     threads: anyio.CapacityLimiter
     training: bool = False
@@ -110,7 +110,7 @@ class CompletionService:
         Raises:
             ApiError: the request cannot be answered.
         """
-        self.model.check(request.model)
+        self.names.check(request.model)
         return len(self._prompt(role.session, request, self._template(request)).input_ids)
 
     def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
@@ -119,9 +119,9 @@ class CompletionService:
         Raises:
             ApiError: 404: the name of the model is not answered; 400: it names no role that there can be.
         """
-        self.model.check(request.model)
+        self.names.check(request.model)
         try:
-            role = self.model.role(asking, request.model)
+            role = self.names.role(asking, request.model)
             role.adapter  # noqa: B018
         except EpisodeError as error:
             remedy = 'ask as a role: `episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME'
@@ -187,7 +187,7 @@ class CompletionService:
             check_length(least, self.context_length, least=True)
         if images := request.images:
             if not (self.chat_format.takes_images and self.engine.takes_images):
-                raise invalid("messages", f"{self.model.served} does not take images")
+                raise invalid("messages", f"{self.names.served} does not take images")
             if self.training:
                 problem = "an image is refused in a training run, because its pixels are not trained on yet; `agentrl eval` and `agentrl serve` take images"
                 raise invalid("messages", problem)
@@ -203,9 +203,9 @@ class CompletionService:
         room = self.chat_format.context_length - prompt_tokens
         if defaults.is_bound and defaults.max_tokens:
             room = min(room, defaults.max_tokens)
-        stop_ids = self.chat_format.stop_token_ids
-        if request.shown_tools and not request.parallel_tool_calls and self.chat_format.call_end_id is not None:
-            stop_ids = [*stop_ids, self.chat_format.call_end_id]
+        stop_ids, call_end = self.chat_format.stop_token_ids, self.chat_format.special("</tool_call>")
+        if request.shown_tools and not request.parallel_tool_calls and call_end is not None:
+            stop_ids = [*stop_ids, call_end]
         return Sampling(
             max_new_tokens=min(request.max_tokens or defaults.max_tokens or room, room),
             temperature=defaults.temperature if request.temperature is None else request.temperature,

@@ -28,7 +28,6 @@ _WORDS = {
     400: ("invalid_request_error", "invalid_request_error", "INVALID_ARGUMENT"),
     401: ("authentication_error", "authentication_error", "UNAUTHENTICATED"),
     404: ("not_found_error", "not_found_error", "NOT_FOUND"),
-    405: ("invalid_request_error", "invalid_request_error", "UNIMPLEMENTED"),
     408: ("invalid_request_error", "invalid_request_error", "DEADLINE_EXCEEDED"),
     409: ("invalid_request_error", "invalid_request_error", "FAILED_PRECONDITION"),
     413: ("invalid_request_error", "request_too_large", "INVALID_ARGUMENT"),

@@ -63,6 +63,6 @@ def forced_ids(chat_format: ChatFormat, tools: Sequence[Tool], name: str | None)
         raise ApiError(400, f"'tool_choice' is not supported: {error}.", param="tool_choice") from error
 
 
-def joined(prefill: str, reply: Message) -> Message:
+def with_prefill(prefill: str, reply: Message) -> Message:
     """Return a reply as one message with the beginning that it goes on with."""
     return {**reply, "content": prefill + (reply.get("content") or "")} if prefill else reply

@@ -16,7 +16,7 @@ from opentelemetry.context import Context, get_current
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.prefill import joined
+from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.prefixes import MessageNode, PrefixIndex
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
@@ -58,8 +58,6 @@ class Prompt:
 
     def with_forced(self, ids: list[int]) -> Prompt:
         """Return the prompt with ids after it that the model is taken to have said."""
-        if not ids:
-            return self
         return replace(self, input_ids=self.input_ids + ids, digest=self.digest.with_ids(ids), forced_ids=ids)
 
     @property
@@ -203,20 +201,18 @@ class Session:
         temperature: float,
         reply: Message,
         choice_index: int,
-        role: SessionRole | None = None,
+        role: SessionRole,
     ) -> Turn:
         """Record a reply to `prompt`, which requests may go on from."""
         turn = self.record.add(
             completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images, prompt.digest
         )
-        asking = role or self.role("")
-        turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
-        turn.adapter = asking.adapter
+        turn.role, turn.adapter, turn.trained, turn.choice_index = role.name, role.adapter, role.trained, choice_index
         self._ids.add(turn.path_digest(), turn)
         if prompt.conversation is None:
             self._texts.add(prompt.text.with_text(reply["content"]), turn)
             return turn
-        prompt.conversation.after([joined(prompt.prefill, reply)]).end_with(turn)
+        prompt.conversation.after([with_prefill(prompt.prefill, reply)]).end_with(turn)
         if prompt.prefill:  # clients may also send it back as a message of its own
             begun = {"role": "assistant", "content": prompt.prefill}
             prompt.conversation.after([begun, reply]).end_with(turn)

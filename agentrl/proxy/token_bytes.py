@@ -24,14 +24,14 @@ def bytes_of_tokens(tokenizer: Any) -> Callable[[int], bytes]:
     Args:
         tokenizer: Of Hugging Face.
     """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    written_out = backend.get_added_tokens_decoder() if backend is not None else {}
-    has_bytes = backend is not None and backend.token_to_id("<0x0A>") is not None
+    backend = tokenizer.backend_tokenizer
+    written_out = backend.get_added_tokens_decoder()
+    has_bytes = backend.token_to_id("<0x0A>") is not None
     letters = _bytes_of_letters()
 
     @lru_cache(_REMEMBERED)
     def of_token(token: int) -> bytes:
-        piece = backend.id_to_token(token) if backend is not None and token not in written_out else None
+        piece = None if token in written_out else backend.id_to_token(token)
         if piece is not None and has_bytes:
             byte = _BYTE.fullmatch(piece)
             return bytes.fromhex(byte[1]) if byte else str(piece).replace(_SPACE, " ").encode()

@@ -88,7 +88,7 @@ def readable_part(arguments: str) -> str:
 
 
 def values_so_far(arguments: str) -> dict[str, Any]:
-    """Return the values that are whole in arguments that may be cut off or malformed, as Anthropic's clients read a stream of them."""
+    """Return arguments as an object, as Anthropic's and Google's clients get them: the values that are whole, where they are cut off or malformed."""
     value: Any = None
     with suppress(ValueError):
         value = _begun(readable_part(arguments))

@@ -222,7 +222,7 @@ class TokenRecord:
             parent: The turn that it goes on from; None: it begins a path.
             input_ids: All ids that the engine was sent.
             generation: What the engine returned.
-            temperature: The sampling temperature.
+            temperature: That of the reported logprobs, above 0.
             images: Those whose tokens are in `input_ids`.
             digest: Of `input_ids`, for who has it already.
 
@@ -244,7 +244,7 @@ class TokenRecord:
             output_ids=generation.output_ids,
             logprobs=generation.logprobs,
             versions=generation.versions,
-            temperature=temperature or 1.0,
+            temperature=temperature,
             truncated=generation.finish == "length",
             images=[image for image in images if image.start >= before],
         )

@@ -173,9 +173,8 @@ class ReplyClient:
         except EngineError as refusal:
             if adapter is None:
                 raise
-            if adapter == adapter_of(
-                self._model.adapters, request.adapter
-            ):  # another one is in use: it was unloaded meanwhile
+            # Where another one is in use by now, this one was unloaded.
+            if adapter == adapter_of(self._model.adapters, request.adapter):
                 if adapter.name not in str(refusal):
                     raise
                 self.fleet.mark_down(server, f"{server.url} lost the adapter that it was given: {refusal}")

@@ -300,9 +300,8 @@ class GrowingReply:
             raise _FaultError(f"it stopped at token {matched}, and its last is {last}")
         if not count and finish["type"] != "abort" and expected.max_new_tokens != 0:
             raise _FaultError(f"it ended with {finish['type']} before its first token")
-        if (
-            versions.reported is None
-        ):  # updates of a server that reports no spans end replies: one version made all of this one
+        if versions.reported is None:
+            # Updates of a server that reports no spans end replies: one version made all of this one.
             versions = replace(versions, certain_tokens=count)
         _raise(fault_of_versions(versions.spans, count, expected))
         return versions

@@ -10,9 +10,9 @@ from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.dialects.gemini_request import GenerateRequest
-from agentrl.proxy.dialects.messages import arguments_object
 from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
+from agentrl.proxy.tool_calls import values_so_far
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
 
@@ -53,7 +53,7 @@ class ContentWriter(Writer):
     def _parts(self, delta: Delta) -> Iterator[Json]:
         if (call := delta.tool_call) is not None:
             function = call["function"]
-            arguments = arguments_object(function)
+            arguments = values_so_far(function["arguments"])
             yield {"functionCall": {"id": call["id"], "name": function["name"], "args": arguments}}
         elif delta.text:
             yield {"text": delta.text}

@@ -11,7 +11,7 @@ from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json,
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import MessagesRequest, shown_id
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.prefill import joined
+from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.session import Conversation, Session, SessionRole
 from agentrl.proxy.tool_calls import readable_part, values_so_far
 
@@ -112,7 +112,7 @@ class MessagesWriter(Writer):
         before = call.before
         end = -1 if call.request.continues else None
         added = call.request.messages[len(before.messages()) if before else 0 : end]
-        said = joined(call.prompt.prefill, reply.message.to_json())
+        said = with_prefill(call.prompt.prefill, reply.message.to_json())
         call.session.conversations[call.id] = Conversation(before, [*added, said], call.request.tools)
 
 
@@ -123,23 +123,20 @@ def _content(reply: Completion) -> list[Json]:
         blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": _SIGNATURE})
     if message.content or not message.tool_calls:
         blocks.append({"type": "text", "text": message.content})
-    return blocks + [{**_tool_use(call), "input": arguments_object(call["function"])} for call in message.tool_calls]
+    return blocks + [
+        {**_tool_use(call), "input": values_so_far(call["function"]["arguments"])} for call in message.tool_calls
+    ]
 
 
 def _tool_use(call: Json) -> Json:
     return {"type": "tool_use", "id": shown_id(call["id"]), "name": call["function"]["name"]}
 
 
-def arguments_object(function: Json) -> Json:
-    """Return the arguments of a call as an object, as Anthropic's and Google's clients get them. The policy may have said something else, or have been cut off."""
-    return values_so_far(function["arguments"])
-
-
 def _shown_arguments(text: str, call: Json | None) -> str:
     """Return what a client is sent of arguments so far, and of those of a whole call: it takes JSON of an object alone, which may be cut off."""
     if text.lstrip().startswith("{"):
         return readable_part(text)
-    return json.dumps(arguments_object(call["function"])) if call is not None else ""
+    return json.dumps(values_so_far(call["function"]["arguments"])) if call is not None else ""
 
 
 def _ending(reply: Completion) -> Json:

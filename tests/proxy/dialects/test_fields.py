@@ -39,10 +39,7 @@ MODELS: dict[str, type[RequestBody]] = {
 GENERATING = [path for path in BODIES if path != "messages/count_tokens"]
 BUILT_IN = {
     "chat/completions": [{"type": "web_search"}],
-    "responses": [
-        {"type": "web_search"},
-        {"type": "code_interpreter", "container": {"type": "auto"}},
-    ],
+    "responses": [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}],
     "messages": [{"type": "web_search_20250305", "name": "web_search"}],
 }
 
@@ -122,20 +119,15 @@ async def test_what_would_change_the_reply_is_refused_by_name_unless_its_value_c
 @pytest.mark.parametrize(
     ("path", "change"),
     [
-        ("responses", {"stop": ["x"]}),
-        ("responses", {"max_tokens": 3}),
-        ("chat/completions", {"previous_response_id": "resp_1"}),
-        ("chat/completions", {"system": "Be brief."}),
         ("chat/completions", {"enable_thinking": False}),
-        ("messages", {"seed": 3}),
         ("chat/completions", {"guided_json": {"type": "object"}}),
         ("chat/completions", {"guided_choice": ["yes", "no"]}),
         ("chat/completions", {"regex": "[0-9]+"}),
-        ("messages", {"instructions": "Be brief."}),
-        ("completions", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
     ],
 )
-async def test_a_field_of_another_dialect_is_no_silent_loss(proxy: Proxy, path: str, change: dict[str, Any]) -> None:
+async def test_a_field_that_another_server_honours_is_no_silent_loss(
+    proxy: Proxy, path: str, change: dict[str, Any]
+) -> None:
     reply = await asked(proxy, path, **change)
     assert reply.status == 400, reply.body
     assert f"'{next(iter(change))}'" in error(reply)["message"]
