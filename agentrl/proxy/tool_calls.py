@@ -28,6 +28,8 @@ import jiter
 from renderers.base import ParsedToolCall, ToolCallParseStatus
 from renderers.parsers import TOOL_PARSERS
 
+from agentrl.proxy.json_text import read_json
+
 _LLAMA_HEADS = '{"name":"', '{"type":"function","name":"'
 """How a call begins, without blanks: Llama also copies the type from the tools that it is shown."""
 _MARKED_VALUE = r"<parameter={0}>\n?(.*?)\n?</parameter>|<arg_key>{0}</arg_key>\s*<arg_value>(.*?)</arg_value>"
@@ -89,10 +91,10 @@ def readable_part(arguments: str) -> str:
 
 def values_so_far(arguments: str) -> dict[str, Any]:
     """Return arguments as an object, as Anthropic's and Google's clients get them: the values that are whole, where they are cut off or malformed."""
-    value: Any = None
     with suppress(ValueError):
         value = _begun(readable_part(arguments))
-    return value if isinstance(value, dict) else {"arguments": arguments}
+        return value if isinstance(value, dict) else {"arguments": read_json(arguments)}
+    return {"arguments": arguments}
 
 
 def _begun(text: str) -> Any:
