@@ -9,12 +9,11 @@ messages                                  as tools
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
@@ -22,15 +21,14 @@ from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.parts import Content, Format, joined, schema_text
 from agentrl.proxy.dialects.sampling import SampledRequest, Tokens
-from agentrl.proxy.dialects.tools import Call, ToolsRequest, called
+from agentrl.proxy.dialects.tools import Call, CallText, ToolsRequest, called
 from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.session import SessionRole
 
 
 class _FunctionCall(Part):
     name: str
-    arguments: Annotated[str, BeforeValidator(lambda value: json.dumps(value) if isinstance(value, dict) else value)]
-    """JSON. Some clients keep it as an object, as chat templates have it."""
+    arguments: CallText
 
 
 class _Message(Part):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from agentrl.proxy.completion import Json, NamedTool
 from agentrl.proxy.dialects.fields import RequestBody, plain_names
@@ -23,6 +23,8 @@ from agentrl.proxy.dialects.parts import Nested
 from agentrl.proxy.errors import ApiError
 from agentrl.proxy.json_text import read_json
 
+CallText = Annotated[str, BeforeValidator(lambda value: json.dumps(value) if isinstance(value, dict) else value)]
+"""The arguments of a call: JSON. Some clients keep it as an object, as chat templates have it."""
 _INPUT: Json = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -161,7 +163,7 @@ class Call(Callee):
 
     type: Literal["function", "custom", "function_call", "custom_tool_call"] = "function"
     call_id: Annotated[str, Field(validation_alias=AliasChoices("call_id", "id"))]
-    text: Annotated[str, Field(validation_alias=AliasChoices("arguments", "input"))]
+    text: Annotated[CallText, Field(validation_alias=AliasChoices("arguments", "input"))]
 
     def to_json(self) -> Json:
         """Return it as it is recorded."""
