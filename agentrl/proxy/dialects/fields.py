@@ -2,7 +2,7 @@
 
 declared in the dialect's model                             honoured
 not declared, and changes the prompt or the reply           refused with 400, unless its value changes nothing
-anything else: labels, caching, budgets, unknown ones       ignored, and named once a session
+anything else: labels, caching, budgets, unknown ones       ignored, and named once a run
 
 A field that is null is a field that is absent, everywhere.
 """
@@ -22,7 +22,6 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     # How a reply is sampled, in OpenAI's words and in those of vLLM and SGLang.
     "best_of": (1,),
     "frequency_penalty": (0,),
-    "guided_json": (),
     "ignore_eos": (False,),
     "logit_bias": ({},),
     "max_completion_tokens": (),
@@ -34,18 +33,18 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "seed": (),
     "stop": ([],),
     "stop_sequences": ([],),
-    "stop_token_ids": ([],),
     "structured_outputs": ({},),
     "top_k": (-1, 0),
+    "typical_p": (1,),
+    **dict.fromkeys(("allowed_token_ids", "bad_words", "logits_processors", "stop_regex", "stop_token_ids"), ([],)),
+    **dict.fromkeys(("ebnf", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "regex", "seed"), ()),
     # How it comes.
-    "audio": (),
     "background": (False,),
     "modalities": (["text"],),
     "response_modalities": (["TEXT"], ["Text"], []),
-    "speech_config": (),
+    **dict.fromkeys(("audio", "speech_config"), ()),
     # The prompt.
     "cached_content": (),
     "chat_template": (),
@@ -99,5 +98,5 @@ class RequestBody(Part):
 
 
 def plain_names(names: Iterable[str]) -> list[str]:
-    """Return names as a header can hold them: what a client makes up may be anything."""
+    """Return names as a metric can hold them: what a client makes up may be anything."""
     return sorted({name if _PLAIN_NAME.fullmatch(name) else "unnameable" for name in names})
