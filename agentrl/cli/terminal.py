@@ -125,7 +125,7 @@ def show_audit(found: Audit, console: Console | None = None) -> None:
     table.add_row("", f"{found.unfinished:,}", f"unfinished, with {found.logged_calls:,} model calls kept")
     of = found.totals
     table.add_row("episodes", f"{of.finished:,}", f"finished, and {of.failed:,} failed attempts")
-    table.add_row("tokens", f"{of.tokens:,}", f"generated, {of.replayed_tokens:,} of them not again after a crash")
+    table.add_row("tokens", f"{of.tokens:,}", f"generated, {of.replayed_tokens:,} of them not again after a restart")
     console.print(table, highlight=False)
     for violation in found.violations:
         console.print(f"WRONG: {in_options(violation)}", highlight=False, markup=False)

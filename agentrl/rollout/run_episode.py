@@ -221,7 +221,8 @@ class EpisodeRunner:
 
 def _has_outgrown(error: Exception, record: TokenRecord) -> bool:
     """Return whether a workflow ended because its conversation has outgrown the context; a first prompt that is too long is a fault."""
-    return bool(record.turns) and getattr(only_error(error), "code", None) == "context_length_exceeded"
+    # The proxy's own words: each client has the code of the error elsewhere, Google's has none, and frameworks wrap them.
+    return bool(record.turns) and "maximum context length is" in str(only_error(error))
 
 
 def sampling_defaults(rollout: RolloutConfig) -> SamplingDefaults:

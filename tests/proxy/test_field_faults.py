@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -27,6 +28,7 @@ from tests.template_model import model_with_template
 
 pytestmark = pytest.mark.anyio
 USER: dict[str, Any] = {"role": "user", "content": "1 + 1 ="}
+LONG = {**USER, "content": "1 " * 200}
 ADD: dict[str, Any] = {
     "type": "function",
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
@@ -176,22 +178,25 @@ async def test_a_conversation_that_outgrows_the_context_ends_its_episode_as_trun
     async with open_proxy(ScriptedEngine(), replace(nano_format, context_length=100), "nano") as proxy:
         outcome = await outcome_of(run, proxy, max_tokens=3)
     turns = outcome.record.turns
-    assert (outcome.reason, outcome.reward) == ("finished", 0.5 if handled else 0.0)
-    assert len(turns) > 2
+    assert (outcome.reason, outcome.reward, len(turns) > 2) == ("finished", 0.5 if handled else 0.0, True)
     if not handled:
         assert outcome.metrics == {"truncated": 1.0}
         assert [turn.truncated for turn in turns] == [False] * (len(turns) - 1) + [True]
 
 
-async def test_a_first_prompt_that_is_longer_than_the_context_fails_its_episode(nano_format: ChatFormat) -> None:
+@pytest.mark.parametrize(("said", "reason", "truncated"), [([USER, LONG], "finished", 1.0), ([LONG], "error", None)])
+async def test_with_any_client_it_is_truncated_and_a_first_prompt_that_is_too_long_fails(
+    said: list[Any], reason: str, truncated: float | None, nano_format: ChatFormat
+) -> None:
     async def run(episode: Episode) -> float:
-        await episode.client.chat.completions.create(model=episode.model, messages=[{**USER, "content": "1 " * 200}])
+        async with anthropic.AsyncAnthropic(base_url=episode.base_url[:-3], api_key=episode.api_key) as client:
+            for message in said:
+                await client.messages.create(model="any", max_tokens=3, messages=[message])
         return 1.0
 
     async with open_proxy(ScriptedEngine(), replace(nano_format, context_length=100), "nano") as proxy:
         outcome = await outcome_of(run, proxy)
-    assert outcome.reason == "error"
-    assert "maximum context length is 100 tokens" in (outcome.error or "")
+    assert (outcome.reason, outcome.metrics.get("truncated")) == (reason, truncated)
 
 
 async def test_nulls_that_pad_the_schema_of_a_tool_are_not_shown_to_the_model(nano_format: ChatFormat) -> None:
