@@ -47,7 +47,7 @@ class ScriptedServer:
     told: list[str] = field(default_factory=list)
     """The other paths that were asked for."""
     info: Json = field(default_factory=dict)
-    """What `/server_info` and `/model_info` answer, beside what they must."""
+    """What `/model_info` answers, beside what it must. There is no `/server_info`, as on older servers."""
     asked: list[Json] = field(default_factory=list)
     """The requests that were streamed."""
     traceparents: list[str | None] = field(default_factory=list)
@@ -103,7 +103,7 @@ async def scripted_server(
     if load is not None:
         server.load = load
     app = web.Application()
-    app.add_routes([web.get(path, server.describe) for path in ("/server_info", "/model_info", "/health")])
+    app.add_routes([web.get(path, server.describe) for path in ("/model_info", "/health")])
     app.add_routes([web.post("/generate", server.generate), web.post("/update_weights_from_disk", server.update)])
     app.router.add_post("/{path:.*}", server.other)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)

@@ -344,6 +344,8 @@ class SGLangServer:
         try:
             reply = pydantic_core.from_json(content or b"{}")
         except ValueError as error:
+            if status != 200:  # an unknown path may be answered with a page
+                return {"error_message": refusal}
             raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is not JSON") from error
         if not isinstance(reply, dict):
             raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is no JSON object")
