@@ -57,6 +57,8 @@ async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Yield the JSON of server-sent events, however long."""
     pieces: list[bytes] = []
     async for data in content.iter_any():
+        if pieces and pieces[-1].endswith(b"\n"):  # the end of an event may arrive in two parts
+            data = pieces.pop() + data
         *complete, rest = data.split(b"\n\n")
         for end in complete:
             event = b"".join([*pieces, end])
@@ -251,13 +253,8 @@ class GrowingReply:
             # SGLang ends a reply that it aborts while it is queued, as after a pause in mode `retract`, with the logprobs of all
             # tokens, after those that no state has brought yet, and with the last token once more.
             count = meta.get("completion_tokens")
-            if (
-                incremental
-                and finish
-                and finish["type"] == "abort"
-                and type(count) is int
-                and known <= count <= len(scored)
-            ):
+            aborted = finish is not None and finish["type"] == "abort"
+            if incremental and aborted and type(count) is int and known <= count <= len(scored):
                 incremental, scored, top = False, scored[len(scored) - count :], top[max(0, len(top) - count) :]
                 ids = [entry[1] for entry in scored]
             if not incremental:

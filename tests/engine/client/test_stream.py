@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from agentrl.engine.client.stream import BadReplyError, GrowingReply, ServerLostError, Versions
+from agentrl.engine.client.stream import BadReplyError, GrowingReply, ServerLostError, Versions, events
 from agentrl.errors import EngineError
 from agentrl.record.soundness import Expected
 from agentrl.record.tokens import VersionSpan
@@ -23,16 +24,11 @@ def test_a_given_version_made_all_tokens_whatever_the_server_says() -> None:
     assert versions.spans == [VersionSpan(3, 0, 5)]
 
 
-def test_a_served_version_is_sure_until_a_weight_update_begins() -> None:
+@pytest.mark.parametrize(("served", "only", "changed"), [("3", None, False), ("4", 4, True)])
+def test_a_served_version_is_sure_until_an_update_begins(served: str, only: int | None, changed: bool) -> None:
     versions = Versions().after({"weight_version": "3"}, 2, expected(only=3))
-    versions = versions.after({"weight_version": "3"}, 4, expected(only=None))
-    assert (versions.spans, versions.changed) == ([VersionSpan(3, 0, 2)], False)
-
-
-def test_where_another_version_is_served_later_what_came_before_is_sure() -> None:
-    versions = Versions().after({"weight_version": "3"}, 2, expected(only=3))
-    versions = versions.after({"weight_version": "4"}, 4, expected(only=4))
-    assert (versions.spans, versions.changed) == ([VersionSpan(3, 0, 2)], True)
+    versions = versions.after({"weight_version": served}, 4, expected(only=only))
+    assert (versions.spans, versions.changed) == ([VersionSpan(3, 0, 2)], changed)
 
 
 @pytest.mark.parametrize(("name", "version"), [("default", 0), ("my-model", 0), ("7", 7), (7, 7)])
@@ -91,6 +87,14 @@ def reply_of_five(only: int | None = None, oldest: int | None = None) -> Growing
 
 
 def state(meta: dict[str, Any]) -> dict[str, Any]:
-    """A state that brings five tokens."""
-    ids = [1, 2, 3, 4, 5]
-    return {"output_ids": ids, "meta_info": {"output_token_logprobs": [[-0.5, token, None] for token in ids], **meta}}
+    scored = [[-0.5, n, None] for n in range(1, 6)]
+    return {"output_ids": [1, 2, 3, 4, 5], "meta_info": {"output_token_logprobs": scored, **meta}}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [1, 2, 14, 15])
+async def test_events_are_the_same_however_they_arrive(size: int) -> None:
+    sent = b'data: {"a":1}\n\ndata: {"b":22}\n\ndata: [DONE]\n\n'
+    pieces = [sent[start:][:size] for start in range(0, len(sent), size)]
+    content = MagicMock(**{"iter_any.return_value.__aiter__.return_value": pieces})
+    assert [event async for event in events(content)] == [b'{"a":1}', b'{"b":22}']

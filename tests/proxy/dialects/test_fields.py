@@ -121,8 +121,6 @@ async def test_what_would_change_the_reply_is_refused_by_name_unless_its_value_c
     [
         ("chat/completions", "previous_response_id system enable_thinking guided_json guided_regex"),
         ("completions", "tools typical_p"),
-        ("messages", "seed"),
-        ("responses", "stop max_tokens"),
     ],
 )
 async def test_a_field_of_another_dialect_or_server_is_no_silent_loss(proxy: Proxy, path: str, names: str) -> None:
