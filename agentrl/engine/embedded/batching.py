@@ -268,6 +268,8 @@ class BatchingEngine:
         running = sorted(running, key=lambda one: (one.new, -len(one.sequence.pages)))
         logits = compute(self.model, self._cache, [(one.sequence, one.new) for one in running])
         rows = [row for row, one in enumerate(running) if one.sequence.length == len(one.sequence.tokens)]
+        if not rows:  # parts of long prompts alone
+            return
         if len(rows) < len(running):
             running, logits = [running[row] for row in rows], logits[rows]
         requests = [one.request for one in running]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.engine.embedded.batching import BatchingEngine
+from agentrl.engine.embedded.batching import MAX_PROMPT_TOKENS, BatchingEngine
 from agentrl.engine.embedded.sampling import Request, draw
 from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
@@ -78,6 +78,12 @@ def test_a_turn_reports_the_tokens_of_the_turn_before_as_cached(engine: Batching
         )
         record.add("id", None, request.input_ids, reply, 1.0)
     assert Rescorer([NANO]).largest_difference(record) < 1e-4
+
+
+def test_a_prompt_of_several_forward_passes_is_answered_where_no_other_reply_grows(engine: BatchingEngine) -> None:
+    done = threading.Event()
+    engine.submit(Request([5] * (MAX_PROMPT_TOKENS + 100), Sampling(max_new_tokens=1), done.set))
+    assert done.wait(120)
 
 
 def test_more_requests_than_the_cache_holds_all_end(engine: BatchingEngine) -> None:
