@@ -122,7 +122,7 @@ async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
 @pytest.mark.soak
 async def test_a_server_without_lora_says_how_to_start_it(sglang_url: str, adapters: list[Path]) -> None:
     async with sglang_engine([sglang_url]) as engine:
-        with pytest.raises(EngineError, match="start it with --enable-lora"):
+        with pytest.raises(EngineError, match="--enable-lora"):
             await engine.update_weights(adapters[1] / "adapter", 1)
         assert (await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids
 
