@@ -14,10 +14,10 @@ from anyio.to_thread import run_sync as in_thread
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig
-from agentrl.engine.adapter import sharing_weights
 from agentrl.engine.adapters import ROLES
 from agentrl.engine.client import SGLangEngine
 from agentrl.engine.launch import launch_engine
+from agentrl.engine.model_adapters import sharing_weights
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO

@@ -20,10 +20,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.engine.adapter import check_fit, is_adapter_parameter, name_in_base, read_tensors
-from agentrl.engine.embedded.adapters import LoadedAdapters
 from agentrl.engine.embedded.paged_cache import PAGE_TOKENS, CachedSequence, PagedCache, compute, use_paged_attention
 from agentrl.engine.embedded.sampling import Request, draw
+from agentrl.engine.model_adapters import (
+    LoadedAdapters,
+    check_fit,
+    is_adapter_parameter,
+    name_in_base,
+    read_tensors,
+)
 from agentrl.engine.model_facts import end_ids
 from agentrl.engine.protocol import PauseMode
 
@@ -82,11 +87,6 @@ class BatchingEngine:
         with self._changed:
             requests = [*(one.request for one in self._running), *self._waiting]
         return [request for request in requests if request.finish is None]
-
-    @property
-    def alive(self) -> bool:
-        """Whether the generation thread runs."""
-        return self._thread.is_alive()
 
     def start(self) -> None:
         """Start the generation thread."""
@@ -163,23 +163,13 @@ class BatchingEngine:
                 # Broken weights may have left numbers that are not finite, which spoil what is read beside them.
                 self._cache = PagedCache(self._pages)
 
-    @torch.inference_mode()
-    def score(self, input_ids: list[int], adapter: str | None) -> list[float | None]:
-        """[T] log softmax(logits) of each token given those before it; None for the first."""
-        ids = torch.tensor(input_ids)
-        with self._parking():
-            self.adapters.activate(adapter)
-            logits = self.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1].float()
-        scored = torch.log_softmax(logits, dim=-1).gather(1, ids[1:].unsqueeze(1)).squeeze(1)
-        return [None, *scored.tolist()]
-
     def change_adapters(self, change: Callable[[LoadedAdapters], None]) -> None:
         """Load or unload LoRA adapters between two forward passes. Open requests of one that goes are aborted."""
         with self._parking():
             change(self.adapters)
-        for request in self.open_requests():
-            if request.adapter not in (None, *self.adapters.names):
-                self.abort(request)
+            for request in self.open_requests():
+                if request.adapter not in (None, *self.adapters.names):
+                    self.abort(request)
 
     @contextmanager
     def _parking(self) -> Iterator[None]:
@@ -218,7 +208,7 @@ class BatchingEngine:
 
     @torch.inference_mode()
     def _generate(self) -> None:
-        """Compute until `stop`. An error ends the thread, and is printed."""
+        """Compute until `stop`. An error ends the thread."""
         try:
             while True:
                 with self._changed:

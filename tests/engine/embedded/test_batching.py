@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from agentrl.engine.embedded.batching import MAX_PROMPT_TOKENS, BatchingEngine
+from agentrl.engine.embedded.paged_cache import use_paged_attention
 from agentrl.engine.embedded.sampling import Request, draw
 from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
@@ -27,7 +30,7 @@ def engine() -> Iterator[BatchingEngine]:
     engine.start()
     yield engine
     engine.stop()
-    assert not engine.alive
+    assert not engine._thread.is_alive()
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -84,6 +87,14 @@ def test_a_prompt_of_several_forward_passes_is_answered_where_no_other_reply_gro
     done = threading.Event()
     engine.submit(Request([5] * (MAX_PROMPT_TOKENS + 100), Sampling(max_new_tokens=1), done.set))
     assert done.wait(120)
+
+
+@pytest.mark.parametrize("cap", [None, 50.0])
+def test_a_model_that_caps_its_attention_scores_is_refused(cap: float | None) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64, "head_dim": 16}
+    config = Gemma2Config(**sizes, num_attention_heads=2, num_key_value_heads=1, attn_logit_softcapping=cap)
+    with nullcontext() if cap is None else pytest.raises(ValueError, match="attn_logit_softcapping"):
+        use_paged_attention(Gemma2ForCausalLM(config).eval())
 
 
 def test_more_requests_than_the_cache_holds_all_end(engine: BatchingEngine) -> None:
