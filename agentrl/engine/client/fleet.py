@@ -183,7 +183,7 @@ class Fleet:
         versions: dict[str, int] = {}
         for server in self.servers:
             versions[server.url] = await server.probe(self.limits.hang_timeout_s)
-            server.begin_service()
+            self.begin_service(server)
         if len(set(versions.values())) != 1:
             raise EngineError(f"the servers serve different weight versions: {versions}")
         return versions[self.servers[0].url]

@@ -13,14 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.engine.embedded.paged_cache import PAGE_TOKENS, CachedSequence, PagedCache, compute, use_paged_attention
+from agentrl.engine.embedded.paged_cache import PAGE_TOKENS, PagedCache, compute, use_paged_attention
 from agentrl.engine.embedded.sampling import Request, draw
 from agentrl.engine.model_adapters import (
     LoadedAdapters,
@@ -38,15 +37,6 @@ MAX_PROMPT_TOKENS = 2048
 """Tokens of prompts in one forward pass, beside one of each reply that grows."""
 PARK_TIMEOUT_S = 300.0
 """Bound of one forward pass."""
-
-
-@dataclass(eq=False)
-class _Running:
-    request: Request
-    sequence: CachedSequence
-    """Its prompt and reply so far."""
-    new: int = 0
-    """Tokens that the next forward pass computes."""
 
 
 class BatchingEngine:
@@ -72,7 +62,7 @@ class BatchingEngine:
         self._updates = 0
         """How often the weights changed: what one of them computed is no prefix for another."""
         self._waiting: deque[Request] = deque()
-        self._running: list[_Running] = []
+        self._running: list[Request] = []
         self._changed = threading.Condition()
         """Guards the requests, and wakes the generation thread, or those who wait for it to be parked."""
         self._parkers = 0
@@ -85,8 +75,7 @@ class BatchingEngine:
     def open_requests(self) -> list[Request]:
         """Return those that have not ended."""
         with self._changed:
-            requests = [*(one.request for one in self._running), *self._waiting]
-        return [request for request in requests if request.finish is None]
+            return [request for request in (*self._running, *self._waiting) if request.finish is None]
 
     def start(self) -> None:
         """Start the generation thread."""
@@ -197,13 +186,13 @@ class BatchingEngine:
     def _requeue_last(self) -> None:
         last = self._running.pop()
         self._cache.close(last.sequence)
-        self._waiting.appendleft(last.request)
+        self._waiting.appendleft(last)
 
     def _drop_ended(self) -> None:
-        for one in self._running:
-            if one.request.finish is not None:
-                self._cache.close(one.sequence)
-        self._running = [one for one in self._running if one.request.finish is None]
+        for request in self._running:
+            if request.finish is not None:
+                self._cache.close(request.sequence)
+        self._running = [request for request in self._running if request.finish is None]
         self._waiting = deque(request for request in self._waiting if request.finish is None)
 
     @torch.inference_mode()
@@ -222,8 +211,8 @@ class BatchingEngine:
                     self._drop_ended()
                     self._begin_waiting()
                     self._plan()
-                for adapter in dict.fromkeys(one.request.adapter for one in self._running):
-                    self._forward([one for one in self._running if one.new and one.request.adapter == adapter], adapter)
+                for adapter in dict.fromkeys(request.adapter for request in self._running):
+                    self._forward([r for r in self._running if r.new_tokens and r.adapter == adapter], adapter)
         finally:
             with self._changed:
                 self._parked = True
@@ -236,41 +225,41 @@ class BatchingEngine:
             tokens = request.input_ids + request.output_ids
             if self._cache.available <= len(tokens) // PAGE_TOKENS + len(self._running):
                 return
-            sequence = self._cache.open(tokens, (self._updates, request.adapter))
+            request.sequence = self._cache.open(tokens, (self._updates, request.adapter))
             if request.cached_tokens is None:
-                request.cached_tokens = sequence.length
-            self._running.append(_Running(self._waiting.popleft(), sequence))
+                request.cached_tokens = request.sequence.length
+            self._running.append(self._waiting.popleft())
 
     def _plan(self) -> None:
         """Set how many tokens of each request the next forward pass computes. Where pages are lacking, the newest go back to the queue."""
         room = MAX_PROMPT_TOKENS
-        for index, one in enumerate(self._running):  # which becomes shorter where pages are lacking
-            left = len(one.sequence.tokens) - one.sequence.length
-            one.new = min(left, max(room, 1))
-            room -= one.new
-            while index < len(self._running) and not self._cache.extend(one.sequence, one.sequence.length + one.new):
+        for index, request in enumerate(self._running):  # which becomes shorter where pages are lacking
+            sequence = request.sequence
+            request.new_tokens = min(len(sequence.tokens) - sequence.length, max(room, 1))
+            room -= request.new_tokens
+            needed = sequence.length + request.new_tokens
+            while index < len(self._running) and not self._cache.extend(sequence, needed):
                 self._requeue_last()
 
-    def _forward(self, running: Sequence[_Running], adapter: str | None) -> None:
+    def _forward(self, requests: Sequence[Request], adapter: str | None) -> None:
         """Compute tokens of requests, and sample one more for each that has none left to compute."""
         self.adapters.activate(adapter)
         # Those that can be attended to in one call stand side by side.
-        running = sorted(running, key=lambda one: (one.new, -len(one.sequence.pages)))
-        logits = compute(self.model, self._cache, [(one.sequence, one.new) for one in running])
-        rows = [row for row, one in enumerate(running) if one.sequence.length == len(one.sequence.tokens)]
+        requests = sorted(requests, key=lambda request: (request.new_tokens, -len(request.sequence.pages)))
+        logits = compute(self.model, self._cache, [(request.sequence, request.new_tokens) for request in requests])
+        rows = [row for row, one in enumerate(requests) if one.sequence.length == len(one.sequence.tokens)]
         if not rows:  # parts of long prompts alone
             return
-        if len(rows) < len(running):
-            running, logits = [running[row] for row in rows], logits[rows]
-        requests = [one.request for one in running]
+        if len(rows) < len(requests):
+            requests, logits = [requests[row] for row in rows], logits[rows]
         tokens, logprobs = draw(logits, [r.sampling for r in requests], [r.output_ids for r in requests])
         drawn = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
         with self._changed:
-            for one, token, logprob, distribution in zip(running, tokens.tolist(), drawn, logprobs, strict=True):
-                if one.request.finish is None:
-                    one.request.append(token, logprob, distribution, self.version)
-                    one.request.finish = one.request.finish_reason(self._decode)
-                    one.sequence.tokens.append(token)
+            for request, token, logprob, distribution in zip(requests, tokens.tolist(), drawn, logprobs, strict=True):
+                if request.finish is None:
+                    request.append(token, logprob, distribution, self.version)
+                    request.finish = request.finish_reason(self._decode)
+                    request.sequence.tokens.append(token)
         for request in requests:
             if request.reports:
                 request.on_change()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from agentrl.engine.embedded.paged_cache import CachedSequence
 from agentrl.engine.protocol import Sampling
 
 
@@ -35,6 +36,10 @@ class Request:
     """Tokens of the prompt whose keys and values were there when it began; None: it has not."""
     finish: dict[str, Any] | None = None
     """SGLang's `finish_reason`, once it ended."""
+    sequence: CachedSequence = field(init=False)
+    """Its prompt and reply so far, while it runs."""
+    new_tokens: int = field(init=False)
+    """Tokens of these that the next forward pass computes."""
 
     def append(self, token: int, logprob: float, distribution: torch.Tensor, version: str) -> None:
         """Record one more token, drawn from a distribution of logprobs [V]."""
