@@ -1,7 +1,7 @@
 """The embedded server's HTTP side: the part of SGLang's API that the client of `../client` uses. `__main__.py` is its command line.
 
-    POST /generate ─► GenerateBody ─► Request ─► BatchingEngine (a thread) ─► what is new of the reply, as it grows or at its end
-    POST /pause_generation, /update_weights_from_disk, ... ─► a thread that waits until the generation thread is parked
+    POST /generate ─► GenerateBody ─► Request ─► BatchingEngine ─► what is new of the reply, as it grows or at its end
+    POST /pause_generation, /update_weights_from_disk, ... ─► a change of the engine between two forward passes
 
 A field that is not in the bodies here is refused by its name.
 """
@@ -11,17 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import anyio
-import anyio.to_thread
 import pydantic_core
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -112,8 +108,6 @@ class EmbeddedServer:
         self._engine = engine
         self._model_path = model_path
         self._requests: dict[str, Request] = {}
-        self._control = anyio.CapacityLimiter(1)
-        """What waits for the generation thread to be parked does so one after the other, in the order of its requests."""
 
     def app(self) -> web.Application:
         """Return the aiohttp application."""
@@ -147,7 +141,7 @@ class EmbeddedServer:
         request = Request(
             body.input_ids,
             self._sampling(body),
-            partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set),
+            changed.set,
             body.sampling_params.stream_interval if body.stream else 0,
             body.lora_path,
         )
@@ -209,19 +203,18 @@ class EmbeddedServer:
 
     def _state(self, request: Request, start: int) -> dict[str, Any]:
         """Return a reply as it is now: its tokens from `start` on."""
-        finish, count = request.finish, len(request.output_ids)  # in this order: the generation thread goes on meanwhile
-        ids = request.output_ids[start:count]
+        ids = request.output_ids[start:]
         meta: dict[str, Any] = {
-            "finish_reason": finish,
+            "finish_reason": request.finish,
             "prompt_tokens": len(request.input_ids),
-            "completion_tokens": count,
+            "completion_tokens": len(request.output_ids),
             "cached_tokens": request.cached_tokens or 0,
             "weight_version": request.version_starts[-1][0] if request.version_starts else self._engine.version,
-            "weight_versions": request.weight_versions(count),
-            "output_token_logprobs": _scored(zip(request.logprobs[start:count], ids, strict=True)),
+            "weight_versions": request.weight_versions,
+            "output_token_logprobs": _scored(zip(request.logprobs[start:], ids, strict=True)),
         }
         if request.sampling.top_logprobs:
-            meta["output_top_logprobs"] = [_scored(top) for top in request.top_logprobs[start:count]]
+            meta["output_top_logprobs"] = [_scored(top) for top in request.top_logprobs[start:]]
         return {"output_ids": ids, "meta_info": meta}
 
     def _text(self, request: Request) -> str:
@@ -240,40 +233,40 @@ class EmbeddedServer:
     async def pause_generation(self, http: web.Request) -> web.Response:
         """Stop producing tokens until `/continue_generation`."""
         body = await _parse(http, PauseBody)
-        return await self._change("message", lambda: self._engine.pause(body.mode))
+        return await self._change("message", self._engine.pause(body.mode))
 
     async def continue_generation(self, http: web.Request) -> web.Response:
         """Produce tokens again."""
-        return await self._change("message", self._engine.resume)
+        return await self._change("message", self._engine.resume())
 
     async def update_weights_from_disk(self, http: web.Request) -> web.Response:
         """Load the safetensors of `model_path`, under `weight_version`."""
         body = await _parse(http, UpdateBody)
-        path, load = Path(body.model_path), self._engine.load_weights
-        return await self._change("message", lambda: load(path, body.weight_version, flush_cache=body.flush_cache))
+        path, version = Path(body.model_path), body.weight_version
+        loading = self._engine.load_weights(path, version, flush_cache=body.flush_cache)
+        return await self._change("message", loading)
 
     async def load_lora_adapter(self, http: web.Request) -> web.Response:
         """Compute with the LoRA adapter in `lora_path` from now on, for requests that name it by `lora_name`."""
-        body, change = await _parse(http, AdapterBody), self._engine.change_adapters
-        return await self._change(
-            "error_message", lambda: change(lambda loaded: loaded.load(body.lora_name, Path(body.lora_path)))
-        )
+        body = await _parse(http, AdapterBody)
+        name, path = body.lora_name, Path(body.lora_path)
+        return await self._change("error_message", self._engine.change_adapters(lambda loaded: loaded.load(name, path)))
 
     async def unload_lora_adapter(self, http: web.Request) -> web.Response:
         """Forget an adapter."""
-        body, change = await _parse(http, AdapterBody), self._engine.change_adapters
-        return await self._change("error_message", lambda: change(lambda loaded: loaded.unload(body.lora_name)))
+        name = (await _parse(http, AdapterBody)).lora_name
+        return await self._change("error_message", self._engine.change_adapters(lambda loaded: loaded.unload(name)))
 
-    async def _change(self, error_field: str, change: Callable[[], None]) -> web.Response:
-        """Make a change between two forward passes. Answer status 400 where it is refused: then nothing has changed."""
+    async def _change(self, error_field: str, change: Coroutine[Any, Any, None]) -> web.Response:
+        """Make a change to its end, also where the client leaves. Answer status 400 where it is refused: then nothing has changed."""
         try:
-            await anyio.to_thread.run_sync(change, limiter=self._control)
+            await asyncio.shield(change)
         except (ImportError, OSError, ValueError) as error:
             return _json({"success": False, error_field: str(error)}, status=400)
         return _json({"success": True})
 
     async def health(self, http: web.Request) -> web.Response:
-        """Answer: a process whose generation thread has failed is not there any more."""
+        """Answer: a process whose engine has failed is not there any more."""
         return web.Response()
 
     async def model_info(self, http: web.Request) -> web.Response:
@@ -314,17 +307,11 @@ def _json(content: dict[str, Any], status: int = 200) -> web.Response:
 
 
 async def serve(engine: BatchingEngine, args: argparse.Namespace) -> None:
-    """Serve an engine until the process ends, which it does at once where the generation thread fails: its client starts it again."""
-
-    def fail(failure: threading.ExceptHookArgs) -> None:
-        threading.__excepthook__(failure)
-        os._exit(1)
-
-    threading.excepthook = fail
+    """Serve an engine until the process ends, which it does where the engine fails: its client starts it again."""
     app = EmbeddedServer(engine, args.model_path).app()
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    engine.start()
-    await runner.setup()
-    await web.TCPSite(runner, args.host, args.port).start()
-    print(f"listening on {runner.addresses[0][1]}", flush=True)
-    await anyio.sleep_forever()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        await runner.setup()
+        await web.TCPSite(runner, args.host, args.port).start()
+        print(f"listening on {runner.addresses[0][1]}", flush=True)
