@@ -17,7 +17,6 @@ old KV cache. `abort`: the server hands back what it has, and the client resubmi
 """
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How the tokens of one reply are drawn.

@@ -26,7 +26,7 @@ from agentrl.engine.client.fleet import RETRY_S, EngineLimits, Fleet, FleetRepli
 from agentrl.engine.client.replica import ABORT_POLL_S, FailureReport, FleetState, ReplicaReport
 from agentrl.engine.client.reply import ReplyClient
 from agentrl.engine.client.server import ServedModel, SGLangServer, open_session
-from agentrl.engine.client.stream import VERSION_DIGITS, version_number
+from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.engine.protocol import PauseMode
 from agentrl.errors import EngineError
 from agentrl.system.tasks import background_tasks, in_thread

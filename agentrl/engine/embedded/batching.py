@@ -200,15 +200,13 @@ class BatchingEngine:
         for request, token, logprob, distribution in await in_thread(self._draw, requests, adapter):
             if request.finish is None:
                 request.append(token, logprob, distribution, self.version)
-                request.finish = request.finish_reason(self.tokenizer.decode)
+                request.finish = request.finish_reason(lambda ids: str(self.tokenizer.decode(ids)))
                 request.sequence.tokens.append(token)
                 if request.reports:
                     request.on_change()
 
     @torch.inference_mode()
-    def _draw(
-        self, requests: Sequence[Request], adapter: str | None
-    ) -> list[tuple[Request, int, float, torch.Tensor]]:
+    def _draw(self, requests: Sequence[Request], adapter: str | None) -> list[tuple[Request, int, float, torch.Tensor]]:
         """Return the token of each request that gets one, its logprob, and the logprobs [V] that it was drawn from."""
         self.adapters.activate(adapter)
         logits = compute(self.model, self._cache, [(request.sequence, request.new_tokens) for request in requests])

@@ -101,6 +101,13 @@ class AdapterBody(Strict):
 Body = TypeVar("Body", bound=Strict)
 
 
+class RefusedError(web.HTTPBadRequest):
+    """A request that cannot be answered; its message goes to the client."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(text=json.dumps({"error": {"message": message}}), content_type="application/json")
+
+
 class EmbeddedServer:
     """The HTTP face of a `BatchingEngine`."""
 
@@ -133,7 +140,7 @@ class EmbeddedServer:
         """Continue `input_ids`; with `stream`, a server-sent event with what is new as the reply grows.
 
         Raises:
-            HTTPBadRequest: The request cannot be answered; the message says why.
+            RefusedError: The request cannot be answered; the message says why.
         """
         body = await _parse(http, GenerateBody)
         self._check(body)
@@ -159,19 +166,23 @@ class EmbeddedServer:
             del self._requests[body.rid]
 
     def _check(self, body: GenerateBody) -> None:
-        """Refuse a request that cannot be answered, in SGLang's words where it has them."""
+        """Check that a request can be answered.
+
+        Raises:
+            RefusedError: It cannot; the message says why, in SGLang's words where it has them.
+        """
         length, vocabulary = self._engine.context_length, self._engine.vocabulary
         if len(body.input_ids) >= length:
-            raise _refusal(
+            raise RefusedError(
                 f"The input ({len(body.input_ids)} tokens) is longer than the model's context length ({length} tokens)."
             )
         for name, tokens in (("input_ids", body.input_ids), ("logit_bias", body.sampling_params.logit_bias)):
             if outside := [token for token in tokens if not 0 <= token < vocabulary]:
-                raise _refusal(f"{name} holds {outside[0]}, outside the vocabulary of {vocabulary} tokens.")
+                raise RefusedError(f"{name} holds {outside[0]}, outside the vocabulary of {vocabulary} tokens.")
         if body.lora_path not in (None, *self._engine.adapters.names):
-            raise _refusal(f"Got LoRA adapter that is not loaded: {body.lora_path}")
+            raise RefusedError(f"Got LoRA adapter that is not loaded: {body.lora_path}")
         if body.rid in self._requests:
-            raise _refusal(f"Duplicate request ID detected: {body.rid}")
+            raise RefusedError(f"Duplicate request ID detected: {body.rid}")
 
     def _sampling(self, body: GenerateBody) -> Sampling:
         """Return how a reply is drawn: within the context, and ended as the model ends it."""
@@ -277,25 +288,19 @@ class EmbeddedServer:
     async def server_info(self, http: web.Request) -> web.Response:
         """Return how the server was started, and which prompts are too long for it: those of `max_req_input_len` tokens and more."""
         length = self._engine.context_length
-        return _json(
-            {"incremental_streaming_output": True, "grammar_backend": "none", "max_req_input_len": length}
-        )
+        return _json({"incremental_streaming_output": True, "grammar_backend": "none", "max_req_input_len": length})
 
 
 async def _parse(http: web.Request, model: type[Body]) -> Body:
     """Return the body of a request.
 
     Raises:
-        HTTPBadRequest: Fields, which the message names, are wrong.
+        RefusedError: Fields, which the message names, are wrong.
     """
     try:
         return model.model_validate_json(await http.read() or b"{}")
     except ValidationError as error:
-        raise _refusal("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
-
-
-def _refusal(message: str) -> web.HTTPBadRequest:
-    return web.HTTPBadRequest(text=json.dumps({"error": {"message": message}}), content_type="application/json")
+        raise RefusedError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
 
 
 def _scored(tokens: Iterable[tuple[float, int]]) -> list[list[Any]]:

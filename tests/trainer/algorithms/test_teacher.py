@@ -9,7 +9,6 @@ import random
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
-import httpx
 import pytest
 import torch
 
