@@ -39,7 +39,6 @@ class _Request:
 
     input_ids: list[int]
     sampling: Sampling
-    session: str
     images: Sequence[ImageSpan]
     on_progress: OnProgress | None
     adapter: str
@@ -109,7 +108,7 @@ class ReplyClient:
         """
         if sampling.in_one_piece:
             on_progress = None
-        request = _Request(input_ids, sampling, session, images, on_progress, adapter)
+        request = _Request(input_ids, sampling, images, on_progress, adapter)
         done = _NOTHING
         bad: list[SGLangServer] = []
         with anyio.move_on_after(self.fleet.limits.request_timeout_s):

@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import anyio
 import pydantic_core
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -315,8 +314,7 @@ async def serve(engine: BatchingEngine, args: argparse.Namespace) -> None:
     """Serve an engine until the process ends, which it does where the engine fails: its client starts it again."""
     app = EmbeddedServer(engine, args.model_path).app()
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        await runner.setup()
-        await web.TCPSite(runner, args.host, args.port).start()
-        print(f"listening on {runner.addresses[0][1]}", flush=True)
+    await runner.setup()
+    await web.TCPSite(runner, args.host, args.port).start()
+    print(f"listening on {runner.addresses[0][1]}", flush=True)
+    await engine.run()
