@@ -83,7 +83,7 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
 def test_the_pages_that_follow_the_code_name_it() -> None:
     """So that the test before cannot pass because it finds nothing."""
     found = {page.name: len(NAMED_IN_FILE.findall(prose(page))) for page in PAGES}
-    assert found["gradient.md"] >= 25
+    assert found["objectives.md"] >= 11
     assert found["failures.md"] >= 18
     assert found["backends.md"] >= 8
 
