@@ -262,10 +262,12 @@ class Service:
             entry.reward = body.reward
         else:
             try:
-                entry.session.reward(body.completion_id, body.reward)
+                turns = entry.session.turns_of(body.completion_id)
             except KeyError:
                 message = f"No model call of this session has the id {body.completion_id!r}."
                 raise ApiError(404, message, param="completion_id") from None
+            for turn in turns:
+                turn.reward = body.reward
         return _state(entry)
 
     async def _close(self, session_id: str, body: CloseBody) -> dict[str, Any]:
