@@ -177,7 +177,7 @@ async def test_a_request_beyond_the_limit_is_413_in_the_words_of_its_api(nano_fo
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("no_garbage_collection")
-async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(nano_format: ChatFormat) -> None:
+async def test_logprobs_of_a_long_reply_are_made_beside_the_event_loop(nano_format: ChatFormat) -> None:
     """The loop's thread computes much less than it takes to read and write such a reply once."""
     async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 50_000)) as (engine, proxy):
         engine.tokens = 10_000
