@@ -28,7 +28,6 @@ from agentrl.proxy.completion import (
     Json,
     PreparedCompletion,
     alterations_of,
-    check_own_distribution,
 )
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.errors import ApiError, invalid
@@ -66,8 +65,6 @@ class CompletionService:
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     training: bool = False
     """Whether what it records is trained on. Images, which are not, are refused then."""
-    refuse_altered: bool = False
-    """Whether a role that is trained on may not ask for another distribution than the policy's own."""
     generated_tokens: int = 0
     """How many it has had generated so far."""
 
@@ -94,8 +91,6 @@ class CompletionService:
         digest = request_digest(prompt, sampling, request.shown_tools, role.name)
         room = self.context_length - len(prompt.input_ids)
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
-        if self.refuse_altered and role.trained:
-            check_own_distribution(sampling)
         return PreparedCompletion(
             id=f"{id_prefix}{uuid.uuid4().hex}",
             role=role,
