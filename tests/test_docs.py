@@ -84,7 +84,6 @@ def test_the_pages_that_follow_the_code_name_it() -> None:
     """So that the test before cannot pass because it finds nothing."""
     found = {page.name: len(NAMED_IN_FILE.findall(prose(page))) for page in PAGES}
     assert found["objectives.md"] >= 11
-    assert found["failures.md"] >= 18
 
 
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
