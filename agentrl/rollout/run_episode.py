@@ -13,6 +13,7 @@ from typing import Any, Required, TypedDict, Unpack
 
 import anyio
 import httpx2
+import openai.resources.chat.completions  # noqa: F401 -- or `client.chat` imports it on the event loop, at the first call
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RolloutConfig
