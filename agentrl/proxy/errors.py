@@ -6,6 +6,7 @@ raised while a request is answered ─► ApiError (status, message, field, code
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +87,7 @@ def read_body(model: type[Body], body: bytes) -> Body:
     param = ".".join(str(part) for part in place if part != "str") or None
     if problem["type"] == "extra_forbidden":
         raise ApiError(400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter")
-    raise invalid(param or "body", problem["msg"])
+    raise invalid(param or "body", re.sub(r"^Value error, | or instance of \w+$", "", problem["msg"]))
 
 
 @dataclass
