@@ -6,7 +6,6 @@ raised while a request is answered ─► ApiError (status, message, field, code
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,7 +86,7 @@ def read_body(model: type[Body], body: bytes) -> Body:
     param = ".".join(str(part) for part in place if part != "str") or None
     if problem["type"] == "extra_forbidden":
         raise ApiError(400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter")
-    raise invalid(param or "body", re.sub(r"^Value error, | or instance of \w+$", "", problem["msg"]))
+    raise invalid(param or "body", problem["msg"].removeprefix("Value error, ").partition(" or instance of ")[0])
 
 
 @dataclass

@@ -259,9 +259,8 @@ async def local_runner(
     workflow: Workflow, proxy: Proxy, **options: Unpack[EpisodeOptions]
 ) -> AsyncIterator[EpisodeRunner]:
     """Yield a runner of a workflow whose episodes reach `proxy` inside this process."""
-    transport = proxy.in_process_transport()
     async with (
-        httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
+        httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL, timeout=None) as http,
         open_environments() as make_env,
     ):
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)

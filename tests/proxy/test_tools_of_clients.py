@@ -14,11 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
-from agentrl.proxy.dialects.chat_completions import ChatRequest
-from agentrl.proxy.dialects.gemini_request import GenerateRequest
 from agentrl.proxy.dialects.messages_request import MessagesRequest
 from agentrl.proxy.dialects.responses import stored_response
-from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.dialects.tools import custom_arguments, custom_input
 from agentrl.proxy.json_text import read_json
 from tests.policy_by_prompt import PolicyByPrompt
@@ -242,31 +239,11 @@ async def test_a_response_that_is_deleted_while_another_goes_on_from_it_fails_ne
     setup.in_order()
 
 
-def test_a_tool_is_written_alike_whichever_dialect_offers_it() -> None:
-    add = {"name": "add", "description": "Add.", "parameters": PLAIN}
-    user = {"role": "user", "content": "1 + 1 ="}
-    chat = ChatRequest.model_validate(
-        {"model": "nano", "messages": [user], "tools": [{"type": "function", "function": add}]}
-    )
-    responses = ResponsesRequest.model_validate(
-        {"model": "nano", "input": [user], "tools": [{"type": "function", **add}]}
-    )
-    messages = MessagesRequest.model_validate(
-        {"model": "nano", "messages": [user], "tools": [{"name": "add", "description": "Add.", "input_schema": PLAIN}]}
-    )
-    gemini = GenerateRequest.model_validate(
-        {"contents": [{"parts": [{"text": "1 + 1 ="}]}], "tools": [{"functionDeclarations": [add]}]}
-    )
-    written = [
-        json.dumps(asked.tools)
-        for asked in (
-            chat.to_completion_request(),
-            responses.to_completion_request([], {}),
-            messages.to_completion_request(),
-            gemini.to_completion_request("nano"),
-        )
-    ]
-    assert written == [json.dumps([{"type": "function", "function": add}])] * 4
+def test_messages_write_a_tool_as_the_other_dialects_do() -> None:
+    tools = [{"name": "add", "description": "Add.", "input_schema": PLAIN}]
+    request = MessagesRequest(model="nano", messages=[{"role": "user", "content": "1 + 1 ="}], tools=tools)
+    function = {"name": "add", "description": "Add.", "parameters": PLAIN}
+    assert json.dumps(request.to_completion_request().tools) == json.dumps([{"type": "function", "function": function}])
 
 
 async def test_ids_of_tool_calls_are_each_dialects_own_and_come_back_as_one(setup: Setup) -> None:
