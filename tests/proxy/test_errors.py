@@ -41,10 +41,9 @@ async def test_a_refusal_is_one_sentence_that_names_no_class_of_the_proxy(nano_f
     }
     async with opened(nano_format) as (proxy, _):
         headers = {"authorization": f"Bearer {proxy.open_session().key}"}
-        replies = [await proxy.handle("POST", "/v1/chat/completions", headers, body) for body in said]
-    assert [(reply.status, json.loads(reply.body)["error"]["message"]) for reply in replies] == [
-        (400, message) for message in said.values()
-    ]
+        for body, message in said.items():
+            reply = await proxy.handle("POST", "/v1/chat/completions", headers, body)
+            assert (reply.status, json.loads(reply.body)["error"]["message"]) == (400, message)
 
 
 async def test_the_client_of_openai_does_not_ask_again_after_the_end_of_an_episode(nano_format: ChatFormat) -> None:
