@@ -122,7 +122,7 @@ class _Tool(Part):
 
     def to_json(self) -> Json:
         described = {} if self.description is None else {"description": self.description}
-        return {"type": "function", "function": {"name": self.name, "parameters": self.input_schema, **described}}
+        return {"type": "function", "function": {"name": self.name, **described, "parameters": self.input_schema}}
 
 
 class _ToolChoice(Part):
