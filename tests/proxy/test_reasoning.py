@@ -10,10 +10,8 @@ from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat
 from agentrl.proxy.completion import Completion, CompletionRequest, PreparedCompletion
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.messages import MessagesWriter
-from agentrl.proxy.dialects.messages_request import MessagesRequest
-from agentrl.proxy.dialects.responses import ResponsesWriter
-from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.dialects.messages import MessagesRequest, MessagesWriter
+from agentrl.proxy.dialects.responses import ResponsesRequest, ResponsesWriter
 from agentrl.proxy.session import Prompt, Session
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, VersionSpan

@@ -18,92 +18,49 @@ from pydantic.alias_generators import to_snake
 
 from agentrl.proxy.errors import ApiError
 
-CHANGES: dict[str, tuple[Any, ...]] = {
-    # How a reply is sampled, in OpenAI's words and in those of vLLM and SGLang.
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "best_of": (1,),
-    "ebnf": (),
-    "frequency_penalty": (0,),
-    "ignore_eos": (False,),
-    "json_schema": (),
-    "logit_bias": ({},),
-    "max_completion_tokens": (),
-    "max_output_tokens": (),
-    "max_tokens": (),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "n": (1,),
-    "output_config": ({},),
-    "output_format": (),
-    "presence_penalty": (0,),
-    "regex": (),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "stop": ([],),
-    "stop_regex": ([],),
-    "stop_sequences": ([],),
-    "structured_outputs": ({},),
-    "temperature": (),
-    "text": ({}, {"format": {"type": "text"}}),
-    "top_k": (-1, 0),
-    "top_p": (),
-    "typical_p": (1,),
-    "use_beam_search": (False,),
-    **dict.fromkeys(("logits_processors", "stop_token_ids"), ([],)),
-    **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex", "seed"), ()),
-    # How it comes.
-    "background": (False,),
-    "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
-    "response_modalities": (["TEXT"], ["Text"], []),
-    **dict.fromkeys(("audio", "speech_config"), ()),
-    # The prompt.
-    "add_generation_prompt": (True,),
-    "cached_content": (),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "conversation": (),
-    "documents": ([],),
-    "echo": (False,),
-    "enable_thinking": (),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "input": (),
-    "instructions": ("",),
-    "messages": (),
-    "previous_response_id": (),
-    "prompt": (),
-    "suffix": ("",),
-    "system": ("", []),
-    "thread": (),
-    "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),
-    "tools": ([],),
-    "truncate_prompt_tokens": (),
+CHANGES: dict[str, list[Any]] = {
+    name: harmless
+    for names, harmless in (
+        ("best_of n repetition_penalty typical_p", [1]),
+        ("frequency_penalty min_p min_tokens presence_penalty", [0]),
+        ("top_k", [-1, 0]),
+        ("background continue_final_message echo ignore_eos use_beam_search", [False]),
+        ("add_generation_prompt parallel_tool_calls", [True]),
+        ("instructions suffix", [""]),
+        ("system", ["", []]),
+        ("chat_template_kwargs logit_bias output_config structured_outputs", [{}]),
+        ("bad_words documents functions logits_processors stop stop_regex stop_sequences stop_token_ids tools", [[]]),
+        ("response_format", [{"type": "text"}]),
+        ("text", [{}, {"format": {"type": "text"}}]),
+        ("modalities response_modalities", [["text"], ["TEXT"], ["Text"]]),
+        ("function_call tool_choice", ["none", "auto", {"type": "none"}, {"type": "auto"}]),
+        ("allowed_token_ids ebnf guided_choice guided_grammar guided_json guided_regex json_schema regex seed", []),
+        ("max_completion_tokens max_output_tokens max_tokens output_format temperature top_p", []),
+        ("cached_content chat_template conversation enable_thinking input messages previous_response_id prompt", []),
+        ("audio speech_config thread truncate_prompt_tokens", []),
+    )
+    for name in names.split()
 }
-"""Fields that would change the prompt or the reply where a dialect does not declare them, with the values at which each changes nothing."""
+"""Fields that change the prompt or the reply, also in the words of vLLM and SGLang, with the values at which each changes nothing: where a dialect does not declare one, others are refused."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Part(BaseModel):
-    """A part of a request: null is the same as absent, and what it does not declare means nothing here."""
+    """A part of a request. A field that it does not declare means nothing here, and one that may be left out may be null."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class RequestBody(BaseModel):
+    """The body of a request: what it declares is honoured."""
+
+    model_config = ConfigDict(extra="allow")
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        if isinstance(value, dict) and None in value.values():
-            return {name: item for name, item in value.items() if item is not None}
-        return value
-
-
-class RequestBody(Part):
-    """The body of a request: what it declares is honoured."""
-
-    model_config = ConfigDict(extra="allow")
+        return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
 
     def ignored(self) -> list[str]:
         """Return the names of what the client asked for and does not get.
@@ -111,12 +68,15 @@ class RequestBody(Part):
         Raises:
             ApiError: A field that is not honoured would change what is asked for.
         """
-        known = {name: CHANGES.get(to_snake(name)) for name in self.model_extra or {}}
-        for name, harmless in known.items():
-            if harmless is not None and (self.model_extra or {})[name] not in harmless:
+        names = []
+        for name, value in (self.model_extra or {}).items():
+            harmless = CHANGES.get(to_snake(name))
+            if harmless is None:
+                names.append(name)
+            elif value not in harmless:
                 message = f"Unsupported parameter: '{name}'. It would change the reply; leave it out."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
-        return plain_names(name for name, harmless in known.items() if harmless is None)
+        return plain_names(names)
 
 
 def plain_names(names: Iterable[str]) -> list[str]:

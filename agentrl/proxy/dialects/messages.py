@@ -1,22 +1,229 @@
-"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
+"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`.
+
+system:     text blocks             a system message, in its place
+user:       tool_result blocks      tool messages, each on its own, before the text that follows them
+            text, image, document blocks       a user message
+assistant:  thinking, text, tool_use blocks    one assistant message; the last message of all is continued
+
+Ids of tool calls begin with `toolu_` here, and with `call_` in the record and in the other dialects.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
+from agentrl.proxy.completion import (
+    Alterations,
+    Completion,
+    CompletionRequest,
+    Delta,
+    Json,
+    NamedTool,
+    PreparedCompletion,
+)
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.messages_request import MessagesRequest, shown_id
+from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.parts import Format, Text, image, joined, schema_text
+from agentrl.proxy.dialects.sampling import Tokens, TopK, TopP
+from agentrl.proxy.dialects.tools import function_call, function_tool, left_out
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.session import Conversation, Session, SessionRole
 from agentrl.proxy.tool_calls import readable_part, values_so_far
 
 _SIGNATURE = "YWdlbnRybA=="
 """Clients send a thought back as one only if it is signed, and as a text of their own otherwise. Nothing reads it here."""
+
+
+class _ImageSource(Part):
+    type: Literal["base64"]
+    media_type: str
+    data: str
+
+
+class _Image(Part):
+    type: Literal["image"]
+    source: _ImageSource
+
+    def shown(self) -> Json:
+        return image(f"data:{self.source.media_type};base64,{self.source.data}")
+
+
+class _PlainSource(Part):
+    type: Literal["text"]
+    data: str
+
+
+class _Document(Part):
+    """A document in plain text. One in another form, such as a PDF, is refused: no model here reads it."""
+
+    type: Literal["document"]
+    source: _PlainSource
+    title: str | None = None
+    context: str | None = None
+
+    def shown(self) -> Json:
+        parts = [part for part in (self.title, self.context, self.source.data) if part]
+        return {"type": "text", "text": "\n".join(["", *parts, ""])}
+
+
+_Shown = Annotated[Text | _Image | _Document, Field(discriminator="type")]
+
+
+class _ToolUse(Part):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: Json
+
+
+class _ToolResult(Part):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | Annotated[list[_Shown], Field(fail_fast=True)] | None = None
+
+
+class _Thinking(Part):
+    type: Literal["thinking"]
+    thinking: str
+
+
+_Block = Annotated[Text | _Image | _Document | _ToolUse | _ToolResult | _Thinking, Field(discriminator="type")]
+
+
+class _Message(Part):
+    role: Literal["user", "assistant", "system"]
+    content: str | Annotated[list[_Block], Field(fail_fast=True)]
+
+    def to_json(self) -> list[Json]:
+        message: Json = {"role": self.role, "content": self.content}
+        if isinstance(self.content, str):
+            return [message]
+        shown: list[Text | _Image | _Document] = []
+        results: list[Json] = []
+        for block in self.content:
+            match block:
+                case _ToolResult(tool_use_id=use_id, content=content):
+                    results.append(
+                        {"role": "tool", "tool_call_id": recorded_id(use_id), "content": joined(content or "")}
+                    )
+                case _ToolUse():
+                    call = function_call(recorded_id(block.id), block.name, block.input)
+                    message.setdefault("tool_calls", []).append(call)
+                case _Thinking(thinking=thought):
+                    message["reasoning_content"] = message.get("reasoning_content", "") + thought
+                case _:
+                    shown.append(block)
+        message["content"] = joined(shown)
+        return [*results, message] if len(message) > 2 or shown or not results else results
+
+
+class _Tool(Part):
+    type: str | None = None
+    name: str = ""
+    description: str | None = None
+    input_schema: Json | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return self.type in (None, "custom")
+
+
+class _ToolChoice(Part):
+    type: Literal["auto", "any", "none", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class _OutputConfig(Part):
+    format: Format | None = None
+
+
+class _Thread(Part):
+    """A conversation that the session holds, so that its client sends only what is new."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | None = None
+
+
+class MessagesRequest(RequestBody):
+    """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
+
+    model: str
+    messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
+    system: str | Annotated[list[Text], Field(fail_fast=True)] | None = None
+    tools: list[_Tool] = Field(default_factory=list, fail_fast=True)
+    tool_choice: _ToolChoice = _ToolChoice(type="auto")
+    thread: _Thread | None = None
+    max_tokens: Tokens | None = None
+    """How long the reply may be; where tokens are counted, it says nothing."""
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, fail_fast=True)
+    stream: bool = False
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    output_config: _OutputConfig = _OutputConfig()
+    output_format: Format | None = None
+
+    def to_completion_request(self) -> CompletionRequest:
+        """Return the request in every dialect's form."""
+        messages = [message for said in self.messages for message in said.to_json()]
+        if self.system:
+            messages.insert(0, {"role": "system", "content": joined(self.system)})
+        choice = self.tool_choice
+        named = NamedTool(choice.name or "")
+        functions = [tool for tool in self.tools if tool.is_function]
+        return CompletionRequest(
+            model=self.model,
+            messages=messages,
+            continues=messages[-1]["role"] == "assistant",
+            tools=[function_tool(tool.name, tool.description, tool.input_schema or {}) for tool in functions],
+            tool_choice=named if choice.type == "tool" else "required" if choice.type == "any" else choice.type,
+            parallel_tool_calls=not choice.disable_parallel_tool_use,
+            stop=self.stop_sequences,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            alterations=Alterations(top_k=self.top_k or -1),
+            json_schema=schema_text(self.output_config.format or self.output_format),
+            ignored=self.ignored(),
+        )
+
+    def ignored(self) -> list[str]:
+        """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
+        return [*super().ignored(), *left_out(str(tool.type) for tool in self.tools if not tool.is_function)]
+
+    def to_continued_request(self, session: Session) -> CompletionRequest:
+        """Return the request after the conversation of its thread, whose `system` and `tools` are those that it began with.
+
+        Raises:
+            ApiError: The session has no such thread, or the request has a `system` of its own.
+        """
+        asked = self.to_completion_request()
+        if self.thread is None or self.thread.type == "create":
+            return asked
+        before = session.conversations.get(self.thread.previous_message_id or "")
+        if before is None:
+            message = f"No thread of this session holds the message '{self.thread.previous_message_id}'."
+            raise ApiError(404, message, param="thread", code="thread_not_found")
+        if self.system:
+            raise invalid("system", "the thread goes on with the one that it began with; leave it out")
+        return replace(asked, messages=[*before.messages(), *asked.messages], tools=asked.tools or before.tools)
+
+
+def shown_id(call_id: str) -> str:
+    """Return the id of a tool call as Anthropic's clients know it."""
+    return f"toolu_{call_id.removeprefix('call_')}" if call_id.startswith("call_") else call_id
+
+
+def recorded_id(tool_use_id: str) -> str:
+    """Return the id of a tool call as it is recorded, from what `shown_id` made of it."""
+    return f"call_{tool_use_id.removeprefix('toolu_')}" if tool_use_id.startswith("toolu_") else tool_use_id
 
 
 class MessagesWriter(Writer):
@@ -56,19 +263,16 @@ class MessagesWriter(Writer):
             if piece := shown[len(self._sent_arguments) :]:
                 self._sent_arguments = shown
                 yield self._piece({"type": "input_json_delta", "partial_json": piece})
-        elif delta.reasoning:
-            if self._open != "thinking":
-                yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
-            yield self._piece({"type": "thinking_delta", "thinking": delta.reasoning})
         else:
-            if self._open != "text":
-                yield from self._begin({"type": "text", "text": ""})
-            yield self._piece({"type": "text_delta", "text": delta.text})
+            kind = "thinking" if delta.reasoning else "text"
+            if self._open != kind:
+                yield from self._begin(_text_block(kind, ""))
+            yield self._piece({"type": f"{kind}_delta", kind: delta.reasoning or delta.text})
 
     def ended(self, index: int, reply: Completion) -> Iterator[Json]:
         """End the message."""
         if self._index < 0:
-            yield from self._begin({"type": "text", "text": ""})
+            yield from self._begin(_text_block("text", ""))
         yield from self._close()
         self._remember(reply)
         yield {"type": "message_delta", "delta": _ending(reply), "usage": self._usage(reply)}
@@ -83,8 +287,6 @@ class MessagesWriter(Writer):
         yield {"type": "content_block_start", "index": self._index, "content_block": block}
 
     def _close(self) -> Iterator[Json]:
-        if self._open == "thinking":
-            yield self._piece({"type": "signature_delta", "signature": _SIGNATURE})
         if self._open:
             yield {"type": "content_block_stop", "index": self._index}
         self._open = ""
@@ -107,25 +309,25 @@ class MessagesWriter(Writer):
 
     def _remember(self, reply: Completion) -> None:
         (call,) = self.calls
-        if not self._keeps_thread:
-            return
-        before = call.before
-        end = -1 if call.request.continues else None
-        added = call.request.messages[len(before.messages()) if before else 0 : end]
-        said = with_prefill(call.prompt.prefill, reply.message.to_json())
-        call.session.conversations[call.id] = Conversation(before, [*added, said], call.request.tools)
+        if self._keeps_thread:
+            messages = [*call.request.messages, reply.message.to_json()]
+            call.session.conversations[call.id] = Conversation(None, messages, call.request.tools)
 
 
 def _content(reply: Completion) -> list[Json]:
     message = reply.message
     blocks: list[Json] = []
     if message.reasoning:
-        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": _SIGNATURE})
+        blocks.append(_text_block("thinking", message.reasoning))
     if message.content or not message.tool_calls:
-        blocks.append({"type": "text", "text": message.content})
+        blocks.append(_text_block("text", message.content))
     return blocks + [
         {**_tool_use(call), "input": values_so_far(call["function"]["arguments"])} for call in message.tool_calls
     ]
+
+
+def _text_block(kind: str, text: str) -> Json:
+    return {"type": kind, kind: text, **({"signature": _SIGNATURE} if kind == "thinking" else {})}
 
 
 def _tool_use(call: Json) -> Json:
@@ -148,39 +350,6 @@ def _ending(reply: Completion) -> Json:
     }
 
 
-def _asked(request: MessagesRequest, before: Conversation | None) -> CompletionRequest:
-    """Return the request after the conversation that it goes on with, whose `system` and `tools` are those that it began with.
-
-    Raises:
-        ApiError: The request has another `system`.
-    """
-    asked = request.to_completion_request()
-    if before is None:
-        return asked
-    known, added = before.messages(), asked.messages
-    if request.system:
-        if added[0] not in known[:1]:
-            message = "Unsupported 'system': the thread goes on with the one that it began with; leave it out."
-            raise ApiError(400, message, param="system", code="unsupported_value")
-        added = added[1:]
-    return replace(asked, messages=[*known, *added], tools=asked.tools or before.tools)
-
-
-def _before(request: MessagesRequest, session: Session) -> Conversation | None:
-    """Return the conversation of the thread that a request goes on with; None: it begins one.
-
-    Raises:
-        ApiError: The session has no such thread.
-    """
-    if request.thread is None or request.thread.type != "continue":
-        return None
-    before = session.conversations.get(request.thread.previous_message_id)
-    if before is None:
-        message = f"No thread of this session holds the message '{request.thread.previous_message_id}'."
-        raise ApiError(404, message, param="thread", code="thread_not_found")
-    return before
-
-
 def read(service: CompletionService, role: SessionRole, body: bytes) -> MessagesWriter:
     """Check a request and render its prompt.
 
@@ -190,10 +359,7 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Messages
     request = read_body(MessagesRequest, body)
     if request.max_tokens is None:
         raise invalid("max_tokens", "it is required")
-    before = _before(request, role.session)
-    call = service.prepare(role, _asked(request, before), "msg_")
-    call.before = before
-    return MessagesWriter(call, request)
+    return MessagesWriter(service.prepare(role, request.to_continued_request(role.session), "msg_"), request)
 
 
 def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:
@@ -203,4 +369,4 @@ def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:
         ApiError: The request cannot be answered.
     """
     request = read_body(MessagesRequest, body)
-    return {"input_tokens": service.count(role, _asked(request, _before(request, role.session)))}
+    return {"input_tokens": service.count(role, request.to_continued_request(role.session))}

@@ -1,49 +1,38 @@
 """Parts that requests of several dialects have: texts, images, and the form of a reply.
 
-Chat completions nest what a part says under the name of its type, and responses do not; both are read as the latter:
+Chat completions nest what a part says under the name of its type, and responses do not; both are read:
 
-{"type": "function", "function": {"name": "add"}}  ─►  {"type": "function", "name": "add"}
+{"type": "image_url", "image_url": {"url": "data:..."}}        {"type": "input_image", "image_url": "data:..."}
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, AliasPath, Field
 
 from agentrl.proxy.completion import OBJECT_SCHEMA, Json
 from agentrl.proxy.dialects.fields import Part
 
 
-class Nested(Part):
-    """A part that may be nested under the name of its type."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _flat(cls, value: Any) -> Any:
-        kind = value.get("type", "function") if isinstance(value, dict) else None
-        inner = value.get(kind) if isinstance(kind, str) else None
-        return {**value, **inner, "type": kind} if isinstance(inner, dict) else value
-
-
 class Text(Part):
-    """A text, also one that is a thought or a refusal of the assistant's."""
+    """A text, also one that is a thought."""
 
-    type: Literal["text", "input_text", "output_text", "reasoning_text", "refusal"]
-    text: Annotated[str, Field(validation_alias=AliasChoices("text", "refusal"))]
+    type: Literal["text", "input_text", "output_text", "reasoning_text"]
+    text: str
 
     def shown(self) -> Json:
         """Return it as chat completions write it."""
         return {"type": "text", "text": self.text}
 
 
-class Image(Nested):
+class Image(Part):
     """An image."""
 
     type: Literal["image_url", "input_image"]
-    url: Annotated[str, Field(validation_alias=AliasChoices("url", "image_url"))]
+    url: Annotated[str, Field(validation_alias=AliasChoices(AliasPath("image_url", "url"), "image_url"))]
 
     def shown(self) -> Json:
         """Return it as chat completions write it."""
@@ -71,14 +60,15 @@ def joined(content: str | Sequence[_Shown]) -> str | list[Json]:
     return parts if any(part["type"] == "image_url" for part in parts) else "".join(part["text"] for part in parts)
 
 
-class Format(Nested):
+_SCHEMA = AliasChoices("schema", AliasPath("json_schema", "schema"))
+
+
+class Format(Part):
     """The form of a reply: a text, JSON of any object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
-    schema_: Annotated[Json | None, Field(alias="schema")] = None
-    description: str | None = None
-    strict: bool | None = None
+    schema_: Annotated[Json | None, Field(validation_alias=_SCHEMA, serialization_alias="schema")] = None
 
 
 def schema_text(wanted: Format | None) -> str | None:

@@ -1,20 +1,150 @@
-"""`/v1/responses`: OpenAI's API of items, and its stream of events."""
+"""`/v1/responses`: OpenAI's API of items, and its stream of events.
+
+message                          a message of its role
+reasoning, message, function_call, function_call, ...    one assistant message: what one response said
+function_call_output             a tool message
+item_reference                   the item of this session that has the id
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, TypeAdapter
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.responses_request import ResponsesRequest
-from agentrl.proxy.errors import ApiError, read_body
+from agentrl.proxy.dialects.fields import Part
+from agentrl.proxy.dialects.parts import Content, Format, Text, joined, schema_text
+from agentrl.proxy.dialects.sampling import Temperature, Tokens, TopP
+from agentrl.proxy.dialects.tools import Call, ToolsRequest
+from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
-_UNSAID: dict[str, Json] = {"function": {"parameters": None, "strict": None}, "custom": {"format": {"type": "text"}}}
-"""Fields of tools that a response says where the request left them out."""
+
+class _Message(Part):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class _ToolOutput(Part):
+    call_id: str
+    output: Content
+
+
+class _Reasoning(Part):
+    content: list[Text] | None = None
+
+
+class _ItemReference(Part):
+    id: str
+
+
+def _type(item: Any) -> Any:
+    """Return the type of an item: a message may leave it out."""
+    return (item.get("type") or "message") if isinstance(item, dict) else None
+
+
+_Item = Annotated[
+    Annotated[_Message, Tag("message")]
+    | Annotated[Call, Tag("function_call")]
+    | Annotated[_ToolOutput, Tag("function_call_output")]
+    | Annotated[_Reasoning, Tag("reasoning")]
+    | Annotated[_ItemReference, Tag("item_reference")],
+    Discriminator(_type),
+]
+_ITEM: TypeAdapter[Any] = TypeAdapter(_Item)
+
+
+class _TextSettings(Part):
+    format: Format | None = None
+
+
+class ResponsesRequest(ToolsRequest):
+    """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
+
+    model: str
+    input: str | Annotated[list[_Item], Field(fail_fast=True)] = ""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool = False
+    max_output_tokens: Tokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    text: _TextSettings = _TextSettings()
+    store: bool = True
+
+    # They only label a request, and the response says them again.
+    user: str | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+    def to_completion_request(self, before: Sequence[Json], referred: Mapping[str, Json]) -> CompletionRequest:
+        """Return the request in every dialect's form.
+
+        Args:
+            before: the conversation that it goes on from.
+            referred: the items that `item_reference` may name, by their ids.
+
+        Raises:
+            ApiError: There is nothing to answer, or an item is not known.
+        """
+        instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        messages = [*instructions, *before, *self._messages(referred)]
+        if not messages:
+            raise invalid("input", "there is nothing to answer")
+        return CompletionRequest(
+            model=self.model,
+            messages=messages,
+            max_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            json_schema=schema_text(self.text.format),
+            ignored=self.ignored(),
+            **self.calling(),
+        )
+
+    def _messages(self, referred: Mapping[str, Json]) -> list[Json]:
+        if isinstance(self.input, str):
+            return [{"role": "user", "content": self.input}] if self.input else []
+        messages: list[Json] = []
+        spoken: Json = {}  # the assistant message that the next item may belong to; empty: none
+
+        def begin() -> Json:
+            messages.append({"role": "assistant", "content": ""})
+            return messages[-1]
+
+        for item in self.input:
+            match _resolved(item, referred):
+                case _Message(role="assistant", content=content):
+                    if not spoken or spoken["content"] or "tool_calls" in spoken:
+                        spoken = begin()
+                    spoken["content"] = joined(content)
+                case Call() as call:
+                    spoken = spoken or begin()
+                    spoken.setdefault("tool_calls", []).append(call.to_json())
+                case _Reasoning(content=content):
+                    spoken = begin()
+                    if content:
+                        spoken["reasoning_content"] = joined(content)
+                case _ToolOutput(call_id=call_id, output=output):
+                    spoken = {}
+                    messages.append({"role": "tool", "tool_call_id": call_id, "content": joined(output)})
+                case _Message(role=role, content=content):
+                    spoken = {}
+                    role = "system" if role == "developer" else role
+                    messages.append({"role": role, "content": joined(content)})
+        return messages
+
+
+def _resolved(item: Any, referred: Mapping[str, Json]) -> Any:
+    if not isinstance(item, _ItemReference):
+        return item
+    if item.id not in referred:
+        raise invalid("input", f"it refers to the item {item.id!r}, which no stored response of this session holds")
+    return _ITEM.validate_python(referred[item.id])
 
 
 class ResponsesWriter(Writer):
@@ -117,24 +247,17 @@ class ResponsesWriter(Writer):
 
     def _grow_call(self, delta: Delta) -> Iterator[Json]:
         begun, whole = delta.begun_call, delta.tool_call
-        begins = begun is not None and not delta.arguments
-        if begins:
+        if begun is not None and not delta.arguments:
             yield from self._close_item()
-        item = self._call_item(begun or whole or {})
-        is_custom = item["type"] == "custom_tool_call"
-        name = "input" if is_custom else "arguments"
-        event = f"response.{'custom_tool_call_input' if is_custom else 'function_call_arguments'}"
-        if begins:
-            added = {**item, name: "", "status": "in_progress"}
-            yield self._event("response.output_item.added", output_index=len(self._items), item=added)
-        elif delta.arguments and not is_custom:
-            yield self._item_event(f"{event}.delta", item, delta=delta.arguments)
+            item = {**self._call_item(begun), "status": "in_progress"}
+            yield self._event("response.output_item.added", output_index=len(self._items), item=item)
+        elif begun is not None:
+            item = self._call_item(begun)
+            yield self._item_event("response.function_call_arguments.delta", item, delta=delta.arguments)
         elif whole is not None:
-            if is_custom:
-                # The text of a custom tool is read from whole arguments.
-                yield self._item_event(f"{event}.delta", item, delta=item["input"])
-            named = {} if is_custom else {"name": item["name"]}
-            yield self._item_event(f"{event}.done", item, **named, **{name: item[name]})
+            item = self._call_item(whole)
+            said = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._item_event("response.function_call_arguments.done", item, **said)
             yield self._done(item)
 
     def _text_item(self, kind: str, status: str) -> Json:
@@ -147,16 +270,12 @@ class ResponsesWriter(Writer):
 
     def _call_item(self, call: Json) -> Json:
         """Return a call as the client wrote its tool. A name that no tool has stays as the policy said it."""
-        function = call["function"]
-        tool = self._request.shown_tools.get(function["name"])
-        named = {"name": tool.name if tool else function["name"]}
-        if tool and tool.namespace:
-            named["namespace"] = tool.namespace
-        item: Json = {"call_id": call["id"], "status": "completed", **named}
-        text = self._request.custom_text(call)
-        if text is not None:
-            return {"id": self._id("ctc"), "type": "custom_tool_call", **item, "input": text}
-        return {"id": self._id("fc"), "type": "function_call", **item, "arguments": function["arguments"]}
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        item = {"id": self._id("fc"), "type": "function_call", "call_id": call["id"], "status": "completed"}
+        tool = self._request.functions.get(name)
+        if tool is not None and tool.namespace:
+            return {**item, "namespace": tool.namespace, "name": tool.name, "arguments": arguments}
+        return {**item, "name": name, "arguments": arguments}
 
     def _id(self, kind: str) -> str:
         return f"{kind}_{self._call.id.removeprefix('resp_')}_{len(self._items)}"
@@ -165,6 +284,7 @@ class ResponsesWriter(Writer):
         """Return the `response` object; without a reply, its state before there is one."""
         call, request = self._call, self._request
         said = request.model_dump(include={"tool_choice", "metadata", "user", "store", "parallel_tool_calls"})
+        wanted = request.text.format or Format(type="text")
         content: Json = {
             "id": call.id,
             "object": "response",
@@ -179,8 +299,8 @@ class ResponsesWriter(Writer):
             "previous_response_id": request.previous_response_id,
             "reasoning": {"effort": None, "summary": None},
             "temperature": call.sampling.temperature,
-            "text": {"format": request.text.format.model_dump(by_alias=True, exclude_none=True)},
-            "tools": [{**_UNSAID.get(tool.type, {}), **tool.model_dump(exclude_unset=True)} for tool in request.tools],
+            "text": {"format": wanted.model_dump(by_alias=True, exclude_none=True)},
+            "tools": [tool.said_again() for tool in request.tools],
             "top_p": call.sampling.top_p,
             "truncation": "disabled",
             "usage": None,
@@ -207,9 +327,8 @@ class ResponsesWriter(Writer):
             session.responses[call.id] = response
             session.items.update({item["id"]: item for item in response["output"]})
         # `instructions` are of one request, and not part of the conversation that it goes on from.
-        known = (1 if self._request.instructions else 0) + (len(call.before.messages()) if call.before else 0)
-        added = [*call.request.messages[known:], reply.message.to_json()]
-        session.conversations[call.id] = Conversation(call.before, added)
+        messages = [*call.request.messages[bool(self._request.instructions) :], reply.message.to_json()]
+        session.conversations[call.id] = Conversation(None, messages)
 
 
 def read(service: CompletionService, role: SessionRole, body: bytes) -> ResponsesWriter:
@@ -218,16 +337,14 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Response
     Raises:
         ApiError: The request cannot be answered.
     """
-    request = read_body(ResponsesRequest, body)
-    before, session = None, role.session
+    request, session = read_body(ResponsesRequest, body), role.session
+    before: Sequence[Json] = []
     if request.previous_response_id is not None:
-        before = session.conversations.get(request.previous_response_id)
-        if before is None:
+        if (known := session.conversations.get(request.previous_response_id)) is None:
             message = f"Previous response with id '{request.previous_response_id}' not found."
             raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
-    asked = request.to_completion_request(before.messages() if before else [], session.items)
-    call = service.prepare(role, asked, "resp_")
-    call.before = before
+        before = known.messages()
+    call = service.prepare(role, request.to_completion_request(before, session.items), "resp_")
     return ResponsesWriter(call, request)
 
 

@@ -25,14 +25,14 @@ _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class _StreamOptions(Part):
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class SampledRequest(RequestBody):
     """The body of a request for chat or text completions, but for its prompt."""
 
     model: str
-    stream: bool | None = None
+    stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
     n: Count = 1
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None

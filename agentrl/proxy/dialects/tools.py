@@ -1,10 +1,14 @@
 """Tools as OpenAI's clients write them, and as the model is shown them: policies learn to call functions.
 
-custom: takes free text                   a function with one argument, `input`
 namespace of functions                    each of its functions, as NAMESPACE__NAME
-what the service itself would run         left out, and named among what is ignored: web search, files, code interpreters
+what the service itself would run, and    left out, and named among what is ignored: web search, files, code interpreters
+custom tools, which take free text
 what its client runs, under a type that   refused: no policy is shown it, and the client would wait for calls that cannot come
 the service has been trained on
+
+Chat completions nest what a tool, a choice or a call says under the name of its type, and responses do not; both are read:
+
+{"type": "function", "function": {"name": "add"}}        {"type": "function", "name": "add"}
 """
 
 from __future__ import annotations
@@ -13,34 +17,32 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, AliasGenerator, AliasPath, ConfigDict, Field, model_validator
 
 from agentrl.proxy.completion import Json, NamedTool
-from agentrl.proxy.dialects.fields import RequestBody, plain_names
-from agentrl.proxy.dialects.parts import Nested
+from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
 from agentrl.proxy.errors import ApiError
-from agentrl.proxy.json_text import read_json
 
-Arguments = Annotated[str, BeforeValidator(lambda value: json.dumps(value) if isinstance(value, dict) else value)]
-"""JSON. Some clients keep it as an object, as chat templates have it."""
-_INPUT: Json = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 _RUN_BY_CLIENT = re.compile(
     r"(bash|text_editor|computer|memory)_[0-9]+|local_shell|shell|apply_patch|computer(_use(_preview)?)?|computerUse"
 )
 """Types of tools that Anthropic's, OpenAI's and Google's clients run themselves."""
 
 
-class Callee(Nested):
+def _nested(kind: str) -> ConfigDict:
+    """Return the configuration of a part whose fields may be nested under `kind`."""
+    generator = AliasGenerator(validation_alias=lambda name: AliasChoices(name, AliasPath(kind, name)))
+    return ConfigDict(alias_generator=generator)
+
+
+class Callee(Part):
     """The name of a tool, in a namespace of responses or in none."""
 
-    name: str
+    model_config = _nested("function")
+
+    name: str = ""
     namespace: Annotated[str | None, Field(exclude=True)] = None
 
     @property
@@ -49,56 +51,42 @@ class Callee(Nested):
         return f"{self.namespace}__{self.name}" if self.namespace else self.name
 
 
-class _CustomFormat(Nested):
-    """The form of a custom tool's text. A grammar is shown to the model, and its text is not held to it."""
-
-    type: Literal["text", "grammar"] = "text"
-    syntax: str = ""
-    definition: str = ""
-
-
 class Tool(Callee):
     """A tool of any type. That OpenAI would constrain a function's arguments (`strict`) is not shown to the policy."""
 
     type: str = "function"
-    name: str = ""
     description: str | None = None
     parameters: Json | None = None
-    format: _CustomFormat | None = None
+    strict: bool | None = None
     tools: list[Tool] = Field(default_factory=list, fail_fast=True)
     """Those of a namespace."""
 
     @model_validator(mode="after")
     def _named(self) -> Tool:
-        if self.is_shown and not self.name:
-            raise ValueError(f"a tool of type '{self.type}' needs 'name'")
+        if self.type == "function" and not self.name:
+            raise ValueError("a function needs 'name'")
         for tool in self.tools:
             tool.namespace = self.name
         return self
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether the model is shown it."""
-        return self.type in ("function", "custom")
-
     def to_json(self) -> Json:
         """Return the function that the model is shown."""
-        description, parameters = self.description, self.parameters
-        if self.type == "custom":
-            parameters = _INPUT
-        if self.format is not None and self.format.type == "grammar":
-            grammar = f"The input follows this {self.format.syntax} grammar:\n{self.format.definition}"
-            description = f"{description}\n\n{grammar}" if description else grammar
-        function = {"name": self.shown_name, "description": description, "parameters": parameters}
-        return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
+        return function_tool(self.shown_name, self.description, self.parameters)
+
+    def said_again(self) -> Json:
+        """Return it as a response of OpenAI's says it again, which leaves out no field of a function."""
+        unsaid = {"parameters": {}, "strict": False} if self.type == "function" else {}
+        return {**unsaid, **self.model_dump(exclude_unset=True, exclude_none=True)}
 
 
 class _ChosenTool(Callee):
-    type: Literal["function", "custom"]
+    type: Literal["function"]
 
 
-class _AllowedTools(Nested):
+class _AllowedTools(Part):
     """Only some of the tools may be called: the others are not shown."""
+
+    model_config = _nested("allowed_tools")
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"] = "auto"
@@ -113,31 +101,26 @@ class ToolsRequest(RequestBody):
     parallel_tool_calls: bool = True
 
     @cached_property
-    def shown_tools(self) -> dict[str, Tool]:
-        """The tools that the model is shown, by the names that it is shown."""
-        shown = {tool.shown_name: tool for tool in self._flat_tools() if tool.is_shown}
+    def functions(self) -> dict[str, Tool]:
+        """The functions that the model is shown, by the names that it is shown."""
+        functions = {tool.shown_name: tool for tool in self._flat_tools() if tool.type == "function"}
         if not isinstance(self.tool_choice, _AllowedTools):
-            return shown
+            return functions
         allowed = {chosen.shown_name for chosen in self.tool_choice.tools}
-        return {name: tool for name, tool in shown.items() if name in allowed}
+        return {name: tool for name, tool in functions.items() if name in allowed}
 
     def calling(self) -> Json:
         """Return what these fields say, as fields of a `CompletionRequest`."""
         choice = self.tool_choice.mode if isinstance(self.tool_choice, _AllowedTools) else self.tool_choice
         return {
-            "tools": [tool.to_json() for tool in self._flat_tools() if tool.shown_name in self.shown_tools],
+            "tools": [tool.to_json() for tool in self.functions.values()],
             "tool_choice": NamedTool(choice.shown_name) if isinstance(choice, _ChosenTool) else choice,
             "parallel_tool_calls": self.parallel_tool_calls,
         }
 
-    def custom_text(self, call: Json) -> str | None:
-        """Return the text that the client has of a call of a custom tool; None for a call of a function."""
-        tool = self.shown_tools.get(call["function"]["name"])
-        return custom_input(call["function"]["arguments"]) if tool and tool.type == "custom" else None
-
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
-        return [*super().ignored(), *left_out(tool.type for tool in self._flat_tools() if not tool.is_shown)]
+        return [*super().ignored(), *left_out(tool.type for tool in self._flat_tools() if tool.type != "function")]
 
     def _flat_tools(self) -> Iterator[Tool]:
         for tool in self.tools:
@@ -159,33 +142,25 @@ def left_out(types: Iterable[str]) -> list[str]:
 
 
 class Call(Callee):
-    """A call of a function or of a custom tool, in a message of the assistant's, or as an item of responses."""
+    """A call of a function, in a message of the assistant's, or as an item of responses."""
 
-    type: Literal["function", "custom", "function_call", "custom_tool_call"] = "function"
+    type: Literal["function", "function_call"] = "function"
     call_id: Annotated[str, Field(validation_alias=AliasChoices("call_id", "id"))]
-    text: Annotated[Arguments, Field(validation_alias=AliasChoices("arguments", "input"))]
+    arguments: str | Json
+    """JSON. Some clients keep it as an object, as chat templates have it."""
 
     def to_json(self) -> Json:
         """Return it as it is recorded."""
-        arguments = custom_arguments(self.text) if self.type.startswith("custom") else self.text
-        return called(self.call_id, self.shown_name, arguments)
+        return function_call(self.call_id, self.shown_name, self.arguments)
 
 
-def called(call_id: str, name: str, arguments: str) -> Json:
-    """Return a tool call as chat completions write it."""
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+def function_tool(name: str, description: str | None, parameters: Any) -> Json:
+    """Return a function as the model is shown it."""
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
 
 
-def custom_arguments(text: str) -> str:
-    """Return the arguments of a call of a custom tool, from the text that its client has of it."""
-    return json.dumps({"input": text}, ensure_ascii=False)
-
-
-def custom_input(arguments: str) -> str:
-    """Return the text that a client has of a call of a custom tool. The policy may have written other arguments: as they are."""
-    try:
-        value = read_json(arguments)
-    except ValueError:
-        return arguments
-    found = value.get("input") if isinstance(value, dict) and len(value) == 1 else None
-    return found if isinstance(found, str) else arguments
+def function_call(call_id: str, name: str, arguments: str | Json) -> Json:
+    """Return a tool call as chat completions write it, with its arguments as JSON text."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}

@@ -15,8 +15,8 @@ from agentrl.proxy.app import MAX_IGNORED
 from agentrl.proxy.dialects.chat_completions import ChatRequest
 from agentrl.proxy.dialects.completions import TextCompletionRequest
 from agentrl.proxy.dialects.fields import CHANGES, RequestBody
-from agentrl.proxy.dialects.messages_request import MessagesRequest
-from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.dialects.messages import MessagesRequest
+from agentrl.proxy.dialects.responses import ResponsesRequest
 from agentrl.proxy.http_messages import Response
 from tests.instant_engine import InstantEngine
 
@@ -38,8 +38,16 @@ MODELS: dict[str, type[RequestBody]] = {
 }
 GENERATING = [path for path in BODIES if path != "messages/count_tokens"]
 BUILT_IN = {
-    "chat/completions": [{"type": "web_search"}],
-    "responses": [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}],
+    "chat/completions": [{"type": "web_search"}, {"type": "custom", "custom": {"name": "patch"}}],
+    "responses": [
+        {"type": "web_search"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {
+            "type": "custom",
+            "name": "apply_patch",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"},
+        },
+    ],
     "messages": [{"type": "web_search_20250305", "name": "web_search"}],
 }
 
@@ -172,18 +180,6 @@ async def test_tools_that_the_client_runs_are_refused_since_no_call_of_them_coul
         assert reply.status == 400, (tool, reply.body)
         assert "send it as a function tool" in error(reply)["message"]
         assert not session.record.turns
-
-
-async def test_a_function_call_in_a_message_is_shown_to_the_model_as_a_tool_call_is(proxy: Proxy) -> None:
-    call = {"name": "add", "arguments": "{}"}
-    prompts = []
-    for written in ({"function_call": call}, {"tool_calls": [{"id": "1", "type": "function", "function": call}]}):
-        session = proxy.open_session()
-        said = {"role": "assistant", "content": None, **written}
-        reply = await asked(proxy, "chat/completions", session, messages=[*USER, said, *USER])
-        assert reply.status == 200, reply.body
-        prompts.append(session.record.turns[0].prompt_ids)
-    assert prompts[0] == prompts[1]
 
 
 async def test_reasoning_has_two_names_in_a_message(proxy: Proxy) -> None:
