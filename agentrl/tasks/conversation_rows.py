@@ -20,8 +20,8 @@ from pydantic import TypeAdapter
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.proxy.chat_format import Message, Tool
-from agentrl.proxy.dialects.chat_completions import parse_request
-from agentrl.proxy.errors import ApiError
+from agentrl.proxy.dialects.chat_completions import ChatRequest
+from agentrl.proxy.errors import ApiError, read_body
 from agentrl.tasks.task_type import TaskType
 
 _CALLS = ("function_call", "tool_call")
@@ -77,7 +77,7 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
             system = [{"role": "system", "content": row["system"]}]
         tools = [tool for name in ("tools", "functions") for tool in _list_of_objects(row.get(name), name)]
         body = json.dumps({"model": "", "messages": system + rows, "tools": tools})
-        read = parse_request(body.encode()).to_completion_request()
+        read = read_body(ChatRequest, body.encode()).to_completion_request()
     except ApiError as error:
         problem = re.sub(r"messages\.(\d+)", lambda at: f"{form}.{int(at[1]) - len(system)}", error.message)
         names = {_ALIASES.get(key, key): key for message in given for key in message}

@@ -15,7 +15,7 @@ from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.parts import Content, Format, joined, schema_text
 from agentrl.proxy.dialects.sampling import SampledRequest, Tokens
 from agentrl.proxy.dialects.tools import Call, ToolsRequest
-from agentrl.proxy.errors import ApiError, invalid, read_body
+from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 
 _REASONING = AliasChoices("reasoning_content", "reasoning")
@@ -60,7 +60,7 @@ class ChatRequest(SampledRequest, ToolsRequest):
     max_completion_tokens: Tokens | None = None
     chat_template_kwargs: Json = Field(default_factory=dict)
     continue_final_message: bool = False
-    add_generation_prompt: bool | None = None
+    add_generation_prompt: bool = True
     response_format: Format | None = None
 
     def to_completion_request(self) -> CompletionRequest:
@@ -84,22 +84,7 @@ class ChatRequest(SampledRequest, ToolsRequest):
     @property
     def continues(self) -> bool:
         """Whether the reply goes on with the last message: as vLLM and SGLang, or as DeepSeek and Mistral write it."""
-        return self.continue_final_message or bool(self.messages[-1].prefix)
-
-
-def parse_request(body: bytes) -> ChatRequest:
-    """Check a request body.
-
-    Raises:
-        ApiError: 400, which names the field at fault.
-    """
-    request = read_body(ChatRequest, body)
-    if request.top_logprobs and not request.logprobs:
-        raise ApiError(400, "'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
-    if request.add_generation_prompt is request.continues:
-        problem = "a reply goes on with the last message, or begins anew: it is true without 'continue_final_message', and false with it"
-        raise invalid("add_generation_prompt", problem)
-    return request
+        return self.continue_final_message or not self.add_generation_prompt or bool(self.messages[-1].prefix)
 
 
 class ChoicesWriter(Writer):
@@ -134,12 +119,13 @@ class ChoicesWriter(Writer):
     def _usage(self, replies: Sequence[Completion]) -> Json:
         prompt = sum(len(call.prompt.input_ids) for call in self.calls)
         output = sum(len(reply.generation.output_ids) for reply in replies)
-        counts: Json = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-        if cached := max(reply.generation.cached_tokens for reply in replies):
-            counts["prompt_tokens_details"] = {"cached_tokens": cached}
-        if thought := sum(reply.message.reasoning_tokens for reply in replies):
-            counts["completion_tokens_details"] = {"reasoning_tokens": thought}
-        return counts
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": max(reply.generation.cached_tokens for reply in replies)},
+            "completion_tokens_details": {"reasoning_tokens": sum(reply.message.reasoning_tokens for reply in replies)},
+        }
 
 
 class ChatWriter(ChoicesWriter):
@@ -195,5 +181,5 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> ChatWrit
     Raises:
         ApiError: The request cannot be answered.
     """
-    request = parse_request(body)
+    request = read_body(ChatRequest, body)
     return ChatWriter([service.prepare(role, request.to_completion_request(), "chatcmpl-")], request)

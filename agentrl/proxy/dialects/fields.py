@@ -9,8 +9,6 @@ A field that is null is a field that is absent, everywhere.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -43,8 +41,6 @@ CHANGES: dict[str, list[Any]] = {
 }
 """Fields that change the prompt or the reply, also in the words of vLLM and SGLang, with the values at which each changes nothing: where a dialect does not declare one, others are refused."""
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
 
 class Part(BaseModel):
     """A part of a request. A field that it does not declare means nothing here, and one that may be left out may be null."""
@@ -76,9 +72,4 @@ class RequestBody(BaseModel):
             elif value not in harmless:
                 message = f"Unsupported parameter: '{name}'. It would change the reply; leave it out."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
-        return plain_names(names)
-
-
-def plain_names(names: Iterable[str]) -> list[str]:
-    """Return names as a line of the log can hold them: what a client makes up may be anything."""
-    return sorted({name if _PLAIN_NAME.fullmatch(name) else "unnameable" for name in names})
+        return names

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from agentrl.proxy.answer import Framing, Writer
@@ -32,7 +32,7 @@ from agentrl.proxy.completion import (
 )
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
+from agentrl.proxy.dialects.fields import Part, RequestBody
 from agentrl.proxy.dialects.parts import image, joined
 from agentrl.proxy.dialects.sampling import Count, Penalty, Seed, Temperature, Tokens, TopP
 from agentrl.proxy.dialects.tools import function_call, function_tool, left_out
@@ -81,21 +81,20 @@ class _ContentPart(_CamelPart):
     inline_data: _Blob | None = None
     function_call: _FunctionCall | None = None
     function_response: _FunctionResponse | None = None
-    thought_signature: str | None = None
-
-    @model_validator(mode="after")
-    def _is_known(self) -> _ContentPart:
-        if not self.model_fields_set:
-            raise ValueError(
-                "a part is a text, an inlineData, a functionCall or a functionResponse; no model here reads others"
-            )
-        return self
 
     def shown(self) -> Json:
-        """Return a text or an image in the form of OpenAI's parts."""
-        if self.inline_data is None:
-            return {"type": "text", "text": self.text or ""}
-        return image(f"data:{self.inline_data.mime_type};base64,{self.inline_data.data}")
+        """Return a text or an image of the user's in the form of OpenAI's parts.
+
+        Raises:
+            ApiError: It is something else.
+        """
+        if self.inline_data is not None:
+            return image(f"data:{self.inline_data.mime_type};base64,{self.inline_data.data}")
+        if self.text is None:
+            raise invalid(
+                "contents", "the user's parts are text, inlineData or functionResponse; no model here reads others"
+            )
+        return {"type": "text", "text": self.text}
 
 
 class _Content(_CamelPart):
@@ -126,7 +125,7 @@ class _FunctionCallingConfig(_CamelPart):
 
 
 class _ToolConfig(_CamelPart):
-    function_calling_config: _FunctionCallingConfig | None = None
+    function_calling_config: _FunctionCallingConfig = _FunctionCallingConfig()
 
 
 class _ThinkingConfig(_CamelPart):
@@ -176,7 +175,7 @@ class GenerateRequest(RequestBody):
             ApiError: A tool, a schema or an answer to a call cannot be.
         """
         messages = self._messages()
-        wanted, calling = self.generation_config, self.tool_config.function_calling_config or _FunctionCallingConfig()
+        wanted, calling = self.generation_config, self.tool_config.function_calling_config
         functions = [one for tool in self.tools for one in tool.function_declarations or ()]
         if allowed := calling.allowed_function_names:
             functions = [one for one in functions if one.name in allowed]
@@ -210,23 +209,23 @@ class GenerateRequest(RequestBody):
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
         kinds = left_out(kind for tool in self.tools for kind in tool.model_extra or {})
-        names = plain_names(f"generationConfig.{name}" for name in self.generation_config.ignored())
+        names = [f"generationConfig.{name}" for name in self.generation_config.ignored()]
         return [*super().ignored(), *names, *kinds]
 
     def _messages(self) -> list[Json]:
         messages: list[Json] = []
         if self.system_instruction.parts:
             messages.append({"role": "system", "content": joined(self.system_instruction.parts)})
-        open_calls: list[tuple[str, str]] = []  # name and id of the calls that have no answer yet
+        open_calls: dict[str, str] = {}  # id -> name of the calls that have no answer yet
         for content in self.contents:
             parts = content.parts or []
             if content.role == "model":
                 if not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": ""})
-                open_calls += _add_reply(messages[-1], parts, len(messages) - 1)
+                open_calls |= _add_reply(messages[-1], parts, len(messages) - 1)
                 continue
-            for answer in (part.function_response for part in parts):
-                if answer is not None:
+            for part in parts:
+                if (answer := part.function_response) is not None:
                     call_id = _answered_call(answer, open_calls)
                     messages.append({"role": "tool", "tool_call_id": call_id, "content": answer.text})
             said = [part for part in parts if part.function_response is None]
@@ -235,36 +234,32 @@ class GenerateRequest(RequestBody):
         return messages
 
 
-def _add_reply(message: Json, parts: Sequence[_ContentPart], place: int) -> Iterator[tuple[str, str]]:
-    """Add to the message at `place` what the model said.
-
-    Yields:
-        Name and id of each call.
-    """
+def _add_reply(message: Json, parts: Sequence[_ContentPart], place: int) -> dict[str, str]:
+    """Add to the message at `place` what the model said, and return the names of its calls by their ids."""
+    names: dict[str, str] = {}
     for part in parts:
         if (call := part.function_call) is not None:
             calls = message.setdefault("tool_calls", [])
             call_id = call.id or _call_id(place, len(calls))
             calls.append(function_call(call_id, call.name, call.args or {}))
-            yield call.name, call_id
+            names[call_id] = call.name
         else:
             field = "reasoning_content" if part.thought else "content"
             message[field] = message.get(field, "") + (part.text or "")
+    return names
 
 
-def _answered_call(answer: _FunctionResponse, open_calls: list[tuple[str, str]]) -> str:
+def _answered_call(answer: _FunctionResponse, open_calls: dict[str, str]) -> str:
     """Return the id of the call that an answer belongs to, which is then no longer open.
 
     Raises:
         ApiError: It has no id, and none of its name is open.
     """
-    for name, call_id in open_calls:
-        if answer.id == call_id or (answer.id is None and answer.name == name):
-            open_calls.remove((name, call_id))
-            return call_id
-    if answer.id is None:
+    call_id = answer.id or next((known for known, name in open_calls.items() if name == answer.name), None)
+    if call_id is None:
         raise invalid("contents", f"a functionResponse answers {answer.name!r}, which nothing before it calls")
-    return answer.id
+    open_calls.pop(call_id, None)
+    return call_id
 
 
 def _call_id(place: int, number: int) -> str:
@@ -331,13 +326,13 @@ class ContentWriter(Writer):
         (call,) = self.calls
         prompt, output = len(call.prompt.input_ids), sum(len(reply.generation.output_ids) for reply in replies)
         thought = sum(reply.message.reasoning_tokens for reply in replies)
-        usage: Json = {"promptTokenCount": prompt, "totalTokenCount": prompt + output}
-        if replies:
-            usage["candidatesTokenCount"] = output - thought
-        if thought:
-            usage["thoughtsTokenCount"] = thought
-        if cached := max((reply.generation.cached_tokens for reply in replies), default=0):
-            usage["cachedContentTokenCount"] = cached
+        usage = {
+            "promptTokenCount": prompt,
+            "cachedContentTokenCount": max((reply.generation.cached_tokens for reply in replies), default=0),
+            "candidatesTokenCount": output - thought,
+            "thoughtsTokenCount": thought,
+            "totalTokenCount": prompt + output,
+        }
         named = {"modelVersion": call.request.model, "responseId": call.id}
         return {"candidates": candidates, "usageMetadata": usage, **named}
 

@@ -77,10 +77,6 @@ class ResponsesRequest(ToolsRequest):
     text: _TextSettings = _TextSettings()
     store: bool = True
 
-    # They only label a request, and the response says them again.
-    user: str | None = None
-    metadata: dict[str, str] = Field(default_factory=dict)
-
     def to_completion_request(self, before: Sequence[Json], referred: Mapping[str, Json]) -> CompletionRequest:
         """Return the request in every dialect's form.
 
@@ -156,6 +152,7 @@ class ResponsesWriter(Writer):
         super().__init__([call], stream=request.stream)
         self._call = call
         self._request = request
+        self._tools = [tool.said_again() for tool in request.tools]
         self._sequence = 0
         self._open: Json | None = None
         """The reasoning or message item that is open."""
@@ -217,11 +214,9 @@ class ResponsesWriter(Writer):
     def _text_event(self, kind: str, **fields: Any) -> Json:
         """Return an event of the text of the item that is open."""
         assert self._open is not None
-        if self._open["type"] == "message":
-            name, fields = "output_text", {**fields, "logprobs": []}
-        else:
-            name = "reasoning_text"
-        return self._item_event(f"response.{name}.{kind}", self._open, content_index=0, **fields)
+        if self._open["type"] == "reasoning":
+            return self._item_event(f"response.reasoning_text.{kind}", self._open, content_index=0, **fields)
+        return self._item_event(f"response.output_text.{kind}", self._open, content_index=0, logprobs=[], **fields)
 
     def _open_item(self, kind: str) -> Iterator[Json]:
         self._text = ""
@@ -283,7 +278,7 @@ class ResponsesWriter(Writer):
     def _response(self, status: str, reply: Completion | None = None) -> Json:
         """Return the `response` object; without a reply, its state before there is one."""
         call, request = self._call, self._request
-        said = request.model_dump(include={"tool_choice", "metadata", "user", "store", "parallel_tool_calls"})
+        said = request.model_dump(include={"tool_choice", "store", "parallel_tool_calls"})
         wanted = request.text.format or Format(type="text")
         content: Json = {
             "id": call.id,
@@ -297,12 +292,10 @@ class ResponsesWriter(Writer):
             "model": request.model,
             "output": [*self._items],
             "previous_response_id": request.previous_response_id,
-            "reasoning": {"effort": None, "summary": None},
             "temperature": call.sampling.temperature,
             "text": {"format": wanted.model_dump(by_alias=True, exclude_none=True)},
-            "tools": [tool.said_again() for tool in request.tools],
+            "tools": self._tools,
             "top_p": call.sampling.top_p,
-            "truncation": "disabled",
             "usage": None,
             **said,
         }

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, AliasGenerator, AliasPath, ConfigDict, Field, model_validator
 
 from agentrl.proxy.completion import Json, NamedTool
-from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
+from agentrl.proxy.dialects.fields import Part, RequestBody
 from agentrl.proxy.errors import ApiError
 
 _RUN_BY_CLIENT = re.compile(
@@ -138,7 +138,7 @@ def left_out(types: Iterable[str]) -> list[str]:
         if _RUN_BY_CLIENT.fullmatch(kind):
             message = f"Unsupported tool: the model is not shown tools of type '{kind}', and would never call it; send it as a function tool."
             raise ApiError(400, message, param="tools", code="unsupported_value")
-    return plain_names(f"tools.{kind}" for kind in types)
+    return [f"tools.{kind}" for kind in types]
 
 
 class Call(Callee):
