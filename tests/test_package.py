@@ -168,8 +168,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "cluster": "address rollout_workers episodes_per_worker cpus_per_worker cpus_per_server gpus_per_server worker_resources "
         "server_resources worker_labels server_labels ranks_on_nodes cpus_per_rank gpus_per_rank rank_resources rank_labels",
-        "proxy": "max_request_bytes max_choices "
-        "max_image_pixels max_sessions max_roles max_requests_per_session threads strict "
+        "proxy": "max_request_bytes max_sessions max_requests_per_session threads "
         "model_names session_idle_timeout_s body_timeout_s write_timeout_s host port "
         "control_tokens_in_text",
         "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",

@@ -60,7 +60,16 @@ async def open_proxy(
     limits = limits or ProxyLimits()
     check_names(model, limits)
     async with anyio.create_task_group() as tasks:
-        proxy = Proxy(engine, chat_format, model, tasks, limits, training, refuse_altered, adapters)
+        proxy = Proxy(
+            engine=engine,
+            chat_format=chat_format,
+            model=model,
+            limits=limits,
+            training=training,
+            refuse_altered=refuse_altered,
+            tasks=tasks,
+            adapters=adapters,
+        )
         tasks.start_soon(proxy.sessions.close_idle)
         handle = proxy.handle if middleware is None else middleware(proxy)
         runner = web.ServerRunner(_server(handle, limits), shutdown_timeout=1)

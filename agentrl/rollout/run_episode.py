@@ -129,7 +129,7 @@ class EpisodeRunner:
             try:
                 returned = await self.workflow(episode)
             except Exception as error:
-                if session is None or not _has_outgrown(error, session.record):
+                if session is None or not session.has_outgrown(only_error(error)):
                     raise
                 session.record.turns[-1].truncated = True
                 returned = Reward(0.0, metrics={"truncated": 1.0})
@@ -217,12 +217,6 @@ class EpisodeRunner:
         metrics = add_metrics(dict(state.metrics), ended.value.metrics)
         details = json.dumps(ended.value.details) if ended.value.details else None
         return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics, details=details)
-
-
-def _has_outgrown(error: Exception, record: TokenRecord) -> bool:
-    """Return whether a workflow ended because its conversation has outgrown the context; a first prompt that is too long is a fault."""
-    # The proxy's own words: each client has the code of the error elsewhere, Google's has none, and frameworks wrap them.
-    return bool(record.turns) and "maximum context length is" in str(only_error(error))
 
 
 def sampling_defaults(rollout: RolloutConfig) -> SamplingDefaults:

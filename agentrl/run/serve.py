@@ -39,7 +39,7 @@ from agentrl.proxy.errors import ApiError, map_errors, read_body
 from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
 from agentrl.proxy.json_text import to_json
 from agentrl.proxy.session import SamplingDefaults, Session
-from agentrl.record.conversations import conversations_of, main_conversations
+from agentrl.record.conversations import are_main, conversations_of
 from agentrl.record.credit import turn_returns
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
@@ -370,8 +370,10 @@ def _conversations(record: TokenRecord) -> list[dict[str, Any]]:
     turns = list(record.turns)  # a call that ends at this moment is not among them
     index_of = {turn: index for index, turn in enumerate(turns)}
     found = conversations_of(turns)
-    main = main_conversations(found)
-    return [{"main": one in main, "turns": [index_of[turn] for turn in one.turns]} for one in found]
+    return [
+        {"main": main, "turns": [index_of[turn] for turn in one.turns]}
+        for one, main in zip(found, are_main(found), strict=True)
+    ]
 
 
 def _with_trajectories(

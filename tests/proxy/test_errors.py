@@ -103,5 +103,5 @@ async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
                 streamed = await proxy.handle("POST", f"/v1/{path}", headers, content)
                 assert streamed.events is not None
                 assert ends in b"".join([event async for event in streamed.events]).decode()
-        await wait_until(lambda: session.activity.requests == 0, 40)
+        await wait_until(lambda: session.requests == 0, 40)
     assert session.key not in caplog.text

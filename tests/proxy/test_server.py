@@ -249,13 +249,13 @@ async def test_a_slow_reader_is_given_up_and_harms_nobody(server_url: str, nano_
                         break  # connected meanwhile
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {slow.key}\r\n"
             raw.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await wait_until(lambda: slow.activity.requests == 1, 40)
+            await wait_until(lambda: slow.requests == 1, 40)
             with anyio.fail_after(40):
                 ask = json.dumps({**LONG, "max_tokens": 5}).encode()
                 headers = {"authorization": f"Bearer {other.key}"}
                 reply = await proxy.handle("POST", "/v1/chat/completions", headers, ask)
             assert reply.status == 200
-            await wait_until(lambda: slow.activity.requests == 0, 40)
+            await wait_until(lambda: slow.requests == 0, 40)
             assert engine.in_flight == 0
 
 

@@ -22,7 +22,6 @@ from pydantic.alias_generators import to_camel
 from agentrl.proxy.answer import Framing, Writer
 from agentrl.proxy.completion import (
     OBJECT_SCHEMA,
-    Alterations,
     Completion,
     CompletionRequest,
     Delta,
@@ -197,11 +196,11 @@ class GenerateRequest(RequestBody):
             seed=wanted.seed,
             stop=wanted.stop_sequences,
             choices=wanted.candidate_count,
-            alterations=Alterations(
-                top_k=int(wanted.top_k) or -1,
-                presence_penalty=wanted.presence_penalty,
-                frequency_penalty=wanted.frequency_penalty,
-            ),
+            alterations={
+                "top_k": int(wanted.top_k) or -1,
+                "presence_penalty": wanted.presence_penalty,
+                "frequency_penalty": wanted.frequency_penalty,
+            },
             json_schema=wanted.schema_text(),
             ignored=self.ignored(),
         )

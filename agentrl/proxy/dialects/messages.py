@@ -19,7 +19,6 @@ from pydantic import Field
 
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import (
-    Alterations,
     Completion,
     CompletionRequest,
     Delta,
@@ -33,7 +32,7 @@ from agentrl.proxy.dialects.parts import Format, Text, image, joined, schema_tex
 from agentrl.proxy.dialects.sampling import Tokens, TopK, TopP
 from agentrl.proxy.dialects.tools import function_call, function_tool, left_out
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.session import Conversation, Session, SessionRole
+from agentrl.proxy.session import History, Session, SessionRole
 from agentrl.proxy.tool_calls import readable_part, values_so_far
 
 _SIGNATURE = "YWdlbnRybA=="
@@ -189,7 +188,7 @@ class MessagesRequest(RequestBody):
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            alterations=Alterations(top_k=self.top_k or -1),
+            alterations={"top_k": self.top_k or -1},
             json_schema=schema_text(self.output_config.format or self.output_format),
             ignored=self.ignored(),
         )
@@ -207,13 +206,13 @@ class MessagesRequest(RequestBody):
         asked = self.to_completion_request()
         if self.thread is None or self.thread.type == "create":
             return asked
-        before = session.conversations.get(self.thread.previous_message_id or "")
+        before = session.histories.get(self.thread.previous_message_id or "")
         if before is None:
             message = f"No thread of this session holds the message '{self.thread.previous_message_id}'."
             raise ApiError(404, message, param="thread", code="thread_not_found")
         if self.system:
             raise invalid("system", "the thread goes on with the one that it began with; leave it out")
-        return replace(asked, messages=[*before.messages(), *asked.messages], tools=asked.tools or before.tools)
+        return replace(asked, messages=[*before.messages, *asked.messages], tools=asked.tools or before.tools)
 
 
 def shown_id(call_id: str) -> str:
@@ -311,7 +310,7 @@ class MessagesWriter(Writer):
         (call,) = self.calls
         if self._keeps_thread:
             messages = [*call.request.messages, reply.message.to_json()]
-            call.session.conversations[call.id] = Conversation(None, messages, call.request.tools)
+            call.session.histories[call.id] = History(messages, call.request.tools)
 
 
 def _content(reply: Completion) -> list[Json]:

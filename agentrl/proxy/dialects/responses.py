@@ -22,7 +22,7 @@ from agentrl.proxy.dialects.parts import Content, Format, Text, joined, schema_t
 from agentrl.proxy.dialects.sampling import Temperature, Tokens, TopP
 from agentrl.proxy.dialects.tools import Call, ToolsRequest
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.session import Conversation, Session, SessionRole
+from agentrl.proxy.session import History, Session, SessionRole
 
 
 class _Message(Part):
@@ -321,7 +321,7 @@ class ResponsesWriter(Writer):
             session.items.update({item["id"]: item for item in response["output"]})
         # `instructions` are of one request, and not part of the conversation that it goes on from.
         messages = [*call.request.messages[bool(self._request.instructions) :], reply.message.to_json()]
-        session.conversations[call.id] = Conversation(None, messages)
+        session.histories[call.id] = History(messages)
 
 
 def read(service: CompletionService, role: SessionRole, body: bytes) -> ResponsesWriter:
@@ -333,10 +333,10 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Response
     request, session = read_body(ResponsesRequest, body), role.session
     before: Sequence[Json] = []
     if request.previous_response_id is not None:
-        if (known := session.conversations.get(request.previous_response_id)) is None:
+        if (known := session.histories.get(request.previous_response_id)) is None:
             message = f"Previous response with id '{request.previous_response_id}' not found."
             raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
-        before = known.messages()
+        before = known.messages
     call = service.prepare(role, request.to_completion_request(before, session.items), "resp_")
     return ResponsesWriter(call, request)
 
@@ -360,6 +360,6 @@ def stored_response(session: Session, method: str, response_id: str) -> Json:
         return response
     for item in response["output"]:
         session.items.pop(item["id"], None)
-    session.conversations.pop(response_id, None)
+    session.histories.pop(response_id, None)
     del session.responses[response_id]
     return {"id": response_id, "object": "response", "deleted": True}
