@@ -145,7 +145,7 @@ def _as_sent(rows: list[Any], form: str) -> list[Message]:
         if calls := _list_of_objects(message.get("tool_calls"), f"{field}.tool_calls"):
             for i, call in enumerate(calls):
                 call["id"] = call.get("id") or f"call{index:03}{i:02}"  # Mistral's templates ask for nine characters
-                call["function"] = _with_text(call.get("function"), f"{field}.tool_calls")
+                call["function"] = _with_text(call.get("function", call), f"{field}.tool_calls")
             message["tool_calls"], pending = calls, list(calls)
         elif pending and message.get("role") in ("tool", "function"):
             given = message.get("tool_call_id"), message.get("name")

@@ -4,51 +4,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Required
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, Field
+from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.parts import Content, Format, joined, schema_text
 from agentrl.proxy.dialects.sampling import SampledRequest, Tokens
-from agentrl.proxy.dialects.tools import Call, ToolsRequest
-from agentrl.proxy.errors import read_body
+from agentrl.proxy.dialects.tools import ToolsRequest, function_call
+from agentrl.proxy.errors import invalid, read_body
 from agentrl.proxy.session import SessionRole
 
 _REASONING = AliasChoices("reasoning_content", "reasoning")
 """Its name, and the newer one of vLLM and OpenRouter."""
 
 
-class _Message(Part):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content | None = None
-    name: str | None = None
-    tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: Annotated[str | None, Field(validation_alias=_REASONING)] = None
-    prefix: bool | None = None
-    """Whether the reply goes on with this message, where it is the last one."""
+class _Function(TypedDict):
+    name: str
+    arguments: str | Json
 
-    @model_validator(mode="after")
-    def _complete(self) -> _Message:
-        if self.role == "tool" and self.tool_call_id is None:
-            raise ValueError("a message with role 'tool' needs 'tool_call_id'")
-        if self.role != "assistant" and self.content is None:
-            raise ValueError(f"a message with role '{self.role}' needs 'content'")
-        return self
 
-    def to_json(self) -> Json:
-        role = "system" if self.role == "developer" else self.role
-        message: Json = {"role": role, "content": joined(self.content or "")}
-        for name in ("name", "tool_call_id", "reasoning_content"):
-            if (value := getattr(self, name)) is not None:
-                message[name] = value
-        if self.tool_calls is not None:
-            message["tool_calls"] = [call.to_json() for call in self.tool_calls]
-        return message
+class _Call(TypedDict):
+    id: str
+    function: _Function
+
+
+class _Message(TypedDict, total=False):
+    role: Required[Literal["system", "developer", "user", "assistant", "tool"]]
+    content: Content | None
+    name: str | None
+    tool_calls: Annotated[list[_Call], Field(fail_fast=True)] | None
+    tool_call_id: str | None
+    reasoning_content: Annotated[str | None, Field(validation_alias=_REASONING)]
+    prefix: bool | None
 
 
 class ChatRequest(SampledRequest, ToolsRequest):
@@ -69,7 +60,7 @@ class ChatRequest(SampledRequest, ToolsRequest):
         sampling["max_tokens"] = self.max_completion_tokens or self.max_tokens
         return CompletionRequest(
             model=self.model,
-            messages=[message.to_json() for message in self.messages],
+            messages=[_to_json(place, message) for place, message in enumerate(self.messages)],
             continues=self.continues,
             template_options=self.chat_template_kwargs,
             choices=self.n,
@@ -84,7 +75,29 @@ class ChatRequest(SampledRequest, ToolsRequest):
     @property
     def continues(self) -> bool:
         """Whether the reply goes on with the last message: as vLLM and SGLang, or as DeepSeek and Mistral write it."""
-        return self.continue_final_message or not self.add_generation_prompt or bool(self.messages[-1].prefix)
+        return self.continue_final_message or not self.add_generation_prompt or bool(self.messages[-1].get("prefix"))
+
+
+def _to_json(place: int, sent: _Message) -> Json:
+    """Return message number `place` as it is recorded.
+
+    Raises:
+        ApiError: It lacks a field.
+    """
+    role, content = sent["role"], sent.get("content")
+    if role == "tool" and sent.get("tool_call_id") is None:
+        raise invalid(f"messages.{place}", "a message with role 'tool' needs 'tool_call_id'")
+    if role != "assistant" and content is None:
+        raise invalid(f"messages.{place}", f"a message with role '{role}' needs 'content'")
+    message: Json = {"role": "system" if role == "developer" else role, "content": joined(content or "")}
+    message |= {
+        name: sent[name] for name in ("name", "tool_call_id", "reasoning_content") if sent.get(name) is not None
+    }
+    if (calls := sent.get("tool_calls")) is not None:
+        message["tool_calls"] = [
+            function_call(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls
+        ]
+    return message
 
 
 class ChoicesWriter(Writer):

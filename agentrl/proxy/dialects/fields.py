@@ -42,12 +42,6 @@ CHANGES: dict[str, list[Any]] = {
 """Fields that change the prompt or the reply, also in the words of vLLM and SGLang, with the values at which each changes nothing: where a dialect does not declare one, others are refused."""
 
 
-class Part(BaseModel):
-    """A part of a request. A field that it does not declare means nothing here, and one that may be left out may be null."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
 class RequestBody(BaseModel):
     """The body of a request: what it declares is honoured."""
 

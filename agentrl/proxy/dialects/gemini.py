@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Framing, Writer
 from agentrl.proxy.completion import (
@@ -31,8 +32,8 @@ from agentrl.proxy.completion import (
 )
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.fields import Part, RequestBody
-from agentrl.proxy.dialects.parts import image, joined
+from agentrl.proxy.dialects.fields import RequestBody
+from agentrl.proxy.dialects.parts import joined
 from agentrl.proxy.dialects.sampling import Count, Penalty, Seed, Temperature, Tokens, TopP
 from agentrl.proxy.dialects.tools import function_call, function_tool, left_out
 from agentrl.proxy.errors import invalid, read_body
@@ -45,90 +46,58 @@ _NOT_SHOWN = ("nullable", "propertyOrdering", "property_ordering")
 _CAMEL = ConfigDict(alias_generator=to_camel, validate_by_name=True, validate_by_alias=True)
 
 
-class _CamelPart(Part):
-    model_config = _CAMEL
-
-
-class _Blob(_CamelPart):
+class _Blob(TypedDict):
     mime_type: str
     data: str
 
 
-class _FunctionCall(_CamelPart):
-    id: str | None = None
+class _FunctionCall(TypedDict):
+    id: NotRequired[str | None]
     name: str
-    args: Json | None = None
+    args: NotRequired[Json | None]
 
 
-class _FunctionResponse(_CamelPart):
-    id: str | None = None
+class _FunctionResponse(TypedDict):
+    id: NotRequired[str | None]
     name: str
-    response: Json | None = None
-
-    @property
-    def text(self) -> str:
-        """The text that the model is shown: its one `output` or `result`, or all of it."""
-        value: Any = self.response or {}
-        if len(value) == 1:
-            value = value.get("output", value.get("result", value))
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    response: NotRequired[Json | None]
 
 
-class _ContentPart(_CamelPart):
-    text: str | None = None
-    thought: bool | None = None
-    inline_data: _Blob | None = None
-    function_call: _FunctionCall | None = None
-    function_response: _FunctionResponse | None = None
-
-    def shown(self) -> Json:
-        """Return a text or an image of the user's in the form of OpenAI's parts.
-
-        Raises:
-            ApiError: It is something else.
-        """
-        if self.inline_data is not None:
-            return image(f"data:{self.inline_data.mime_type};base64,{self.inline_data.data}")
-        if self.text is None:
-            raise invalid(
-                "contents", "the user's parts are text, inlineData or functionResponse; no model here reads others"
-            )
-        return {"type": "text", "text": self.text}
+class _ContentPart(TypedDict, total=False):
+    text: str | None
+    thought: bool | None
+    inline_data: _Blob | None
+    function_call: _FunctionCall | None
+    function_response: _FunctionResponse | None
 
 
-class _Content(_CamelPart):
-    role: Literal["user", "model", "function", "system"] | None = None
-    parts: Annotated[list[_ContentPart], Field(fail_fast=True)] | None = None
+class _Content(TypedDict, total=False):
+    role: Literal["user", "model", "function", "system"] | None
+    parts: Annotated[list[_ContentPart], Field(fail_fast=True)] | None
 
 
-class _FunctionDeclaration(_CamelPart):
+class _FunctionDeclaration(TypedDict):
     name: str
-    description: str | None = None
-    parameters: Json | None = None
-    parameters_json_schema: Json | None = None
-
-    def to_json(self) -> Json:
-        schema = self.parameters_json_schema or (self.parameters and json_schema(self.parameters))
-        return function_tool(self.name, self.description, schema)
+    description: NotRequired[str | None]
+    parameters: NotRequired[Json | None]
+    parameters_json_schema: NotRequired[Json | None]
 
 
-class _Tool(Part):
-    model_config = ConfigDict(**_CAMEL, extra="allow")
-
-    function_declarations: Annotated[list[_FunctionDeclaration], Field(fail_fast=True)] | None = None
+class _Tool(TypedDict, total=False):
+    function_declarations: Annotated[list[_FunctionDeclaration], Field(fail_fast=True)] | None
 
 
-class _FunctionCallingConfig(_CamelPart):
-    mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] | None = None
-    allowed_function_names: list[str] | None = None
+class _FunctionCallingConfig(TypedDict, total=False):
+    mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] | None
+    allowed_function_names: list[str] | None
 
 
-class _ToolConfig(_CamelPart):
-    function_calling_config: _FunctionCallingConfig = _FunctionCallingConfig()
+class _ToolConfig(TypedDict, total=False):
+    function_calling_config: _FunctionCallingConfig | None
 
 
-class _ThinkingConfig(_CamelPart):
-    include_thoughts: bool | None = None
+class _ThinkingConfig(TypedDict, total=False):
+    include_thoughts: bool | None
 
 
 class _GenerationConfig(RequestBody):
@@ -146,7 +115,7 @@ class _GenerationConfig(RequestBody):
     response_mime_type: Literal["text/plain", "application/json"] | None = None
     response_schema: Json | None = None
     response_json_schema: Json | None = None
-    thinking_config: _ThinkingConfig = _ThinkingConfig()
+    thinking_config: _ThinkingConfig = Field(default_factory=_ThinkingConfig)
 
     def schema_text(self) -> str | None:
         """Return the JSON schema that the reply must satisfy, as JSON."""
@@ -162,9 +131,9 @@ class GenerateRequest(RequestBody):
     model_config = _CAMEL
 
     contents: Annotated[list[_Content], Field(min_length=1, fail_fast=True)]
-    system_instruction: _Content = _Content()
+    system_instruction: _Content = Field(default_factory=_Content)
     tools: list[_Tool] = Field(default_factory=list, fail_fast=True)
-    tool_config: _ToolConfig = _ToolConfig()
+    tool_config: _ToolConfig = Field(default_factory=_ToolConfig)
     generation_config: _GenerationConfig = _GenerationConfig()
 
     def to_completion_request(self, model: str) -> CompletionRequest:
@@ -174,11 +143,11 @@ class GenerateRequest(RequestBody):
             ApiError: A tool, a schema or an answer to a call cannot be.
         """
         messages = self._messages()
-        wanted, calling = self.generation_config, self.tool_config.function_calling_config
-        functions = [one for tool in self.tools for one in tool.function_declarations or ()]
-        if allowed := calling.allowed_function_names:
-            functions = [one for one in functions if one.name in allowed]
-        choice: Any = {"ANY": "required", "NONE": "none"}.get(calling.mode or "", "auto")
+        wanted, calling = self.generation_config, self.tool_config.get("function_calling_config") or {}
+        functions = [one for tool in self.tools for one in tool.get("function_declarations") or ()]
+        if allowed := calling.get("allowed_function_names"):
+            functions = [one for one in functions if one["name"] in allowed]
+        choice: Any = {"ANY": "required", "NONE": "none"}.get(calling.get("mode") or "", "auto")
         if choice == "required" and allowed and len(allowed) == 1:
             choice = NamedTool(allowed[0])
         continues = messages[-1]["role"] == "assistant"
@@ -187,7 +156,7 @@ class GenerateRequest(RequestBody):
             model=model,
             messages=messages,
             continues=continues,
-            tools=[function.to_json() for function in functions],
+            tools=[_tool(function) for function in functions],
             tool_choice=choice,
             tool_call_ids=[_call_id(place, number) for number in range(_CALLS_NAMED)] if functions else [],
             max_tokens=wanted.max_output_tokens,
@@ -207,44 +176,69 @@ class GenerateRequest(RequestBody):
 
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
-        kinds = left_out(kind for tool in self.tools for kind in tool.model_extra or {})
+        kinds = left_out(kind for tool in self.tools for kind in tool if kind != "function_declarations")
         names = [f"generationConfig.{name}" for name in self.generation_config.ignored()]
         return [*super().ignored(), *names, *kinds]
 
     def _messages(self) -> list[Json]:
         messages: list[Json] = []
-        if self.system_instruction.parts:
-            messages.append({"role": "system", "content": joined(self.system_instruction.parts)})
+        if system := self.system_instruction.get("parts"):
+            messages.append({"role": "system", "content": joined([_part(part) for part in system])})
         open_calls: dict[str, str] = {}  # id -> name of the calls that have no answer yet
         for content in self.contents:
-            parts = content.parts or []
-            if content.role == "model":
+            parts = content.get("parts") or []
+            if content.get("role") == "model":
                 if not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": ""})
                 open_calls |= _add_reply(messages[-1], parts, len(messages) - 1)
                 continue
+            said: list[Json] = []
             for part in parts:
-                if (answer := part.function_response) is not None:
+                if (answer := part.get("function_response")) is not None:
                     call_id = _answered_call(answer, open_calls)
-                    messages.append({"role": "tool", "tool_call_id": call_id, "content": answer.text})
-            said = [part for part in parts if part.function_response is None]
+                    text = _answer_text(answer.get("response") or {})
+                    messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+                else:
+                    said.append(_part(part))
             if said or not parts:
                 messages.append({"role": "user", "content": joined(said)})
         return messages
+
+
+def _part(part: _ContentPart) -> Json:
+    """Return a text or an image of the user's.
+
+    Raises:
+        ApiError: It is something else.
+    """
+    if (blob := part.get("inline_data")) is not None:
+        return {"url": f"data:{blob['mime_type']};base64,{blob['data']}"}
+    if part.get("text") is None:
+        problem = "the user's parts are text, inlineData or functionResponse; no model here reads others"
+        raise invalid("contents", problem)
+    return {"text": part["text"]}
+
+
+def _answer_text(response: Json) -> str:
+    """Return the answer to a call as the model is shown it: its one `output` or `result`, or all of it."""
+    value: Any = response
+    if len(response) == 1:
+        value = response.get("output", response.get("result", response))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _add_reply(message: Json, parts: Sequence[_ContentPart], place: int) -> dict[str, str]:
     """Add to the message at `place` what the model said, and return the names of its calls by their ids."""
     names: dict[str, str] = {}
     for part in parts:
-        if (call := part.function_call) is not None:
+        if (call := part.get("function_call")) is not None:
             calls = message.setdefault("tool_calls", [])
-            call_id = call.id or _call_id(place, len(calls))
-            calls.append(function_call(call_id, call.name, call.args or {}))
-            names[call_id] = call.name
+            call_id = call.get("id") or _call_id(place, len(calls))
+            calls.append(function_call(call_id, call["name"], call.get("args") or {}))
+            names[call_id] = call["name"]
         else:
-            field = "reasoning_content" if part.thought else "content"
-            message[field] = message.get(field, "") + (part.text or "")
+            field = "reasoning_content" if part.get("thought") else "content"
+            message[field] = message.get(field, "") + (part.get("text") or "")
     return names
 
 
@@ -254,9 +248,10 @@ def _answered_call(answer: _FunctionResponse, open_calls: dict[str, str]) -> str
     Raises:
         ApiError: It has no id, and none of its name is open.
     """
-    call_id = answer.id or next((known for known, name in open_calls.items() if name == answer.name), None)
+    name = answer["name"]
+    call_id = answer.get("id") or next((known for known, called in open_calls.items() if called == name), None)
     if call_id is None:
-        raise invalid("contents", f"a functionResponse answers {answer.name!r}, which nothing before it calls")
+        raise invalid("contents", f"a functionResponse answers {name!r}, which nothing before it calls")
     open_calls.pop(call_id, None)
     return call_id
 
@@ -264,6 +259,11 @@ def _answered_call(answer: _FunctionResponse, open_calls: dict[str, str]) -> str
 def _call_id(place: int, number: int) -> str:
     """Return the id of one call of the message at `place`."""
     return f"call_{place}_{number}"
+
+
+def _tool(function: _FunctionDeclaration) -> Json:
+    schema = function.get("parameters_json_schema") or json_schema(function.get("parameters"))
+    return function_tool(function["name"], function.get("description"), schema)
 
 
 def json_schema(schema: Any) -> Any:
@@ -360,7 +360,9 @@ def read(
     """
     request = read_body(GenerateRequest, body)
     call = service.prepare(role, request.to_completion_request(model), "resp_")
-    return ContentWriter(call, framing, shows_thoughts=bool(request.generation_config.thinking_config.include_thoughts))
+    return ContentWriter(
+        call, framing, shows_thoughts=bool(request.generation_config.thinking_config.get("include_thoughts"))
+    )
 
 
 def count(model: str, service: CompletionService, role: SessionRole, body: bytes) -> Json:

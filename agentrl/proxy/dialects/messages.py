@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import (
@@ -27,8 +28,8 @@ from agentrl.proxy.completion import (
     PreparedCompletion,
 )
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.fields import Part, RequestBody
-from agentrl.proxy.dialects.parts import Format, Text, image, joined, schema_text
+from agentrl.proxy.dialects.fields import RequestBody
+from agentrl.proxy.dialects.parts import Format, Text, joined, schema_text
 from agentrl.proxy.dialects.sampling import Tokens, TopK, TopP
 from agentrl.proxy.dialects.tools import function_call, function_tool, left_out
 from agentrl.proxy.errors import ApiError, invalid, read_body
@@ -39,55 +40,48 @@ _SIGNATURE = "YWdlbnRybA=="
 """Clients send a thought back as one only if it is signed, and as a text of their own otherwise. Nothing reads it here."""
 
 
-class _ImageSource(Part):
+class _ImageSource(TypedDict):
     type: Literal["base64"]
     media_type: str
     data: str
 
 
-class _Image(Part):
+class _Image(TypedDict):
     type: Literal["image"]
     source: _ImageSource
 
-    def shown(self) -> Json:
-        return image(f"data:{self.source.media_type};base64,{self.source.data}")
 
-
-class _PlainSource(Part):
+class _PlainSource(TypedDict):
     type: Literal["text"]
     data: str
 
 
-class _Document(Part):
+class _Document(TypedDict):
     """A document in plain text. One in another form, such as a PDF, is refused: no model here reads it."""
 
     type: Literal["document"]
     source: _PlainSource
-    title: str | None = None
-    context: str | None = None
-
-    def shown(self) -> Json:
-        parts = [part for part in (self.title, self.context, self.source.data) if part]
-        return {"type": "text", "text": "\n".join(["", *parts, ""])}
+    title: NotRequired[str | None]
+    context: NotRequired[str | None]
 
 
 _Shown = Annotated[Text | _Image | _Document, Field(discriminator="type")]
 
 
-class _ToolUse(Part):
+class _ToolUse(TypedDict):
     type: Literal["tool_use"]
     id: str
     name: str
     input: Json
 
 
-class _ToolResult(Part):
+class _ToolResult(TypedDict):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | Annotated[list[_Shown], Field(fail_fast=True)] | None = None
+    content: NotRequired[str | Annotated[list[_Shown], Field(fail_fast=True)] | None]
 
 
-class _Thinking(Part):
+class _Thinking(TypedDict):
     type: Literal["thinking"]
     thinking: str
 
@@ -95,34 +89,49 @@ class _Thinking(Part):
 _Block = Annotated[Text | _Image | _Document | _ToolUse | _ToolResult | _Thinking, Field(discriminator="type")]
 
 
-class _Message(Part):
+class _Message(TypedDict):
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[_Block], Field(fail_fast=True)]
 
-    def to_json(self) -> list[Json]:
-        message: Json = {"role": self.role, "content": self.content}
-        if isinstance(self.content, str):
-            return [message]
-        shown: list[Text | _Image | _Document] = []
-        results: list[Json] = []
-        for block in self.content:
-            match block:
-                case _ToolResult(tool_use_id=use_id, content=content):
-                    results.append(
-                        {"role": "tool", "tool_call_id": recorded_id(use_id), "content": joined(content or "")}
-                    )
-                case _ToolUse():
-                    call = function_call(recorded_id(block.id), block.name, block.input)
-                    message.setdefault("tool_calls", []).append(call)
-                case _Thinking(thinking=thought):
-                    message["reasoning_content"] = message.get("reasoning_content", "") + thought
-                case _:
-                    shown.append(block)
-        message["content"] = joined(shown)
-        return [*results, message] if len(message) > 2 or shown or not results else results
+
+def _written(sent: _Message) -> list[Json]:
+    """Return the messages that one of Anthropic's stands for: the results of tools in it are each one."""
+    message: Json = {"role": sent["role"], "content": sent["content"]}
+    if isinstance(sent["content"], str):
+        return [message]
+    results: list[Json] = []
+    shown: list[Json] = []
+    block: Any
+    for block in sent["content"]:
+        match block["type"]:
+            case "tool_result":
+                content = block.get("content") or ""
+                if not isinstance(content, str):
+                    content = joined([_part(part) for part in content])
+                results.append({"role": "tool", "tool_call_id": recorded_id(block["tool_use_id"]), "content": content})
+            case "tool_use":
+                call = function_call(recorded_id(block["id"]), block["name"], block["input"])
+                message.setdefault("tool_calls", []).append(call)
+            case "thinking":
+                message["reasoning_content"] = message.get("reasoning_content", "") + block["thinking"]
+            case _:
+                shown.append(_part(block))
+    message["content"] = joined(shown)
+    return results if results and not shown else [*results, message]
 
 
-class _Tool(Part):
+def _part(block: Json) -> Json:
+    """Return a text, an image or a document as a part with a text, or with the URL of an image."""
+    match block:
+        case {"type": "image", "source": source}:
+            return {"url": f"data:{source['media_type']};base64,{source['data']}"}
+        case {"type": "document", "source": source}:
+            texts = [text for text in (block.get("title"), block.get("context"), source["data"]) if text]
+            return {"text": "\n".join(["", *texts, ""])}
+    return block
+
+
+class _Tool(BaseModel):
     type: str | None = None
     name: str = ""
     description: str | None = None
@@ -133,17 +142,17 @@ class _Tool(Part):
         return self.type in (None, "custom")
 
 
-class _ToolChoice(Part):
+class _ToolChoice(BaseModel):
     type: Literal["auto", "any", "none", "tool"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class _OutputConfig(Part):
+class _OutputConfig(BaseModel):
     format: Format | None = None
 
 
-class _Thread(Part):
+class _Thread(BaseModel):
     """A conversation that the session holds, so that its client sends only what is new."""
 
     type: Literal["create", "continue"]
@@ -171,7 +180,7 @@ class MessagesRequest(RequestBody):
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
-        messages = [message for said in self.messages for message in said.to_json()]
+        messages = [message for said in self.messages for message in _written(said)]
         if self.system:
             messages.insert(0, {"role": "system", "content": joined(self.system)})
         choice = self.tool_choice

@@ -9,37 +9,44 @@ item_reference                   the item of this session that has the id
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter
+from pydantic import BaseModel, Discriminator, Field, Tag
+from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.parts import Content, Format, Text, joined, schema_text
 from agentrl.proxy.dialects.sampling import Temperature, Tokens, TopP
-from agentrl.proxy.dialects.tools import Call, ToolsRequest
+from agentrl.proxy.dialects.tools import ToolsRequest, function_call, shown_name
 from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.session import History, Session, SessionRole
 
 
-class _Message(Part):
+class _Message(TypedDict):
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
 
 
-class _ToolOutput(Part):
+class _Call(TypedDict):
+    call_id: str
+    name: str
+    namespace: NotRequired[str | None]
+    arguments: str | Json
+
+
+class _ToolOutput(TypedDict):
     call_id: str
     output: Content
 
 
-class _Reasoning(Part):
-    content: list[Text] | None = None
+class _Reasoning(TypedDict):
+    content: NotRequired[list[Text] | None]
 
 
-class _ItemReference(Part):
+class _ItemReference(TypedDict):
     id: str
 
 
@@ -50,16 +57,15 @@ def _type(item: Any) -> Any:
 
 _Item = Annotated[
     Annotated[_Message, Tag("message")]
-    | Annotated[Call, Tag("function_call")]
+    | Annotated[_Call, Tag("function_call")]
     | Annotated[_ToolOutput, Tag("function_call_output")]
     | Annotated[_Reasoning, Tag("reasoning")]
     | Annotated[_ItemReference, Tag("item_reference")],
     Discriminator(_type),
 ]
-_ITEM: TypeAdapter[Any] = TypeAdapter(_Item)
 
 
-class _TextSettings(Part):
+class _TextSettings(BaseModel):
     format: Format | None = None
 
 
@@ -112,35 +118,39 @@ class ResponsesRequest(ToolsRequest):
             messages.append({"role": "assistant", "content": ""})
             return messages[-1]
 
-        for item in self.input:
-            match _resolved(item, referred):
-                case _Message(role="assistant", content=content):
+        for sent in self.input:
+            item: Any = _resolved(sent, referred)
+            match _type(item):
+                case "reasoning":
+                    spoken = begin()
+                    if item.get("content"):
+                        spoken["reasoning_content"] = joined(item["content"])
+                case "function_call":
+                    spoken = spoken or begin()
+                    name = shown_name(item.get("namespace"), item["name"])
+                    call = function_call(item["call_id"], name, item["arguments"])
+                    spoken.setdefault("tool_calls", []).append(call)
+                case "function_call_output":
+                    spoken = {}
+                    output = joined(item["output"])
+                    messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": output})
+                case _ if item["role"] == "assistant":
                     if not spoken or spoken["content"] or "tool_calls" in spoken:
                         spoken = begin()
-                    spoken["content"] = joined(content)
-                case Call() as call:
-                    spoken = spoken or begin()
-                    spoken.setdefault("tool_calls", []).append(call.to_json())
-                case _Reasoning(content=content):
-                    spoken = begin()
-                    if content:
-                        spoken["reasoning_content"] = joined(content)
-                case _ToolOutput(call_id=call_id, output=output):
+                    spoken["content"] = joined(item["content"])
+                case _:
                     spoken = {}
-                    messages.append({"role": "tool", "tool_call_id": call_id, "content": joined(output)})
-                case _Message(role=role, content=content):
-                    spoken = {}
-                    role = "system" if role == "developer" else role
-                    messages.append({"role": role, "content": joined(content)})
+                    role = "system" if item["role"] == "developer" else item["role"]
+                    messages.append({"role": role, "content": joined(item["content"])})
         return messages
 
 
 def _resolved(item: Any, referred: Mapping[str, Json]) -> Any:
-    if not isinstance(item, _ItemReference):
+    if item.get("type") != "item_reference":
         return item
-    if item.id not in referred:
-        raise invalid("input", f"it refers to the item {item.id!r}, which no stored response of this session holds")
-    return _ITEM.validate_python(referred[item.id])
+    if item["id"] not in referred:
+        raise invalid("input", f"it refers to the item {item['id']!r}, which no stored response of this session holds")
+    return referred[item["id"]]
 
 
 class ResponsesWriter(Writer):

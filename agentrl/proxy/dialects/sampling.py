@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from agentrl.proxy.completion import Json
-from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.fields import RequestBody
 from agentrl.proxy.errors import invalid
 
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
@@ -24,7 +24,7 @@ _Token = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class _StreamOptions(Part):
+class _StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, AliasGenerator, AliasPath, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, AliasGenerator, AliasPath, BaseModel, ConfigDict, Field, model_validator
 
 from agentrl.proxy.completion import Json, NamedTool
-from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.fields import RequestBody
 from agentrl.proxy.errors import ApiError
 
 _RUN_BY_CLIENT = re.compile(
@@ -37,7 +37,7 @@ def _nested(kind: str) -> ConfigDict:
     return ConfigDict(alias_generator=generator)
 
 
-class Callee(Part):
+class Callee(BaseModel):
     """The name of a tool, in a namespace of responses or in none."""
 
     model_config = _nested("function")
@@ -48,7 +48,7 @@ class Callee(Part):
     @property
     def shown_name(self) -> str:
         """The name that the model is shown."""
-        return f"{self.namespace}__{self.name}" if self.namespace else self.name
+        return shown_name(self.namespace, self.name)
 
 
 class Tool(Callee):
@@ -83,7 +83,7 @@ class _ChosenTool(Callee):
     type: Literal["function"]
 
 
-class _AllowedTools(Part):
+class _AllowedTools(BaseModel):
     """Only some of the tools may be called: the others are not shown."""
 
     model_config = _nested("allowed_tools")
@@ -141,17 +141,9 @@ def left_out(types: Iterable[str]) -> list[str]:
     return [f"tools.{kind}" for kind in types]
 
 
-class Call(Callee):
-    """A call of a function, in a message of the assistant's, or as an item of responses."""
-
-    type: Literal["function", "function_call"] = "function"
-    call_id: Annotated[str, Field(validation_alias=AliasChoices("call_id", "id"))]
-    arguments: str | Json
-    """JSON. Some clients keep it as an object, as chat templates have it."""
-
-    def to_json(self) -> Json:
-        """Return it as it is recorded."""
-        return function_call(self.call_id, self.shown_name, self.arguments)
+def shown_name(namespace: str | None, name: str) -> str:
+    """Return the name of a function as the model is shown it."""
+    return f"{namespace}__{name}" if namespace else name
 
 
 def function_tool(name: str, description: str | None, parameters: Any) -> Json:
