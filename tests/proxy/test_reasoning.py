@@ -95,7 +95,7 @@ def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: 
     ]
     responses = ResponsesRequest.model_validate_json(
         json.dumps({"model": "nano", "input": items})
-    ).to_completion_request([], {})
+    ).to_completion_request(Session())
     blocks = [
         {"type": "thinking", "thinking": "add them", "signature": "s"},
         {"type": "text", "text": "42"},
@@ -107,7 +107,7 @@ def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: 
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "7"}]},
     ]
     body = {"model": "nano", "max_tokens": 1, "messages": said}
-    messages = MessagesRequest.model_validate_json(json.dumps(body)).to_completion_request()
+    messages = MessagesRequest.model_validate_json(json.dumps(body)).to_completion_request(Session())
     assert list(responses.messages) == list(messages.messages)
     assert responses.messages[1] == {
         "role": "assistant",

@@ -12,9 +12,8 @@ from typing_extensions import TypedDict
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.parts import Content, Format, joined, schema_text
-from agentrl.proxy.dialects.sampling import SampledRequest, Tokens
-from agentrl.proxy.dialects.tools import ToolsRequest, function_call
+from agentrl.proxy.dialects.fields import SampledRequest, Tokens
+from agentrl.proxy.dialects.parts import Content, Format, ToolsRequest, function_call, joined, schema_text
 from agentrl.proxy.errors import invalid, read_body
 from agentrl.proxy.session import SessionRole
 

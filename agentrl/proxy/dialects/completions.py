@@ -15,7 +15,7 @@ from agentrl.proxy.call_log import digest_of_several
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.chat_completions import ChoicesWriter
-from agentrl.proxy.dialects.sampling import SampledRequest
+from agentrl.proxy.dialects.fields import SampledRequest
 from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 

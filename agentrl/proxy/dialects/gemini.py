@@ -32,10 +32,8 @@ from agentrl.proxy.completion import (
 )
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.fields import RequestBody
-from agentrl.proxy.dialects.parts import joined
-from agentrl.proxy.dialects.sampling import Count, Penalty, Seed, Temperature, Tokens, TopP
-from agentrl.proxy.dialects.tools import function_call, function_tool, left_out
+from agentrl.proxy.dialects.fields import Count, Penalty, RequestBody, Seed, Stop, Temperature, Tokens, TopP
+from agentrl.proxy.dialects.parts import function_call, function_tool, joined, left_out
 from agentrl.proxy.errors import invalid, read_body
 from agentrl.proxy.session import SessionRole
 from agentrl.proxy.tool_calls import values_so_far
@@ -109,7 +107,7 @@ class _GenerationConfig(RequestBody):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     max_output_tokens: Tokens | None = None
-    stop_sequences: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, max_length=5)
+    stop_sequences: list[Stop] = Field(default_factory=list, max_length=5)
     candidate_count: Count = 1
     seed: Seed | None = None
     response_mime_type: Literal["text/plain", "application/json"] | None = None

@@ -12,26 +12,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.completion import (
-    Completion,
-    CompletionRequest,
-    Delta,
-    Json,
-    NamedTool,
-    PreparedCompletion,
-)
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, NamedTool, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.fields import RequestBody
-from agentrl.proxy.dialects.parts import Format, Text, joined, schema_text
-from agentrl.proxy.dialects.sampling import Tokens, TopK, TopP
-from agentrl.proxy.dialects.tools import function_call, function_tool, left_out
+from agentrl.proxy.dialects.fields import RequestBody, Stop, Tokens, TopK, TopP
+from agentrl.proxy.dialects.parts import Format, Text, function_call, function_tool, joined, left_out, schema_text
 from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.session import History, Session, SessionRole
 from agentrl.proxy.tool_calls import readable_part, values_so_far
@@ -170,7 +160,7 @@ class MessagesRequest(RequestBody):
     thread: _Thread | None = None
     max_tokens: Tokens | None = None
     """How long the reply may be; where tokens are counted, it says nothing."""
-    stop_sequences: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, fail_fast=True)
+    stop_sequences: list[Stop] = Field(default_factory=list, fail_fast=True)
     stream: bool = False
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: TopP | None = None
@@ -178,19 +168,25 @@ class MessagesRequest(RequestBody):
     output_config: _OutputConfig = _OutputConfig()
     output_format: Format | None = None
 
-    def to_completion_request(self) -> CompletionRequest:
-        """Return the request in every dialect's form."""
-        messages = [message for said in self.messages for message in _written(said)]
+    def to_completion_request(self, session: Session) -> CompletionRequest:
+        """Return the request in every dialect's form: that of a thread has the messages before it, and the tools that it began with.
+
+        Raises:
+            ApiError: The session has no such thread, or the request has a `system` of its own.
+        """
+        before = self._before(session)
+        messages = [*before.messages, *(message for said in self.messages for message in _written(said))]
         if self.system:
             messages.insert(0, {"role": "system", "content": joined(self.system)})
+        functions = [tool for tool in self.tools if tool.is_function]
+        tools = [function_tool(tool.name, tool.description, tool.input_schema or {}) for tool in functions]
         choice = self.tool_choice
         named = NamedTool(choice.name or "")
-        functions = [tool for tool in self.tools if tool.is_function]
         return CompletionRequest(
             model=self.model,
             messages=messages,
             continues=messages[-1]["role"] == "assistant",
-            tools=[function_tool(tool.name, tool.description, tool.input_schema or {}) for tool in functions],
+            tools=tools or before.tools,
             tool_choice=named if choice.type == "tool" else "required" if choice.type == "any" else choice.type,
             parallel_tool_calls=not choice.disable_parallel_tool_use,
             stop=self.stop_sequences,
@@ -206,22 +202,15 @@ class MessagesRequest(RequestBody):
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
         return [*super().ignored(), *left_out(str(tool.type) for tool in self.tools if not tool.is_function)]
 
-    def to_continued_request(self, session: Session) -> CompletionRequest:
-        """Return the request after the conversation of its thread, whose `system` and `tools` are those that it began with.
-
-        Raises:
-            ApiError: The session has no such thread, or the request has a `system` of its own.
-        """
-        asked = self.to_completion_request()
+    def _before(self, session: Session) -> History:
         if self.thread is None or self.thread.type == "create":
-            return asked
-        before = session.histories.get(self.thread.previous_message_id or "")
-        if before is None:
+            return History(())
+        if (before := session.histories.get(self.thread.previous_message_id or "")) is None:
             message = f"No thread of this session holds the message '{self.thread.previous_message_id}'."
             raise ApiError(404, message, param="thread", code="thread_not_found")
         if self.system:
             raise invalid("system", "the thread goes on with the one that it began with; leave it out")
-        return replace(asked, messages=[*before.messages, *asked.messages], tools=asked.tools or before.tools)
+        return before
 
 
 def shown_id(call_id: str) -> str:
@@ -295,6 +284,8 @@ class MessagesWriter(Writer):
         yield {"type": "content_block_start", "index": self._index, "content_block": block}
 
     def _close(self) -> Iterator[Json]:
+        if self._open == "thinking":
+            yield self._piece({"type": "signature_delta", "signature": _SIGNATURE})
         if self._open:
             yield {"type": "content_block_stop", "index": self._index}
         self._open = ""
@@ -335,7 +326,9 @@ def _content(reply: Completion) -> list[Json]:
 
 
 def _text_block(kind: str, text: str) -> Json:
-    return {"type": kind, kind: text, **({"signature": _SIGNATURE} if kind == "thinking" else {})}
+    """Return a text or a thought; one that only begins is not signed yet."""
+    signature = {"signature": _SIGNATURE if text else ""} if kind == "thinking" else {}
+    return {"type": kind, kind: text, **signature}
 
 
 def _tool_use(call: Json) -> Json:
@@ -367,7 +360,7 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Messages
     request = read_body(MessagesRequest, body)
     if request.max_tokens is None:
         raise invalid("max_tokens", "it is required")
-    return MessagesWriter(service.prepare(role, request.to_continued_request(role.session), "msg_"), request)
+    return MessagesWriter(service.prepare(role, request.to_completion_request(role.session), "msg_"), request)
 
 
 def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:
@@ -377,4 +370,4 @@ def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:
         ApiError: The request cannot be answered.
     """
     request = read_body(MessagesRequest, body)
-    return {"input_tokens": service.count(role, request.to_continued_request(role.session))}
+    return {"input_tokens": service.count(role, request.to_completion_request(role.session))}

@@ -18,19 +18,29 @@ from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.parts import Content, Format, Text, joined, schema_text
-from agentrl.proxy.dialects.sampling import Temperature, Tokens, TopP
-from agentrl.proxy.dialects.tools import ToolsRequest, function_call, shown_name
+from agentrl.proxy.dialects.fields import Temperature, Tokens, TopP
+from agentrl.proxy.dialects.parts import (
+    Content,
+    Format,
+    Text,
+    ToolsRequest,
+    function_call,
+    joined,
+    schema_text,
+    shown_name,
+)
 from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.session import History, Session, SessionRole
 
 
 class _Message(TypedDict):
+    type: NotRequired[Literal["message"] | None]
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
 
 
 class _Call(TypedDict):
+    type: Literal["function_call"]
     call_id: str
     name: str
     namespace: NotRequired[str | None]
@@ -38,15 +48,18 @@ class _Call(TypedDict):
 
 
 class _ToolOutput(TypedDict):
+    type: Literal["function_call_output"]
     call_id: str
     output: Content
 
 
 class _Reasoning(TypedDict):
+    type: Literal["reasoning"]
     content: NotRequired[list[Text] | None]
 
 
 class _ItemReference(TypedDict):
+    type: Literal["item_reference"]
     id: str
 
 
@@ -83,18 +96,14 @@ class ResponsesRequest(ToolsRequest):
     text: _TextSettings = _TextSettings()
     store: bool = True
 
-    def to_completion_request(self, before: Sequence[Json], referred: Mapping[str, Json]) -> CompletionRequest:
-        """Return the request in every dialect's form.
-
-        Args:
-            before: the conversation that it goes on from.
-            referred: the items that `item_reference` may name, by their ids.
+    def to_completion_request(self, session: Session) -> CompletionRequest:
+        """Return the request in every dialect's form, after the conversation that it continues.
 
         Raises:
-            ApiError: There is nothing to answer, or an item is not known.
+            ApiError: There is nothing to answer, or the session does not know the conversation or an item.
         """
         instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        messages = [*instructions, *before, *self._messages(referred)]
+        messages = [*instructions, *self._before(session), *self._messages(session.items)]
         if not messages:
             raise invalid("input", "there is nothing to answer")
         return CompletionRequest(
@@ -107,6 +116,14 @@ class ResponsesRequest(ToolsRequest):
             ignored=self.ignored(),
             **self.calling(),
         )
+
+    def _before(self, session: Session) -> Sequence[Json]:
+        if self.previous_response_id is None:
+            return ()
+        if (before := session.histories.get(self.previous_response_id)) is None:
+            message = f"Previous response with id '{self.previous_response_id}' not found."
+            raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
+        return before.messages
 
     def _messages(self, referred: Mapping[str, Json]) -> list[Json]:
         if isinstance(self.input, str):
@@ -183,7 +200,6 @@ class ResponsesWriter(Writer):
     def opening(self) -> Iterator[Json]:
         """Begin the response."""
         yield self._event("response.created", response=self._response("in_progress"))
-        yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def delta(self, index: int, delta: Delta) -> Iterator[Json]:
         """Say what the response gained."""
@@ -323,11 +339,8 @@ class ResponsesWriter(Writer):
     def _remember(self, reply: Completion, response: Json) -> None:
         call, session = self._call, self._call.session
         if self._request.store:
-            if session.responses:
-                # An agent sends the same instructions and tools with each of its calls: they are held once.
-                last = next(reversed(session.responses.values()))
-                response |= {name: last[name] for name in ("instructions", "tools") if last[name] == response[name]}
-            session.responses[call.id] = response
+            # An agent sends the same instructions and tools with each of its calls, which a session need not hold so often.
+            session.responses[call.id] = {**response, "instructions": None, "tools": []}
             session.items.update({item["id"]: item for item in response["output"]})
         # `instructions` are of one request, and not part of the conversation that it goes on from.
         messages = [*call.request.messages[bool(self._request.instructions) :], reply.message.to_json()]
@@ -340,14 +353,8 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Response
     Raises:
         ApiError: The request cannot be answered.
     """
-    request, session = read_body(ResponsesRequest, body), role.session
-    before: Sequence[Json] = []
-    if request.previous_response_id is not None:
-        if (known := session.histories.get(request.previous_response_id)) is None:
-            message = f"Previous response with id '{request.previous_response_id}' not found."
-            raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
-        before = known.messages
-    call = service.prepare(role, request.to_completion_request(before, session.items), "resp_")
+    request = read_body(ResponsesRequest, body)
+    call = service.prepare(role, request.to_completion_request(role.session), "resp_")
     return ResponsesWriter(call, request)
 
 
