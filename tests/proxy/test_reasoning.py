@@ -85,6 +85,15 @@ def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> N
     assert done == events[-1]["response"]["output"]
 
 
+def test_messages_stream_it_as_a_block_that_is_signed_at_its_end(nano_format: ChatFormat) -> None:
+    thought, request = reply(nano_format), MessagesRequest(model="nano", messages=[{"role": "user", "content": "1"}])
+    writer = MessagesWriter(call(nano_format), request)
+    events = [event for delta in SentDeltas().growth(thought.message, final=True) for event in writer.delta(0, delta)]
+    deltas = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
+    assert deltas == ["thinking_delta", "signature_delta", "text_delta"]
+    assert events[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+
+
 def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: ChatFormat) -> None:
     items = [
         {"role": "user", "content": "1"},

@@ -1,4 +1,4 @@
-"""Tools that are no plain functions, what a session holds for its clients, and ids: the record is one conversation of it."""
+"""Tools in namespaces, what a session holds for its clients, and ids: the record is one conversation of it."""
 
 from __future__ import annotations
 
@@ -67,6 +67,17 @@ async def test_equal_names_in_two_namespaces_are_told_apart(setup: Setup) -> Non
         history += [item, {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}]
     await setup.openai.responses.create(model="any", input=history, tools=tools)
     setup.in_order()
+
+
+@pytest.mark.parametrize(("sent", "said"), [({}, False), ({"strict": None}, False), ({"strict": True}, True)])
+async def test_a_response_says_its_functions_again_without_nulls(
+    setup: Setup, sent: dict[str, Any], said: bool
+) -> None:
+    function: Any = {"type": "function", "name": "add", "description": None, "parameters": PLAIN, **sent}
+    reply = await setup.openai.responses.create(model="any", input="1", tools=[function])
+    assert [tool.to_dict() for tool in reply.tools] == [
+        {"type": "function", "name": "add", "parameters": PLAIN, "strict": said}
+    ]
 
 
 async def test_tools_that_are_not_allowed_are_not_shown(setup: Setup) -> None:
