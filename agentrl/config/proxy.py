@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from agentrl.config.role_names import is_role
 from agentrl.config.section import Positive, Seconds, Section
 
 ROLE_PREFIX = "role:"
 """What stands before the name of a role in `model_names`."""
-_ROLE = re.compile(r"role:[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 def _checked(meaning: str) -> str:
-    if not meaning or (meaning.startswith(ROLE_PREFIX) and not _ROLE.fullmatch(meaning)):
+    is_model = bool(meaning) and not meaning.startswith(ROLE_PREFIX)
+    if not is_model and not is_role(meaning.removeprefix(ROLE_PREFIX)):
         raise ValueError(
             f"{meaning!r} is neither the name of the served model nor role:NAME, of a word of at most 64 letters, digits, - and _"
         )

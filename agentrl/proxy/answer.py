@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import anyio
@@ -93,7 +93,8 @@ class Answer:
         """Return the whole reply, which is recorded.
 
         Raises:
-            ApiError: The engine failed, or the episode has ended.
+            ApiError: The episode has ended.
+            EngineError: The engine failed.
         """
         calls = self.writer.calls
         with _call_span(calls, self.within) as span:
@@ -164,8 +165,6 @@ class Answer:
             call, number = choices[index]
             emit = None if say is None else lambda delta: say(self.writer.delta(index, delta), False)
             reply = await self.service.reply(call, number, emit)
-            if call.request.logprobs:
-                reply = replace(reply, logprobs=await self.service.logprobs(call, reply.generation))
             replies[index] = reply
             if say is not None:
                 await say(self.writer.ended(index, reply), len(replies) == len(choices))

@@ -3,7 +3,7 @@
 episode.client ── InProcessTransport (`http_messages.py`) ──┐
 any other program ── a socket (`server.py`) ────────────────┴─► Proxy.handle: key ─► session and role; method and path ─► dialect
                                                                    │
-       body (`limits.py`), parsed once by the dialect's model ─► CompletionRequest ─► prompt by the longest recorded prefix
+       body, parsed once by the dialect's model ─► CompletionRequest, within `limits.py` ─► prompt by the longest recorded prefix
                                                                    │
                     Engine.generate ─► Generation ─► call log and record ─► the dialect's events, by one writer (`answer.py`)
 """
@@ -36,11 +36,10 @@ from agentrl.system import traces
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Read = Callable[[CompletionService, SessionRole, bytes], Writer]
-"""Checks a request, before any work starts. Raises ApiError."""
-Count = Callable[[CompletionService, SessionRole, bytes], Json]
+Prepare = Callable[[CompletionService, SessionRole, bytes], T]
+"""Reads a request's body and renders its prompt, before anything is generated. Raises ApiError."""
 
-READERS: dict[str, Read] = {
+READERS: dict[str, Prepare[Writer]] = {
     "/v1/chat/completions": chat_completions.read,
     "/v1/completions": completions.read,
     "/v1/responses": responses.read,
@@ -135,11 +134,13 @@ class Proxy(CompletionService):
         self.names.check(name)
         return one_model(name, self.context_length)
 
-    async def _count(self, count: Count, role: SessionRole, body: Body) -> Response:
+    async def _count(self, count: Prepare[Json], role: SessionRole, body: Body) -> Response:
         with self._request_in_work(role.session):
             return json_response(await self._prepared(count, role, body))
 
-    async def _reply(self, read: Read, path: str, role: SessionRole, body: Body, *, again: bool = False) -> Response:
+    async def _reply(
+        self, read: Prepare[Writer], path: str, role: SessionRole, body: Body, *, again: bool = False
+    ) -> Response:
         session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
             writer = await self._prepared(read, role, body)
@@ -160,9 +161,7 @@ class Proxy(CompletionService):
         if new:
             log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(new))
 
-    async def _prepared(
-        self, prepare: Callable[[CompletionService, SessionRole, bytes], T], role: SessionRole, body: Body
-    ) -> T:
+    async def _prepared(self, prepare: Prepare[T], role: SessionRole, body: Body) -> T:
         """Receive a body and prepare what it asks for: the work is on all of it, or on the conversation of before that it leaves out."""
         received = body if isinstance(body, bytes) else await body()
         turns = role.session.record.turns

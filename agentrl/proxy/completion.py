@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
-from agentrl.proxy.errors import ApiError, invalid
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.session import Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
@@ -43,20 +43,6 @@ def alterations_of(sampling: Sampling) -> Json:
     if sampling.logit_bias:
         found["logit_bias"] = [list(pair) for pair in sampling.logit_bias]
     return found | {"json_schema": True} if sampling.json_schema is not None else found
-
-
-def check_own_distribution(sampling: Sampling) -> None:
-    """Check that tokens are drawn from the policy's own distribution.
-
-    Raises:
-        invalid: 400: something alters it.
-    """
-    if altered := alterations_of(sampling):
-        problem = (
-            "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
-            'trainer.turns.altered_sampling = "refuse" forbids'
-        )
-        raise invalid("response_format" if "json_schema" in altered else next(iter(altered)), problem)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, OnProgress, Sampling
-from agentrl.errors import EngineError, EpisodeError
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message
 from agentrl.proxy.completion import (
@@ -29,7 +28,6 @@ from agentrl.proxy.completion import (
     Json,
     PreparedCompletion,
     alterations_of,
-    check_own_distribution,
 )
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.errors import ApiError, invalid
@@ -67,8 +65,6 @@ class CompletionService:
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     training: bool = False
     """Whether what it records is trained on. Images, which are not, are refused then."""
-    refuse_altered: bool = False
-    """Whether a role that is trained on may not ask for another distribution than the policy's own."""
     generated_tokens: int = 0
     """How many it has had generated so far."""
 
@@ -95,8 +91,6 @@ class CompletionService:
         digest = request_digest(prompt, sampling, request.shown_tools, role.name)
         room = self.context_length - len(prompt.input_ids)
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
-        if self.refuse_altered and role.trained:
-            check_own_distribution(sampling)
         return PreparedCompletion(
             id=f"{id_prefix}{uuid.uuid4().hex}",
             role=role,
@@ -113,22 +107,23 @@ class CompletionService:
         Raises:
             ApiError: the request cannot be answered.
         """
-        self.names.check(request.model)
-        return len(self._prompt(role.session, request, self._template(request)).input_ids)
+        role, chat_format = self._role(role, request), self._template(request)
+        return len(self._prompt(role.session, request, chat_format).input_ids)
 
     def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
         """Return the role that a request is of, which has an adapter where others have.
 
         Raises:
-            ApiError: 404: the name of the model is not answered; 400: it names no role that there can be.
+            ApiError: 404: the name of the model is not answered; 400: it names no role, and must.
         """
         self.names.check(request.model)
-        try:
-            role = self.names.role(asking, request.model)
-            role.adapter  # noqa: B018
-        except EpisodeError as error:
-            remedy = 'ask as a role: `episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME'
-            raise ApiError(400, f"{error}; {remedy}.", param="model", code="invalid_role") from None
+        role = self.names.role(asking, request.model)
+        if role.session.adapters and not role.name:
+            message = (
+                f"the call names no role, and must be one of {role.session.known_roles()}; ask as a role: "
+                '`episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME.'
+            )
+            raise ApiError(400, message, param="model", code="invalid_role")
         return role
 
     def _template(self, request: CompletionRequest) -> ChatFormat:
@@ -226,7 +221,8 @@ class CompletionService:
             emit: awaited with what the reply gains as it grows.
 
         Raises:
-            ApiError: the engine failed, or the episode has ended.
+            ApiError: the episode has ended.
+            EngineError: the engine failed.
         """
         sent, known = SentDeltas(), call.recorded.get(index)
         tool_call_ids = list(call.request.tool_call_ids if known is None else known.tool_call_ids)
@@ -236,7 +232,8 @@ class CompletionService:
             generation = await self._generate(call, index)
         else:
             generation = await self._generate_shown(call, index, tool_call_ids, sent, emit)
-        reply = Completion(generation, await self._read(call, generation.output_ids, tool_call_ids, growing=False))
+        message = await self._read(call, generation.output_ids, tool_call_ids, growing=False)
+        reply = Completion(generation, message, await self._logprobs(call, generation))
         call.check_open()
         if known is None and (call_log := call.session.call_log) is not None:
             number = call.first_choice + index
@@ -250,26 +247,19 @@ class CompletionService:
     async def _generate(
         self, call: PreparedCompletion, index: int, on_progress: OnProgress | None = None
     ) -> Generation:
-        """Return a new reply.
-
-        Raises:
-            ApiError: 503: the engine failed.
-        """
+        """Return a new reply. Raises EngineError."""
         sampling, prompt = call.sampling, call.prompt
         if sampling.seed is not None:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
-        try:
-            generation = await self.engine.generate(
-                prompt.input_ids,
-                sampling,
-                call.session.key,
-                on_progress,
-                images=prompt.images,
-                adapter=call.role.adapter,
-            )
-        except EngineError as error:
-            raise ApiError(503, str(error), code="engine_error") from error
+        generation = await self.engine.generate(
+            prompt.input_ids,
+            sampling,
+            call.session.key,
+            on_progress,
+            images=prompt.images,
+            adapter=call.role.adapter,
+        )
         self.generated_tokens += len(generation.output_ids)
         if not sampling.stop:
             return generation
@@ -281,11 +271,7 @@ class CompletionService:
     async def _generate_shown(
         self, call: PreparedCompletion, index: int, tool_call_ids: list[str], sent: SentDeltas, emit: Emit
     ) -> Generation:
-        """Return a new reply, with every state of it shown to the client as soon as the client has taken the one before.
-
-        Raises:
-            ApiError: 503: the engine failed.
-        """
+        """Return a new reply, with every state of it shown to the client as soon as the client has taken the one before."""
         newest, arrived = anyio.create_memory_object_stream[list[int]](1)
         generations: list[Generation] = []
 
@@ -334,8 +320,10 @@ class CompletionService:
     async def _by_tokens(self, tokens: int, work: Callable[[], T]) -> T:
         return await run_sized(BYTES_PER_TOKEN * tokens, work, self.threads)
 
-    async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
-        """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
+    async def _logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json] | None:
+        """Return the logprobs of a reply as OpenAI writes them, one entry a token, if they are asked for."""
+        if not call.request.logprobs:
+            return None
         size = _BYTES_PER_LOGPROB * len(generation.output_ids) * (1 + call.request.top_logprobs)
         return await run_sized(size, partial(logprob_entries, generation, self._bytes_of), self.threads)
 

@@ -80,12 +80,10 @@ def read_body(model: type[Body], body: bytes) -> Body:
         raise invalid("body", f"it is not sound JSON: {error}") from None
     # Of a union, pydantic reports every member; the client meant the one that came furthest, or whose type the value has.
     problems.sort(key=lambda p: p["type"].endswith("_type"))
-    problem = max(problems, key=lambda p: (p["type"] == "extra_forbidden" and len(p["loc"]) == 1, len(p["loc"])))
+    problem = max(problems, key=lambda p: len(p["loc"]))
     # It also names the member it tried, such as `str`, `list[str]` or a class of ours.
     place = [part for part in problem["loc"] if isinstance(part, int) or (part.isidentifier() and part[0].islower())]
     param = ".".join(str(part) for part in place if part != "str") or None
-    if problem["type"] == "extra_forbidden":
-        raise ApiError(400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter")
     raise invalid(param or "body", problem["msg"])
 
 

@@ -44,13 +44,12 @@ async def open_proxy(
     port: int = 0,
     limits: ProxyLimits | None = None,
     training: bool = False,
-    refuse_altered: bool = False,
     adapters: tuple[str, ...] = (),
     middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Proxy]:
     """Serve `engine` as `model` on `host`:`port` (0: a free one) for the length of the context.
 
-    With `training` what it records is to be trained on, and images, which are not yet, are refused; with `refuse_altered` other distributions than the policy's own are too. With `adapters`, roles that have LoRA adapters
+    With `training` what it records is to be trained on, and images, which are not yet, are refused. With `adapters`, roles that have LoRA adapters
     of their own, calls of other roles are refused. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
 
@@ -66,7 +65,6 @@ async def open_proxy(
             model=model,
             limits=limits,
             training=training,
-            refuse_altered=refuse_altered,
             tasks=tasks,
             adapters=adapters,
         )

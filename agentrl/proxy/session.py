@@ -93,16 +93,8 @@ class SessionRole:
 
     @property
     def adapter(self) -> str:
-        """The role whose LoRA adapter answers it; "": the weights that are served.
-
-        Raises:
-            EpisodeError: Roles have adapters of their own, and it has no name.
-        """
-        if not self.session.adapters:
-            return ""
-        if not self.name:
-            raise EpisodeError(f"the call names no role, and must be one of {self.session.known_roles()}")
-        return self.name
+        """The role whose LoRA adapter answers it; "": the weights that are served."""
+        return self.name if self.session.adapters else ""
 
 
 @dataclass(eq=False)
@@ -207,15 +199,6 @@ class Session:
                 begun = {"role": "assistant", "content": prompt.prefill}
                 prompt.conversation.after([begun, reply]).end_with(turn)
         return turn
-
-    def reward(self, completion_id: str, value: float) -> None:
-        """Give one model call a reward of its own.
-
-        Raises:
-            KeyError: This session never answered that id.
-        """
-        for turn in self.turns_of(completion_id):
-            turn.reward = value
 
     def turns_of(self, completion_id: str) -> list[Turn]:
         """Return the choices of one model call.

@@ -131,6 +131,20 @@ async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(
     assert thread != threading.get_ident()
 
 
+async def test_a_short_request_that_goes_on_from_a_long_conversation_is_rendered_beside_the_event_loop(
+    nano_format: ChatFormat, tokenised: list[tuple[int, int]]
+) -> None:
+    async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)) as (_, proxy):
+        session = proxy.open_session()
+        _, long = await asked(proxy, {"model": "nano", "input": "1 2 3 " * 5_000}, "responses", session)
+        tokenised.clear()
+        short = {"model": "nano", "input": "4", "previous_response_id": long["id"]}
+        status, _ = await asked(proxy, short, "responses", session)
+    assert status == 200
+    (_, rendering_thread), *_ = tokenised
+    assert rendering_thread != threading.get_ident()
+
+
 @pytest.mark.soak
 @pytest.mark.usefixtures("no_garbage_collection")
 async def test_the_event_loop_goes_on_while_a_text_is_tokenised(nano_format: ChatFormat) -> None:

@@ -378,12 +378,12 @@ async def test_a_reader_that_leaves_a_stream_ends_its_generation(setup: Setup) -
     assert (await setup.engine.generate([1, 2], Sampling(max_new_tokens=2), "s")).output_ids
 
 
-async def test_credit_goes_to_every_choice_of_a_call(setup: Setup) -> None:
+async def test_every_choice_of_a_call_is_found_by_its_id(setup: Setup) -> None:
     reply = await setup.ask(n=2)
-    setup.session.reward(reply.id, 0.5)
-    assert [turn.reward for turn in setup.session.record.turns] == [0.5, 0.5]
+    assert setup.session.turns_of(reply.id) == setup.session.record.turns
+    assert len(setup.session.record.turns) == 2
     with pytest.raises(KeyError):
-        setup.session.reward("chatcmpl-unknown", 1.0)
+        setup.session.turns_of("chatcmpl-unknown")
 
 
 @pytest.mark.parametrize("stream", [False, True])
