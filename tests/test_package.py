@@ -133,6 +133,13 @@ def test_importing_the_door_brings_nothing_that_is_slow_to_import() -> None:
     assert rest == f"[] {agentrl.__version__}\n"
 
 
+def test_the_first_call_of_an_episode_finds_the_client_imported_whole() -> None:
+    """openai imports `client.chat` when it is first asked for: on a new machine that would hold the event loop up for a second."""
+    script = "import sys, agentrl.rollout.run_episode; print('openai.resources.chat.completions' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout == "True\n"
+
+
 @pytest.mark.soak
 def test_importing_the_door_costs_nearly_nothing() -> None:
     assert min(imported()[0] for _ in range(3)) < 0.3

@@ -84,7 +84,7 @@ def read_body(model: type[Body], body: bytes) -> Body:
     # It also names the member it tried, such as `str`, `list[str]` or a class of ours.
     place = [part for part in problem["loc"] if isinstance(part, int) or (part.isidentifier() and part[0].islower())]
     param = ".".join(str(part) for part in place if part != "str") or None
-    raise invalid(param or "body", problem["msg"])
+    raise invalid(param or "body", problem["msg"].removeprefix("Value error, ").partition(" or instance of ")[0])
 
 
 @dataclass

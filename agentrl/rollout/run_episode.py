@@ -13,6 +13,7 @@ from typing import Any, Required, TypedDict, Unpack
 
 import anyio
 import httpx2
+import openai.resources.chat.completions  # noqa: F401 -- or `client.chat` imports it on the event loop, at the first call
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RolloutConfig
@@ -252,9 +253,8 @@ async def local_runner(
     workflow: Workflow, proxy: Proxy, **options: Unpack[EpisodeOptions]
 ) -> AsyncIterator[EpisodeRunner]:
     """Yield a runner of a workflow whose episodes reach `proxy` inside this process."""
-    transport = proxy.in_process_transport()
     async with (
-        httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
+        httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL, timeout=None) as http,
         open_environments() as make_env,
     ):
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)

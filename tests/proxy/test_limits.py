@@ -131,18 +131,17 @@ async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(
     assert thread != threading.get_ident()
 
 
-async def test_a_short_request_that_goes_on_from_a_long_conversation_is_rendered_beside_the_event_loop(
-    nano_format: ChatFormat, tokenised: list[tuple[int, int]]
+@pytest.mark.parametrize(("said", "beside"), [("1 2 3", False), ("1 2 3 " * 5_000, True)])
+async def test_a_short_request_is_rendered_on_the_event_loop_unless_its_conversation_is_long(
+    nano_format: ChatFormat, tokenised: list[tuple[int, int]], said: str, beside: bool
 ) -> None:
     async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)) as (_, proxy):
         session = proxy.open_session()
-        _, long = await asked(proxy, {"model": "nano", "input": "1 2 3 " * 5_000}, "responses", session)
+        _, first = await asked(proxy, {"model": "nano", "input": said}, "responses", session)
         tokenised.clear()
-        short = {"model": "nano", "input": "4", "previous_response_id": long["id"]}
-        status, _ = await asked(proxy, short, "responses", session)
-    assert status == 200
-    (_, rendering_thread), *_ = tokenised
-    assert rendering_thread != threading.get_ident()
+        await asked(proxy, {"model": "nano", "input": "4", "previous_response_id": first["id"]}, "responses", session)
+    (_, thread), *_ = tokenised
+    assert (thread != threading.get_ident(), len(session.record.turns)) == (beside, 2)
 
 
 @pytest.mark.soak
