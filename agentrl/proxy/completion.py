@@ -19,6 +19,7 @@ from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
 
 Json = dict[str, Any]
+_NEUTRAL = Sampling(max_new_tokens=0)
 OBJECT_SCHEMA = '{"type":"object"}'
 """The schema of `response_format: json_object`."""
 
@@ -47,9 +48,8 @@ def alterations_of(sampling: Sampling) -> Json:
 
     A temperature above 0 is no alteration, whatever it is: it is recorded with the turn, and the trainer's logprobs are taken at it.
     """
-    neutral = Sampling(max_new_tokens=0)
     names = ["temperature" if sampling.temperature == 0 else "top_p", *(item.name for item in fields(Alterations))]
-    found = {name: vars(sampling)[name] for name in names if vars(sampling)[name] != vars(neutral)[name]}
+    found = {name: vars(sampling)[name] for name in names if vars(sampling)[name] != vars(_NEUTRAL)[name]}
     if sampling.logit_bias:
         found["logit_bias"] = [list(pair) for pair in sampling.logit_bias]
     return found | {"json_schema": True} if sampling.json_schema is not None else found

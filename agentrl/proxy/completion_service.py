@@ -7,7 +7,7 @@ CompletionRequest ─► prepare: prompt by the longest recorded prefix, Samplin
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ from agentrl.proxy.completion import (
 )
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.errors import ApiError, invalid
-from agentrl.proxy.limits import check_count, check_images, check_length, least_tokens
+from agentrl.proxy.limits import check_count, check_images, check_length
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, forced_ids, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
@@ -95,7 +95,7 @@ class CompletionService:
         if self.refuse_altered and role.trained:
             check_own_distribution(sampling)
         return PreparedCompletion(
-            id=f"{id_prefix}{uuid.uuid4().hex}",
+            id=f"{id_prefix}{secrets.token_hex(16)}",
             role=role,
             request=request,
             prompt=prompt,
@@ -182,9 +182,8 @@ class CompletionService:
         elif raw == "":
             raise invalid("prompt", "it is empty")
         elif longest is not None:
-            tools = request.shown_tools or ()
-            least = len(raw) // longest if raw is not None else least_tokens(request.messages, tools, longest)
-            check_length(least, self.context_length, least=True)
+            texts = [raw] if raw is not None else [message.get("content") or "" for message in request.messages]
+            check_length(sum(map(len, texts)) // longest, self.context_length)
         if images := request.images:
             if not (self.chat_format.takes_images and self.engine.takes_images):
                 raise invalid("messages", f"{self.names.served} does not take images")

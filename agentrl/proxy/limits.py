@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from typing import Any
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.proxy.errors import ApiError, invalid
@@ -47,30 +46,12 @@ def check_count(field: str, things: str, count: int, limit: int, setting: str) -
         raise invalid(field, f"{count} {things} are more than the {limit} that `proxy.{setting}` allows")
 
 
-def least_tokens(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], longest_token: int) -> int:
-    """Return fewer tokens than a tokenizer whose longest token has `longest_token` bytes makes of a conversation's texts."""
-    size = sum(_text_characters(message) for message in messages)
-    for tool in tools:
-        function = tool["function"]
-        size += len(function["name"]) + len(function.get("description") or "")
-    # A template writes the role of each message and the form of each tool, at one token or more.
-    return max(size // longest_token, len(messages) + len(tools))
-
-
-def _text_characters(message: dict[str, Any]) -> int:
-    content = message.get("content") or ""
-    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
-    texts += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-    return sum(len(text) for text in texts)
-
-
-def check_length(tokens: int, context_length: int, *, least: bool = False) -> None:
+def check_length(tokens: int, context_length: int) -> None:
     """Check that a prompt leaves room for a reply.
 
     Args:
-        tokens: Of the prompt.
+        tokens: Of the prompt, or fewer where it is not tokenised yet.
         context_length: Of the model, in tokens.
-        least: Whether the prompt has `tokens` or more.
 
     Raises:
         ApiError: 400, with OpenAI's code for it.
@@ -79,8 +60,7 @@ def check_length(tokens: int, context_length: int, *, least: bool = False) -> No
         return
     raise ApiError(
         400,
-        f"This model's maximum context length is {context_length} tokens, but the messages take "
-        f"{'at least ' if least else ''}{tokens}.",
+        f"This model's maximum context length is {context_length} tokens, but the messages take at least {tokens}.",
         param="messages",
         code="context_length_exceeded",
     )

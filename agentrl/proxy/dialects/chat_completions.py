@@ -54,12 +54,15 @@ class _Message(Part):
         return self
 
     def to_json(self) -> Json:
-        message = self.model_dump(exclude_none=True, exclude={"prefix", "content", "tool_calls", "function_call"})
-        if self.tool_calls is not None:
-            message["tool_calls"] = [call.to_json() for call in self.tool_calls]
-        if self.role == "developer":
-            message["role"] = "system"
-        return {**message, "content": joined(self.content or "")}
+        message: Json = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": joined(self.content or ""),
+            "name": self.name,
+            "tool_calls": None if self.tool_calls is None else [call.to_json() for call in self.tool_calls],
+            "tool_call_id": self.tool_call_id,
+            "reasoning_content": self.reasoning_content,
+        }
+        return {name: value for name, value in message.items() if value is not None}
 
 
 class ChatRequest(SampledRequest, ToolsRequest):

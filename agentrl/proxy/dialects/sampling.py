@@ -33,7 +33,7 @@ class SampledRequest(RequestBody):
 
     model: str
     stream: bool | None = None
-    stream_options: _StreamOptions = _StreamOptions()
+    stream_options: _StreamOptions = Field(default_factory=_StreamOptions)
     n: Count = 1
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
     max_tokens: Tokens | None = None
