@@ -53,7 +53,7 @@ test-fast: PROCESSES = 3
 test-fast: .venv/ready
 	$(BIN)/python scripts/run_tests.py --processes=$(PROCESSES) -m "not soak and not slow"
 
-# What a release needs beside the gate: docs/soak.md says what it holds and how long each part takes. `make soak PART=proxy` runs one part. It installs what it needs.
+# What a release needs beside the gate: tests/soak.md says what it holds and how long each part takes. `make soak PART=proxy` runs one part. It installs what it needs.
 soak: .venv/ready
 	PYTHON=$(PYTHON) scripts/install_soak.sh
 	$(BIN)/python scripts/soak.py $(PART)

@@ -1,4 +1,4 @@
-"""Run the soak, or the parts of it that are named, and write how each ended into the table of docs/soak.md: `make soak PART="proxy run"`."""
+"""Run the soak, or the parts of it that are named, and write how each ended into the table of tests/soak.md: `make soak PART="proxy run"`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "soak.md"
+PAGE = ROOT / "tests" / "soak.md"
 PART_LIMIT_S = 3 * 60 * 60
 TEST_LIMIT_S = 40 * 60
 PARTS = {

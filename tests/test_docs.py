@@ -83,9 +83,7 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
 def test_the_pages_that_follow_the_code_name_it() -> None:
     """So that the test before cannot pass because it finds nothing."""
     found = {page.name: len(NAMED_IN_FILE.findall(prose(page))) for page in PAGES}
-    assert found["gradient.md"] >= 25
-    assert found["failures.md"] >= 18
-    assert found["backends.md"] >= 8
+    assert found["objectives.md"] >= 11
 
 
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -192,8 +190,9 @@ def page_at(uri: str, config: MkDocsConfig) -> Page:
 
 def test_the_page_of_grading_says_how_to_get_pytest_before_the_program_that_needs_it() -> None:
     page = (ROOT / "docs" / "grading.md").read_text()
-    assert "`pip install pytest`" in page.partition("```python")[0]
-    assert "import pytest" in page.partition("```python")[2].partition("```")[0]
+    before, found, _ = page.partition("\nimport pytest\n")
+    assert found
+    assert "`pip install pytest`" in before
 
 
 def test_every_reason_why_an_episode_ends_is_explained() -> None:

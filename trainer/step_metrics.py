@@ -17,7 +17,7 @@ from agentrl.trainer.step_result import StepResult
 
 
 def step_metrics(result: StepResult, sequences: Sequence[TrainingSequence], config: TrainerConfig) -> dict[str, float]:
-    """Return what a step did. Means are over the tokens that were computed: docs/training.md, "Health".
+    """Return what a step did. Means are over the tokens that were computed (docs/metrics.md).
 
     Args:
         result: The step's result.

@@ -13,7 +13,7 @@ A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests":
 
 The agent reaches the model and, unless "network" is true, nothing else. Its time being up, or its exit code, decides nothing: the files do. The
 reward is 1 where every test that decides passes, else 0; with "partial": true, the share that passes. Rows in SWE-bench's form become such tasks:
-`--tasks swe:ROWS` (docs/swe_tasks.md).
+`--tasks swe:ROWS` (docs/agents.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     the state that the agent left, in a new container ─► files laid over it ─► pytest, or a command ─► which tests passed?
 
 The tests run as their authors meant: the image's own Python, plugins and configuration. So an agent that replaces these in its image steers
-its tests (docs/swe_tasks.md).
+its tests (docs/agents.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     image ─► a container: the agent ─┬─► its state ─► a new container of that, tests/ put in ──────────────┬─► test.sh ─► reward
                                      └─► separate: the declared artifacts ─► the verifier's own image ────┘
 
-Tasks come from folders in Harbor's form, `--tasks harbor:DIR` (docs/terminal_tasks.md): each is
+Tasks come from folders in Harbor's form, `--tasks harbor:DIR` (docs/agents.md): each is
 {"folder": PATH, "digest": ..., "name": ..., "prompt": the instruction, "agent": "shell"}.
 
 - "agent" is "shell", a model with a shell for a tool, or a harness of `harnesses.py` such as "codex" (`--tasks harbor:DIR@codex`), or a row

@@ -205,7 +205,7 @@ def _closing(framing: Framing, count: int) -> bytes:
 
 
 def _call_span(calls: Sequence[PreparedCompletion], within: Context) -> AbstractContextManager[Span]:
-    """Record a block, which makes the replies to one request, as a span in the words of OpenTelemetry's conventions for generative AI: docs/tracing.md.
+    """Record a block, which makes the replies to one request, as a span in the words of OpenTelemetry's conventions for generative AI: docs/trackers.md.
 
     Args:
         calls: The request, as one call for each of its prompts.

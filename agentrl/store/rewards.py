@@ -5,7 +5,7 @@
              └── counted ──┘ waits for group 2
 
 A group counts when it and all groups started before it have ended. How long an episode runs then decides when it counts, and
-never whether it counts: docs/training.md derives that this mean has no bias towards short episodes.
+never whether it counts: docs/metrics.md says why this mean has no bias towards short episodes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
              └─ grading ── sandbox run              main process ── traceparent ─► worker
 
 Nothing is recorded, and a span costs about a microsecond, unless the standard variables of OpenTelemetry ask for traces (`begin_traces`) or a
-program that uses agentrl has set up a tracer provider of its own. No span holds anything of what was said: docs/tracing.md lists what they hold.
+program that uses agentrl has set up a tracer provider of its own. No span holds anything of what was said: docs/trackers.md lists what they hold.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _task_of_row(given: Mapping[str, Any], index: int, agent: str) -> Task:
     try:
         row = SweRow.model_validate(given)
     except ValidationError as error:
-        raise TaskFileError(f"{where}: {first_problem(error)}; see docs/swe_tasks.md") from None
+        raise TaskFileError(f"{where}: {first_problem(error)}; see docs/agents.md") from None
     runner = RUNNERS.get(row.repo)
     files = list(dict.fromkeys(_PATCHED.findall(row.test_patch)))
     labels = [_label(path) for path in files] if runner is not None and "runtests.py" in runner else files

@@ -192,7 +192,7 @@ PROGRAM_OF = {
     "autogen": Program(
         "autogen-agentchat",
         "chat_whole chat_stream chat_parallel chat_structured anthropic_whole anthropic_stream anthropic_parallel",
-        {"chat_twice": (4, 4), "chat_team": (2, 2)},
+        {"chat_twice": (2, 2), "chat_team": (2, 2)},
         environment=OPENAI_2,
     ),
     "smolagents": Program(
@@ -207,8 +207,8 @@ PROGRAM_OF = {
     ),
     "dspy": Program(
         "dspy",
-        "chat_predict chat_thought chat_json responses_predict",
-        {"chat_history": (2, 2), "chat_agent": (3, 3), "anthropic_agent": (3, 3)},
+        "chat_predict chat_thought chat_json chat_history responses_predict",
+        {"chat_agent": (3, 3), "anthropic_agent": (3, 3)},
         decide=fields_of_dspy,
     ),
     "inspect-ai": Program(

@@ -31,7 +31,7 @@ def python(folder: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("page", "files", "tests"),
     [
-        ("testing.md", ["test_agent.py", "test_environment.py", "test_workflow.py", "check_my_engine.py"], 5),
+        ("testing.md", ["test_agent.py", "test_environment.py", "test_workflow.py", "check_my_engine.py"], 4),
         ("tasks-and-rewards.md", ["workflow.py", "test_workflow.py"], 2),
     ],
 )

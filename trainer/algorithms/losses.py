@@ -181,8 +181,7 @@ def interpolated_proximal(logprobs: Tensor, behaviour_logprobs: Tensor, versions
     """Return log p between log b and log θ, by how old the token is: no forward pass of its own.
 
     log p = log b + α·(log θ − log b) with α = (v − u) / (v + 1 − u), where u sampled the token, v is the version at the start
-    of the step, and θ is on its way to v + 1. Fresh tokens have p = b. (The form of AReaL's documentation; its code counts versions one
-    lower, docs/objectives.md.)
+    of the step, and θ is on its way to v + 1. Fresh tokens have p = b. (The form of AReaL's documentation; its code counts versions one lower.)
 
     Args:
         logprobs: [T] log θ, without a gradient.
