@@ -60,23 +60,6 @@ def test_tools_that_a_template_drops_are_refused_also_where_the_conversation_nam
         own.render([{"role": "user", "content": "please add 1 and 1"}], [TOOL])
 
 
-def test_tools_are_looked_for_once_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look for them, a conversation is rendered a second time, without them."""
-    shows = "{{ tools | tojson if tools }}" + NO_SYSTEM
-    chat_format = load_chat_format(model_with_template(tmp_path / "model", shows), "default", tool_parser="qwen3")
-    renders: list[int] = []
-    render = LeanTokenizer.apply_chat_template
-
-    def counted(self: LeanTokenizer, conversation: Any, **options: Any) -> Any:
-        renders.append(len(conversation))
-        return render(self, conversation, **options)
-
-    monkeypatch.setattr(LeanTokenizer, "apply_chat_template", counted)
-    chat_format.render([ASKED], [TOOL])
-    chat_format.render([ASKED, {"role": "assistant", "content": "2"}, ASKED], [TOOL])
-    assert renders == [1, 1, 3]
-
-
 def test_a_template_that_can_do_nothing_without_tools_shows_them(tmp_path: Path) -> None:
     """Hermes 3's for tools goes through them, also where there are none."""
     shows = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + NO_SYSTEM
