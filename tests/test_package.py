@@ -133,6 +133,13 @@ def test_importing_the_door_brings_nothing_that_is_slow_to_import() -> None:
     assert rest == f"[] {agentrl.__version__}\n"
 
 
+def test_the_first_call_of_an_episode_finds_the_client_imported_whole() -> None:
+    """openai imports `client.chat` when it is first asked for: on a new machine that would hold the event loop up for a second."""
+    script = "import sys, agentrl.rollout.run_episode; print('openai.resources.chat.completions' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout == "True\n"
+
+
 @pytest.mark.soak
 def test_importing_the_door_costs_nearly_nothing() -> None:
     assert min(imported()[0] for _ in range(3)) < 0.3
@@ -168,8 +175,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "cluster": "address rollout_workers episodes_per_worker cpus_per_worker cpus_per_server gpus_per_server worker_resources "
         "server_resources worker_labels server_labels ranks_on_nodes cpus_per_rank gpus_per_rank rank_resources rank_labels",
-        "proxy": "max_request_bytes max_choices "
-        "max_image_pixels max_sessions max_roles max_requests_per_session threads strict "
+        "proxy": "max_request_bytes max_sessions max_requests_per_session threads "
         "model_names session_idle_timeout_s body_timeout_s write_timeout_s host port "
         "control_tokens_in_text",
         "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",

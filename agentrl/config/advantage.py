@@ -46,9 +46,9 @@ class TurnsConfig(Section):
     """What happens to replies that were cut off for their length."""
     failed: Literal["train", "mask", "penalise"] = "train"
     """What happens to replies that the workflow marked as failed."""
-    altered_sampling: Literal["mask", "train", "refuse"] = "mask"
+    altered_sampling: Literal["mask", "train"] = "mask"
     """What happens to replies whose tokens come from another distribution than softmax(logits / temperature): those sampled with temperature 0,
-    top_p below 1, top_k, min_p, a penalty, logit_bias or a JSON format. refuse: such a request is answered with 400."""
+    top_p below 1, top_k, min_p, a penalty, logit_bias or a JSON format."""
     penalty: Annotated[float, Field(ge=0)] = 1.0
     """What is taken off the advantage of a reply that is penalised; under advantage "gae", off its reward. docs/credit.md says when
     a group with equal rewards is dropped all the same."""

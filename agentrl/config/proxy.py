@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from agentrl.config.role_names import is_role
 from agentrl.config.section import Positive, Seconds, Section
 
 ROLE_PREFIX = "role:"
 """What stands before the name of a role in `model_names`."""
-_ROLE = re.compile(r"role:[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 def _checked(meaning: str) -> str:
-    if not meaning or (meaning.startswith(ROLE_PREFIX) and not _ROLE.fullmatch(meaning)):
+    is_model = bool(meaning) and not meaning.startswith(ROLE_PREFIX)
+    if not is_model and not is_role(meaning.removeprefix(ROLE_PREFIX)):
         raise ValueError(
             f"{meaning!r} is neither the name of the served model nor role:NAME, of a word of at most 64 letters, digits, - and _"
         )
@@ -31,21 +31,12 @@ class ProxyLimits(Section):
 
     max_request_bytes: Positive = 32 * 2**20
     """A larger request is refused with 413."""
-    max_choices: Positive = 1024
-    """Replies to one request: its prompts times `n`."""
-    max_image_pixels: Positive = 32 * 2**20
-    """Pixels of one image."""
     max_sessions: Positive = 100_000
     """Sessions open at the same time."""
-    max_roles: Positive = 64
-    """Roles of one session."""
     max_requests_per_session: Positive = 4096
     """Requests of one session in work at the same time; 429 beyond."""
     threads: Positive = 2
     """Threads for requests and replies that take long to read, render or write."""
-    strict: bool = False
-    """Refuse with 400 what is otherwise ignored since it changes nothing that is sampled: fields that are unknown or only label a
-    request, tools that the service itself would run, and other names of the model."""
     model_names: dict[str, _Meaning] | None = None
     """The names of models that are answered, each with what it stands for: the served model's name, or `role:NAME` for the served model
     in a role of the session. A `*` at a name's end stands for anything; the longest that fits counts. Other names are refused with 404.

@@ -256,7 +256,7 @@ def check_roles(roles: Sequence[str], proxy: ProxyConfig) -> None:
 
     Args:
         roles: `trainer.lora.roles`, or those whose adapters a checkpoint holds.
-        proxy: What maps names to roles, and says how many a session may have.
+        proxy: What maps names to roles.
 
     Raises:
         ValueError: They cannot.
@@ -268,11 +268,6 @@ def check_roles(roles: Sequence[str], proxy: ProxyConfig) -> None:
                 f"`proxy.model_names` maps {name!r} to the role {role}, which is none of `trainer.lora.roles` = "
                 f"{list(roles)}; name it there too: it gets an adapter of its own"
             )
-    if len(roles) > proxy.max_roles:
-        raise ValueError(
-            f"`trainer.lora.roles` names {len(roles)} roles, and `proxy.max_roles` = {proxy.max_roles} allows a "
-            "session fewer; raise it"
-        )
 
 
 def check_groups(config: RunConfig) -> None:

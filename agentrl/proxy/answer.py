@@ -7,11 +7,10 @@ a dialect's `read` ─► Writer ─► answer ─► CompletionService.reply, o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 import anyio
 import anyio.abc
@@ -19,7 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind
 
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
-from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, all_of, record, run_sized
+from agentrl.proxy.completion_service import CompletionService, record
 from agentrl.proxy.errors import ApiError, error_json, map_errors
 from agentrl.proxy.http_messages import Response
 from agentrl.proxy.json_text import to_json
@@ -70,10 +69,8 @@ class Writer(ABC):
         return None
 
 
-class _Say(Protocol):
-    """Hand on events. Who has the last of those that are `whole` has all of the reply."""
-
-    async def __call__(self, events: Iterable[Json], *, whole: bool = False) -> None: ...
+_Say = Callable[[Iterable[Json], bool], Awaitable[None]]
+"""Hands on events. With True, who has the last of them has all of the reply."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +82,25 @@ class Answer:
         writer: what says them.
         path: the path that was asked, whose API's words errors are in.
         within: the context of its span's parent.
-        threads: bounds the threads that write large replies.
     """
 
     service: CompletionService
     writer: Writer
     path: str
     within: Context
-    threads: anyio.CapacityLimiter
 
     async def whole(self) -> Response:
         """Return the whole reply, which is recorded.
 
         Raises:
-            ApiError: The engine failed, or the episode has ended.
+            ApiError: The episode has ended.
+            EngineError: The engine failed.
         """
         calls = self.writer.calls
         with _call_span(calls, self.within) as span:
             content = self.writer.whole(await self._replies())
             _describe_replies(span, calls)
-        body = await self._json(content)
+        body = to_json(content)
         record(calls)
         return Response(body)
 
@@ -124,7 +120,7 @@ class Answer:
         send, receive = anyio.create_memory_object_stream[tuple[Json, bool]](16)
         calls, framing, scope, sent = self.writer.calls, self.writer.framing, anyio.CancelScope(), 0
 
-        async def say(events: Iterable[Json], *, whole: bool = False) -> None:
+        async def say(events: Iterable[Json], whole: bool) -> None:
             said = list(events)
             for event in said:
                 await send.send((event, whole and event is said[-1]))
@@ -134,18 +130,18 @@ class Answer:
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
                     with map_errors("POST", self.path) as handled, _call_span(calls, self.within) as span:
-                        await say(self.writer.opening())
+                        await say(self.writer.opening(), False)
                         replies = await self._replies(say)
-                        await say(self.writer.closing(replies))
+                        await say(self.writer.closing(replies), False)
                         _describe_replies(span, calls)
                     if handled.error is not None:
-                        await say([self._failure(handled.error)])
+                        await say([self._failure(handled.error)], False)
 
         tasks.start_soon(run)
         try:
             async with receive:
                 async for event, whole in receive:
-                    content = await self._json(event)
+                    content = to_json(event)
                     if whole:
                         try:
                             record(calls)
@@ -167,27 +163,22 @@ class Answer:
 
         async def one(index: int) -> None:
             call, number = choices[index]
-            reply = await self.service.reply(call, number, emit=None if say is None else partial(emit, say, index))
-            if call.request.logprobs:
-                reply = replace(reply, logprobs=await self.service.logprobs(call, reply.generation))
+            emit = None if say is None else lambda delta: say(self.writer.delta(index, delta), False)
+            reply = await self.service.reply(call, number, emit)
             replies[index] = reply
             if say is not None:
-                await say(self.writer.ended(index, reply), whole=len(replies) == len(choices))
+                await say(self.writer.ended(index, reply), len(replies) == len(choices))
 
-        async def emit(say: _Say, index: int, delta: Delta) -> None:
-            await say(self.writer.delta(index, delta))
-
-        await all_of(one, len(choices))
+        if len(choices) == 1:
+            await one(0)
+        else:
+            async with anyio.create_task_group() as group:
+                for index in range(len(choices)):
+                    group.start_soon(one, index)
         return [replies[index] for index in range(len(choices))]
 
     def _failure(self, error: ApiError) -> Json:
         return self.writer.failed(error) or error_json(error, self.path)
-
-    async def _json(self, content: Json) -> bytes:
-        """Write a reply or an event. One with logprobs may be large."""
-        if not any(choice.get("logprobs") for choice in content.get("choices", ())):
-            return to_json(content)
-        return await run_sized(INLINE_BYTES + 1, lambda: to_json(content), self.threads)
 
 
 def _framed(framing: Framing, event: Json, content: bytes, index: int) -> bytes:

@@ -3,7 +3,7 @@
 episode.client ── InProcessTransport (`http_messages.py`) ──┐
 any other program ── a socket (`server.py`) ────────────────┴─► Proxy.handle: key ─► session and role; method and path ─► dialect
                                                                    │
-       body (`limits.py`), parsed once by the dialect's model ─► CompletionRequest ─► prompt by the longest recorded prefix
+       body, parsed once by the dialect's model ─► CompletionRequest, within `limits.py` ─► prompt by the longest recorded prefix
                                                                    │
                     Engine.generate ─► Generation ─► call log and record ─► the dialect's events, by one writer (`answer.py`)
 """
@@ -16,37 +16,30 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-import anyio
 import anyio.abc
 
-from agentrl.config.proxy import ProxyLimits
-from agentrl.engine.protocol import Engine
 from agentrl.proxy.answer import Answer, Framing, Writer
 from agentrl.proxy.call_log import replay_logged, reuse_reply
-from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import CompletionRequest, Json
-from agentrl.proxy.completion_service import INLINE_BYTES, CompletionService, run_sized
+from agentrl.proxy.completion_service import BYTES_PER_TOKEN, CompletionService, run_sized
 from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
 from agentrl.proxy.errors import ApiError, map_errors
 from agentrl.proxy.http_messages import Body, InProcessTransport, Response, is_retry, json_response, request_key
-from agentrl.proxy.limits import check_body
-from agentrl.proxy.model_names import ModelNames, model_list, one_model
-from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
-from agentrl.proxy.sessions import Sessions
+from agentrl.proxy.model_names import model_list, one_model
+from agentrl.proxy.session import SamplingDefaults, Session, SessionRole, Sessions
 from agentrl.record.recorded_choice import CallLog
 from agentrl.system import traces
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Read = Callable[[CompletionService, SessionRole, bytes], Writer]
-"""Checks a request, before any work starts. Raises ApiError."""
-Count = Callable[[CompletionService, SessionRole, bytes], Json]
+Prepare = Callable[[CompletionService, SessionRole, bytes], T]
+"""Reads a request's body and renders its prompt, before anything is generated. Raises ApiError."""
 
-READERS: dict[str, Read] = {
+READERS: dict[str, Prepare[Writer]] = {
     "/v1/chat/completions": chat_completions.read,
     "/v1/completions": completions.read,
     "/v1/responses": responses.read,
@@ -58,36 +51,19 @@ MAX_IGNORED = 64
 """Names of ignored fields that are counted."""
 
 
-@dataclass
-class Proxy:
-    """The model APIs in front of an engine. Open it with `open_proxy`."""
+@dataclass(eq=False, kw_only=True)
+class Proxy(CompletionService):
+    """A completion service behind the paths of the model APIs. Open it with `open_proxy`."""
 
-    engine: Engine
-    chat_format: ChatFormat
-    model: str
-    _tasks: anyio.abc.TaskGroup
-    limits: ProxyLimits = field(default_factory=ProxyLimits)
-    training: bool = False
-    """Whether what it records is trained on. Images, which are not, are refused then."""
-    refuse_altered: bool = False
-    """Whether roles that are trained on may not ask for another distribution than the policy's own."""
+    tasks: anyio.abc.TaskGroup
+    """Where streams are generated."""
     adapters: tuple[str, ...] = ()
     """The roles that have LoRA adapters of their own, if some have: others are refused then."""
     url: str = ""
     """Where other programs reach it: `http://127.0.0.1:PORT`."""
 
     def __post_init__(self) -> None:
-        self.names = ModelNames(self.model, self.limits)
-        self._threads = anyio.CapacityLimiter(self.limits.threads)
-        self.service = CompletionService(
-            self.engine,
-            self.chat_format,
-            self.names,
-            self.limits,
-            self._threads,
-            training=self.training,
-            refuse_altered=self.refuse_altered,
-        )
+        super().__post_init__()
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key), self.adapters)
         self.ignored: Counter[str] = Counter()
         """How many requests asked for each field, tool or name of the model that is ignored, since it changes nothing that is sampled."""
@@ -153,30 +129,28 @@ class Proxy:
         raise ApiError(404, f"There is no {method} {path}.", code="unknown_url")
 
     def _models(self, name: str | None) -> Json:
-        context = self.service.context_length
         if name is None:
-            return model_list(self.names.listed(), context)
+            return model_list(self.names.listed(), self.context_length)
         self.names.check(name)
-        return one_model(name, context)
+        return one_model(name, self.context_length)
 
-    async def _count(self, count: Count, role: SessionRole, body: Body) -> Response:
+    async def _count(self, count: Prepare[Json], role: SessionRole, body: Body) -> Response:
         with self._request_in_work(role.session):
-            received = await self._received(body)
-            counted = await self._prepared(received, lambda: count(self.service, role, received))
-        return json_response(counted)
+            return json_response(await self._prepared(count, role, body))
 
-    async def _reply(self, read: Read, path: str, role: SessionRole, body: Body, *, again: bool = False) -> Response:
+    async def _reply(
+        self, read: Prepare[Writer], path: str, role: SessionRole, body: Body, *, again: bool = False
+    ) -> Response:
         session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
-            received = await self._received(body)
-            writer = await self._prepared(received, lambda: read(self.service, role, received))
+            writer = await self._prepared(read, role, body)
             replay_logged(writer.calls)
             if again:
                 reuse_reply(writer.calls)
             self._note_ignored(writer.calls[0].request)
-            answer = Answer(self.service, writer, path, within, self._threads)
+            answer = Answer(self, writer, path, within)
             if writer.stream:
-                return answer.stream(self._tasks, self._request_in_work(session, admitted=True))
+                return answer.stream(self.tasks, self._request_in_work(session, admitted=True))
             return await answer.whole()
 
     def _note_ignored(self, request: CompletionRequest) -> None:
@@ -187,18 +161,12 @@ class Proxy:
         if new:
             log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(new))
 
-    async def _received(self, body: Body) -> bytes:
+    async def _prepared(self, prepare: Prepare[T], role: SessionRole, body: Body) -> T:
+        """Receive a body and prepare what it asks for: the work is on all of it, or on the conversation of before that it leaves out."""
         received = body if isinstance(body, bytes) else await body()
-        check_body(received, self.limits)
-        return received
-
-    async def _prepared(self, body: bytes, prepare: Callable[[], T]) -> T:
-        size = len(body)
-        if b"previous_response_id" in body:
-            size += INLINE_BYTES  # the conversation that it goes on from is here already
-        if self.chat_format.takes_images and b"image" in body:
-            size += 2**20  # images take a while to cut
-        return await run_sized(size, prepare, self._threads)
+        turns = role.session.record.turns
+        held = BYTES_PER_TOKEN * turns[-1].length if turns else 0
+        return await run_sized(max(len(received), held), lambda: prepare(self, role, received), self.threads)
 
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
@@ -207,18 +175,17 @@ class Proxy:
         Raises:
             ApiError: 429: it asks for more.
         """
-        activity = session.activity
-        if not admitted and activity.requests >= self.limits.max_requests_per_session:
+        if not admitted and session.requests >= self.limits.max_requests_per_session:
             limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
             raise ApiError(
                 429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
             )
-        activity.requests += 1
+        session.requests += 1
         try:
             yield
         finally:
-            activity.requests -= 1
-            activity.last_used = time.monotonic()
+            session.requests -= 1
+            session.last_used = time.monotonic()
 
     def in_process_transport(self) -> InProcessTransport:
         """Return a transport that hands requests straight to this proxy, for clients in this process."""

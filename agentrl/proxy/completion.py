@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
-from agentrl.proxy.errors import ApiError, invalid
-from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
+from agentrl.proxy.errors import ApiError
+from agentrl.proxy.session import Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
 
@@ -22,6 +22,8 @@ Json = dict[str, Any]
 _NEUTRAL = Sampling(max_new_tokens=0)
 OBJECT_SCHEMA = '{"type":"object"}'
 """The schema of `response_format: json_object`."""
+ALTERING = ("top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")
+"""The fields of `Sampling` that nothing but a request sets, and that make tokens be drawn from another distribution."""
 
 
 @dataclass(frozen=True)
@@ -31,42 +33,17 @@ class NamedTool:
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alterations:
-    """The fields of `Sampling` that nothing but a request sets, and that make tokens be drawn from another distribution; by default neutral."""
-
-    top_k: int = -1
-    min_p: float = 0.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Sequence[tuple[int, float]] = ()
-
-
 def alterations_of(sampling: Sampling) -> Json:
     """Return what makes the tokens of a reply no samples of softmax(logits / temperature), by name; empty where they are.
 
     A temperature above 0 is no alteration, whatever it is: it is recorded with the turn, and the trainer's logprobs are taken at it.
     """
-    names = ["temperature" if sampling.temperature == 0 else "top_p", *(item.name for item in fields(Alterations))]
-    found = {name: vars(sampling)[name] for name in names if vars(sampling)[name] != vars(_NEUTRAL)[name]}
+    neutral, asked = vars(_NEUTRAL), vars(sampling)
+    names = ["temperature" if sampling.temperature == 0 else "top_p", *ALTERING]
+    found = {name: asked[name] for name in names if asked[name] != neutral[name]}
     if sampling.logit_bias:
         found["logit_bias"] = [list(pair) for pair in sampling.logit_bias]
     return found | {"json_schema": True} if sampling.json_schema is not None else found
-
-
-def check_own_distribution(sampling: Sampling) -> None:
-    """Check that tokens are drawn from the policy's own distribution.
-
-    Raises:
-        invalid: 400: something alters it.
-    """
-    if altered := alterations_of(sampling):
-        problem = (
-            "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
-            'trainer.turns.altered_sampling = "refuse" forbids'
-        )
-        raise invalid("response_format" if "json_schema" in altered else next(iter(altered)), problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +69,8 @@ class CompletionRequest:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
-    alterations: Alterations = Alterations()
+    alterations: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of `Sampling` that are `ALTERING`, by name; those that are absent are neutral."""
     choices: int = 1
     """Replies that are asked for."""
     logprobs: bool = False
@@ -166,8 +144,6 @@ class PreparedCompletion:
     """Whether those are in the record already, as its client did not get them."""
     made: dict[int, Completion] = field(default_factory=dict)
     """Its replies that are whole and kept, by choice."""
-    before: Conversation | None = None
-    """The conversation that the session holds and that it goes on from."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -8,18 +8,17 @@ CompletionRequest ─► prepare: prompt by the longest recorded prefix, Samplin
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, OnProgress, Sampling
-from agentrl.errors import EngineError, EpisodeError
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message
 from agentrl.proxy.completion import (
@@ -29,11 +28,10 @@ from agentrl.proxy.completion import (
     Json,
     PreparedCompletion,
     alterations_of,
-    check_own_distribution,
 )
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.errors import ApiError, invalid
-from agentrl.proxy.limits import check_count, check_images, check_length
+from agentrl.proxy.limits import check_choices, check_length, least_tokens
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, forced_ids, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
@@ -44,7 +42,8 @@ from agentrl.record.tokens import Generation, beginning
 from agentrl.record.trajectory import TurnText
 
 T = TypeVar("T")
-_BYTES_PER_TOKEN = 8
+BYTES_PER_TOKEN = 4
+"""So many bytes of a text, about, are one token."""
 _BYTES_PER_LOGPROB = 64
 INLINE_BYTES = 16 * 2**10
 """Work on fewer bytes takes about a millisecond: a thread would cost more than it saves."""
@@ -55,23 +54,23 @@ async def run_sized(size: int, work: Callable[[], T], threads: anyio.CapacityLim
     return work() if size <= INLINE_BYTES else await in_thread(work, limiter=threads)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class CompletionService:
     """The model behind an engine."""
 
     engine: Engine
     chat_format: ChatFormat
-    names: ModelNames
-    limits: ProxyLimits
-    threads: anyio.CapacityLimiter
+    model: str
+    """The name that it is served under."""
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
     training: bool = False
-    """Whether what no trainer learns from is refused."""
-    refuse_altered: bool = False
-    """Whether a role that is trained on may not ask for another distribution than the policy's own."""
+    """Whether what it records is trained on. Images, which are not, are refused then."""
     generated_tokens: int = 0
     """How many it has had generated so far."""
 
     def __post_init__(self) -> None:
+        self.names = ModelNames(self.model, self.limits)
+        self.threads = anyio.CapacityLimiter(self.limits.threads)
         self._bytes_of = bytes_of_tokens(self.chat_format.tokenizer)
 
     @property
@@ -92,8 +91,6 @@ class CompletionService:
         digest = request_digest(prompt, sampling, request.shown_tools, role.name)
         room = self.context_length - len(prompt.input_ids)
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
-        if self.refuse_altered and role.trained:
-            check_own_distribution(sampling)
         return PreparedCompletion(
             id=f"{id_prefix}{secrets.token_hex(16)}",
             role=role,
@@ -110,22 +107,23 @@ class CompletionService:
         Raises:
             ApiError: the request cannot be answered.
         """
-        self.names.check(request.model)
-        return len(self._prompt(role.session, request, self._template(request)).input_ids)
+        role, chat_format = self._role(role, request), self._template(request)
+        return len(self._prompt(role.session, request, chat_format).input_ids)
 
     def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
         """Return the role that a request is of, which has an adapter where others have.
 
         Raises:
-            ApiError: 404: the name of the model is not answered; 400: it names no role that there can be.
+            ApiError: 404: the name of the model is not answered; 400: it names no role, and must.
         """
         self.names.check(request.model)
-        try:
-            role = self.names.role(asking, request.model)
-            role.adapter  # noqa: B018
-        except EpisodeError as error:
-            remedy = 'ask as a role: `episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME'
-            raise ApiError(400, f"{error}; {remedy}.", param="model", code="invalid_role") from None
+        role = self.names.role(asking, request.model)
+        if role.session.adapters and not role.name:
+            message = (
+                f"the call names no role, and must be one of {role.session.known_roles()}; ask as a role: "
+                '`episode.role("NAME")`, the key KEY.NAME, or a name of the model that `proxy.model_names` maps to role:NAME.'
+            )
+            raise ApiError(400, message, param="model", code="invalid_role")
         return role
 
     def _template(self, request: CompletionRequest) -> ChatFormat:
@@ -140,7 +138,7 @@ class CompletionService:
         Raises:
             ApiError: 400: the request cannot be answered by this model and engine.
         """
-        self._check(request)
+        self._check(session, request)
         messages, begun, forced = request.messages, Message(), list[int]()
         if request.continues:
             begun, messages = check_prefill(messages), messages[:-1]
@@ -151,46 +149,43 @@ class CompletionService:
                 prompt = session.raw_prompt(chat_format, request.raw)
             else:
                 prompt = session.prompt(chat_format, messages, request.shown_tools)
-        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OSError, SyntaxError, RecursionError) as error:
             raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
         if begun or forced:
             prompt = replace(prompt, prefill=begun.get("content") or "")
             prompt = prompt.with_forced(prefill_ids(chat_format, prompt.input_ids, begun) + forced)
-        check_length(len(prompt.input_ids), self.context_length)
+        check_length(session, len(prompt.input_ids), self.context_length)
         return prompt
 
-    def _check(self, request: CompletionRequest) -> None:
+    def _check(self, session: Session, request: CompletionRequest) -> None:
         """Check what can be said of a request before any of it is rendered.
 
         Raises:
             ApiError: 400: it cannot be answered by this model and engine.
             invalid: 400: as well.
         """
-        limits, raw, longest = self.limits, request.raw, self.chat_format.longest_token
-        if limits.strict and request.ignored:
-            name = request.ignored[0]
-            message = f"Unsupported parameter: '{name}'. It would be ignored, which `proxy.strict` refuses."
-            raise ApiError(400, message, param=name, code="unsupported_parameter")
+        raw, longest = request.raw, self.chat_format.longest_token
         if request.json_schema is not None and not self.engine.has_grammar:
             message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
             raise ApiError(400, message, param="response_format", code="unsupported_value")
-        check_count("n", "replies", request.choices, limits.max_choices, "max_choices")
-        self._check_ids([token for token, _ in request.alterations.logit_bias], "logit_bias")
+        check_choices(request.choices)
+        self._check_ids([token for token, _ in request.alterations.get("logit_bias", ())], "logit_bias")
         if isinstance(raw, list):
             self._check_ids(raw, "prompt")
-            check_length(len(raw), self.context_length)
+            check_length(session, len(raw), self.context_length)
         elif raw == "":
             raise invalid("prompt", "it is empty")
         elif longest is not None:
-            texts = [raw] if raw is not None else [message.get("content") or "" for message in request.messages]
-            check_length(sum(map(len, texts)) // longest, self.context_length)
+            least = len(raw) // longest if raw is not None else least_tokens(request.messages, longest)
+            check_length(session, least, self.context_length, least=True)
         if images := request.images:
             if not (self.chat_format.takes_images and self.engine.takes_images):
-                raise invalid("messages", f"{self.names.served} does not take images")
+                raise invalid("messages", f"{self.model} does not take images")
             if self.training:
                 problem = "an image is refused in a training run, because its pixels are not trained on yet; `agentrl eval` and `agentrl serve` take images"
                 raise invalid("messages", problem)
-            check_images(images, limits)
+            if not all(url.startswith("data:image/") for url in images):
+                raise invalid("messages", "an image is a data URL, such as data:image/png;base64,...; none is fetched")
 
     def _check_ids(self, ids: Sequence[int], field: str) -> None:
         # The model may say ids that its tokenizer has no words for: its output layer is often padded.
@@ -214,7 +209,7 @@ class CompletionService:
             seed=request.seed,
             top_logprobs=request.top_logprobs,
             json_schema=request.json_schema,
-            **vars(request.alterations),
+            **request.alterations,
         )
 
     async def reply(self, call: PreparedCompletion, index: int = 0, emit: Emit | None = None) -> Completion:
@@ -226,7 +221,8 @@ class CompletionService:
             emit: awaited with what the reply gains as it grows.
 
         Raises:
-            ApiError: the engine failed, or the episode has ended.
+            ApiError: the episode has ended.
+            EngineError: the engine failed.
         """
         sent, known = SentDeltas(), call.recorded.get(index)
         tool_call_ids = list(call.request.tool_call_ids if known is None else known.tool_call_ids)
@@ -236,7 +232,8 @@ class CompletionService:
             generation = await self._generate(call, index)
         else:
             generation = await self._generate_shown(call, index, tool_call_ids, sent, emit)
-        reply = Completion(generation, await self._read(call, generation.output_ids, tool_call_ids, growing=False))
+        message = await self._read(call, generation.output_ids, tool_call_ids, growing=False)
+        reply = Completion(generation, message, await self._logprobs(call, generation))
         call.check_open()
         if known is None and (call_log := call.session.call_log) is not None:
             number = call.first_choice + index
@@ -250,26 +247,19 @@ class CompletionService:
     async def _generate(
         self, call: PreparedCompletion, index: int, on_progress: OnProgress | None = None
     ) -> Generation:
-        """Return a new reply.
-
-        Raises:
-            ApiError: 503: the engine failed.
-        """
+        """Return a new reply. Raises EngineError."""
         sampling, prompt = call.sampling, call.prompt
         if sampling.seed is not None:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
-        try:
-            generation = await self.engine.generate(
-                prompt.input_ids,
-                sampling,
-                call.session.key,
-                on_progress,
-                images=prompt.images,
-                adapter=call.role.adapter,
-            )
-        except EngineError as error:
-            raise ApiError(503, str(error), code="engine_error") from error
+        generation = await self.engine.generate(
+            prompt.input_ids,
+            sampling,
+            call.session.key,
+            on_progress,
+            images=prompt.images,
+            adapter=call.role.adapter,
+        )
         self.generated_tokens += len(generation.output_ids)
         if not sampling.stop:
             return generation
@@ -281,11 +271,7 @@ class CompletionService:
     async def _generate_shown(
         self, call: PreparedCompletion, index: int, tool_call_ids: list[str], sent: SentDeltas, emit: Emit
     ) -> Generation:
-        """Return a new reply, with every state of it shown to the client as soon as the client has taken the one before.
-
-        Raises:
-            ApiError: 503: the engine failed.
-        """
+        """Return a new reply, with every state of it shown to the client as soon as the client has taken the one before."""
         newest, arrived = anyio.create_memory_object_stream[list[int]](1)
         generations: list[Generation] = []
 
@@ -298,14 +284,13 @@ class CompletionService:
             async with newest:
                 generations.append(await self._generate(call, index, on_progress))
 
-        with one_api_error():
-            async with anyio.create_task_group() as group:
-                group.start_soon(generate)
-                async with arrived:
-                    async for ids in arrived:
-                        message = await self._read(call, ids, tool_call_ids, growing=True)
-                        for delta in sent.growth(message, final=False):
-                            await emit(delta)
+        async with anyio.create_task_group() as group:
+            group.start_soon(generate)
+            async with arrived:
+                async for ids in arrived:
+                    message = await self._read(call, ids, tool_call_ids, growing=True)
+                    for delta in sent.growth(message, final=False):
+                        await emit(delta)
         return generations[0]
 
     async def _read(
@@ -333,10 +318,12 @@ class CompletionService:
         return replace(message, reasoning=None, reasoning_tokens=0) if is_written else message
 
     async def _by_tokens(self, tokens: int, work: Callable[[], T]) -> T:
-        return await run_sized(_BYTES_PER_TOKEN * tokens, work, self.threads)
+        return await run_sized(BYTES_PER_TOKEN * tokens, work, self.threads)
 
-    async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
-        """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
+    async def _logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json] | None:
+        """Return the logprobs of a reply as OpenAI writes them, one entry a token, if they are asked for."""
+        if not call.request.logprobs:
+            return None
         size = _BYTES_PER_LOGPROB * len(generation.output_ids) * (1 + call.request.top_logprobs)
         return await run_sized(size, partial(logprob_entries, generation, self._bytes_of), self.threads)
 
@@ -367,26 +354,3 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             turn.trained &= max(turn.output_ids, default=0) < call.chat_format.vocabulary
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(tools)
             turn.alterations = alterations_of(call.sampling)
-
-
-async def all_of(call: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
-    """Run `call(0)` to `call(count - 1)` at the same time. The first ApiError ends them all, and is raised as it is."""
-    with one_api_error():
-        if count == 1:
-            await call(0)
-        else:
-            async with anyio.create_task_group() as group:
-                for index in range(count):
-                    group.start_soon(call, index)
-
-
-@contextmanager
-def one_api_error() -> Iterator[None]:
-    """Raise the first ApiError of a group of tasks as it is."""
-    try:
-        yield
-    except* ApiError as errors:
-        error: BaseException = errors
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None

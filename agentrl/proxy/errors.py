@@ -80,13 +80,11 @@ def read_body(model: type[Body], body: bytes) -> Body:
         raise invalid("body", f"it is not sound JSON: {error}") from None
     # Of a union, pydantic reports every member; the client meant the one that came furthest, or whose type the value has.
     problems.sort(key=lambda p: p["type"].endswith("_type"))
-    problem = max(problems, key=lambda p: (p["type"] == "extra_forbidden" and len(p["loc"]) == 1, len(p["loc"])))
+    problem = max(problems, key=lambda p: len(p["loc"]))
     # It also names the member it tried, such as `str`, `list[str]` or a class of ours.
     place = [part for part in problem["loc"] if isinstance(part, int) or (part.isidentifier() and part[0].islower())]
     param = ".".join(str(part) for part in place if part != "str") or None
-    if problem["type"] == "extra_forbidden":
-        raise ApiError(400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter")
-    raise invalid(param or "body", problem["msg"])
+    raise invalid(param or "body", problem["msg"].removeprefix("Value error, ").partition(" or instance of ")[0])
 
 
 @dataclass
@@ -108,24 +106,31 @@ def map_errors(method: str, path: str) -> Iterator[Handled]:
     handled = Handled()
     try:
         yield handled
-    except ApiError as error:
-        handled.error = error
-    except TooManySessionsError as error:
-        handled.error = ApiError(429, str(error), code="too_many_sessions")
-    except EngineError as error:
-        handled.error = ApiError(503, str(error), code="engine_error")
-    except BaseException as error:
-        if not _is_failure(error):
+    except BaseException as raised:
+        if not _is_failure(raised):
             raise
-        number = handled.request_id
-        log.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        message = f"The proxy failed: {type(error).__name__}: {error} ({number})"
-        handled.error = ApiError(500, message, code="internal_error")
+        match first_error(raised):
+            case ApiError() as error:
+                handled.error = error
+            case TooManySessionsError() as error:
+                handled.error = ApiError(429, str(error), code="too_many_sessions")
+            case EngineError() as error:
+                handled.error = ApiError(503, str(error), code="engine_error")
+            case error:
+                number = handled.request_id
+                log.error("%s %r failed (%s)", method, path[:200], number, exc_info=raised)
+                message = f"The proxy failed: {type(error).__name__}: {error} ({number})"
+                handled.error = ApiError(500, message, code="internal_error")
     if (refused := handled.error) is not None:
         headers = dict(_RETRY_HEADERS.get(refused.status, {}))
         handled.reply = Response(to_json(error_json(refused, path)), refused.status, extra_headers=headers)
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return the first exception of a group, as task groups raise it; anything else as it is."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _is_failure(error: BaseException) -> bool:

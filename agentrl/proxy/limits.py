@@ -1,26 +1,19 @@
 """The limits of a request, each checked before the work that it bounds.
 
-bytes of the body ─► nesting of its JSON (`json_text.read_json`) ─► n, least tokens, pixels ─► rendered ─► tokens of the prompt
+bytes of the body (`server.py`) ─► nesting of its JSON (`json_text.py`) ─► replies, least tokens ─► rendered ─► tokens of the prompt
 """
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
+from typing import Any
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.proxy.errors import ApiError, invalid
+from agentrl.proxy.session import Session
 
-
-def check_body(body: bytes, limits: ProxyLimits) -> None:
-    """Check a body before it is read as JSON.
-
-    Raises:
-        ApiError: 413: it has too many bytes.
-    """
-    if len(body) > limits.max_request_bytes:
-        raise too_large(limits)
+MAX_CHOICES = 1024
+"""Replies to one request: its prompts times `n`."""
 
 
 def too_large(limits: ProxyLimits) -> ApiError:
@@ -29,61 +22,41 @@ def too_large(limits: ProxyLimits) -> ApiError:
     return ApiError(413, message, code="request_too_large")
 
 
-def check_count(field: str, things: str, count: int, limit: int, setting: str) -> None:
-    """Check that a field has no more things in it than a setting of the proxy allows.
-
-    Args:
-        field: Name of the field.
-        things: What is counted, in the plural.
-        count: How many there are.
-        limit: How many are allowed.
-        setting: Name of the setting in `proxy`.
+def check_choices(count: int) -> None:
+    """Check that a request asks for no more replies than `MAX_CHOICES`.
 
     Raises:
-        ApiError: 400 that names the field and the setting.
+        ApiError: 400: it does.
     """
-    if count > limit:
-        raise invalid(field, f"{count} {things} are more than the {limit} that `proxy.{setting}` allows")
+    if count > MAX_CHOICES:
+        raise invalid("n", f"{count} replies are more than the {MAX_CHOICES} of one request")
 
 
-def check_length(tokens: int, context_length: int) -> None:
-    """Check that a prompt leaves room for a reply.
+def least_tokens(messages: Sequence[dict[str, Any]], longest_token: int) -> int:
+    """Return fewer tokens than a tokenizer whose longest token has `longest_token` bytes makes of a conversation's texts."""
+    size = 0
+    for message in messages:
+        content = message.get("content") or ""
+        size += len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
+        size += sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
+    # A template writes the role of each message at one token or more.
+    return max(size // longest_token, len(messages))
+
+
+def check_length(session: Session, tokens: int, context_length: int, *, least: bool = False) -> None:
+    """Check that a prompt leaves room for a reply. Where it does not, the session remembers the words of the refusal.
 
     Args:
-        tokens: Of the prompt, or fewer where it is not tokenised yet.
+        session: Whose prompt it is.
+        tokens: Of the prompt.
         context_length: Of the model, in tokens.
+        least: Whether the prompt has `tokens` or more.
 
     Raises:
         ApiError: 400, with OpenAI's code for it.
     """
     if tokens < context_length:
         return
-    raise ApiError(
-        400,
-        f"This model's maximum context length is {context_length} tokens, but the messages take at least {tokens}.",
-        param="messages",
-        code="context_length_exceeded",
-    )
-
-
-def check_images(urls: Sequence[str], limits: ProxyLimits) -> None:
-    """Check images before they are decoded.
-
-    Args:
-        urls: `data:` URLs.
-        limits: Of how many pixels one may be.
-
-    Raises:
-        ApiError: 400: one is elsewhere, cannot be read, or is larger.
-    """
-    if any(not url.startswith("data:image/") for url in urls):
-        raise invalid("messages", "an image must be a data URL, such as data:image/png;base64,...; none is fetched")
-    for url in urls:
-        from PIL import Image
-
-        try:
-            with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as image:
-                width, height = image.size
-        except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
-            raise invalid("messages", f"an image cannot be read: {error}") from None
-        check_count("messages", "pixels of an image", width * height, limits.max_image_pixels, "max_image_pixels")
+    session.outgrown = f"maximum context length is {context_length} tokens"
+    message = f"This model's {session.outgrown}, but the messages take {'at least ' if least else ''}{tokens}."
+    raise ApiError(400, message, param="messages", code="context_length_exceeded")

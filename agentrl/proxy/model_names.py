@@ -1,7 +1,7 @@
 """Which names of the model are answered, and as which role: agents hard-code the names of models that are not here.
 
 proxy.model_names            a name that it holds     another name
-absent                       -                        answered (with `proxy.strict`: 404)
+absent                       -                        answered
 {"gpt-*" = "nano"}           answered                 404
 {"haiku-*" = "role:side"}    answered as KEY.side     404
 """
@@ -40,21 +40,15 @@ class ModelNames:
         Raises:
             ApiError: 404: it is not.
         """
-        if self.known(name):
-            return
-        if self.limits.model_names is not None:
+        if self.limits.model_names is not None and not self.known(name):
             message = f"The model '{name}' does not exist; `proxy.model_names` does not name it."
-        elif self.limits.strict:
-            message = f"The model '{name}' does not exist; this proxy serves '{self.served}' (proxy.strict)."
-        else:
-            return
-        raise ApiError(404, message, param="model", code="model_not_found")
+            raise ApiError(404, message, param="model", code="model_not_found")
 
     def role(self, asking: SessionRole, name: str) -> SessionRole:
         """Return the role whose call a request for `name` is. A key that names a role itself (`KEY.NAME`) has the last word.
 
         Raises:
-            EpisodeError: The session has as many roles as it may have.
+            EpisodeError: The session cannot have that role.
         """
         meaning = self._meaning(name) or self.served
         if asking.name or not meaning.startswith(ROLE_PREFIX):

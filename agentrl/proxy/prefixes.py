@@ -98,26 +98,23 @@ def _comes_before(turn: Turn, known: Turn | None) -> bool:
 def _meaning(message: Message) -> bytes:
     """Return a digest of what a message means, not of how a client or a dialect spells it.
 
-    Null fields, an empty text, reasoning that the client dropped and one text part instead of a string make no difference.
+    Null fields, an empty text and reasoning that the client dropped make no difference.
     """
-    content = message.get("content") or ""
-    if isinstance(content, list) and all(part["type"] == "text" for part in content):
-        content = "".join(part["text"] for part in content)
     calls = [
         (call.get("id"), call["function"]["name"], _arguments(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
     ]
     named = (message.get(name) for name in ("tool_call_id", "name", "tools", "options"))
-    meaning = pydantic_core.to_json((message["role"], content, calls, *named))
+    meaning = pydantic_core.to_json((message["role"], message.get("content") or "", calls, *named))
     return hashlib.blake2b(meaning, digest_size=16).digest()
 
 
 def _arguments(text: str) -> str:
     """Return the arguments of a call as JSON that is the same however a client sends them back.
 
-    Spaces make no difference, nor whether malformed arguments come back as the values in them, and those of a custom tool as its text.
+    Spaces make no difference, nor whether 2.0 comes back as 2, malformed arguments as the values in them, and those of a custom tool as its text.
     """
     value = values_so_far(text)
     if list(value) == ["input"] and isinstance(value["input"], str):
         return _arguments(value["input"])
-    return json.dumps(value, sort_keys=True)
+    return json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)

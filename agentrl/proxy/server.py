@@ -44,13 +44,12 @@ async def open_proxy(
     port: int = 0,
     limits: ProxyLimits | None = None,
     training: bool = False,
-    refuse_altered: bool = False,
     adapters: tuple[str, ...] = (),
     middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Proxy]:
     """Serve `engine` as `model` on `host`:`port` (0: a free one) for the length of the context.
 
-    With `training` what it records is to be trained on, and images, which are not yet, are refused; with `refuse_altered` other distributions than the policy's own are too. With `adapters`, roles that have LoRA adapters
+    With `training` what it records is to be trained on, and images, which are not yet, are refused. With `adapters`, roles that have LoRA adapters
     of their own, calls of other roles are refused. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
 
@@ -60,7 +59,15 @@ async def open_proxy(
     limits = limits or ProxyLimits()
     check_names(model, limits)
     async with anyio.create_task_group() as tasks:
-        proxy = Proxy(engine, chat_format, model, tasks, limits, training, refuse_altered, adapters)
+        proxy = Proxy(
+            engine=engine,
+            chat_format=chat_format,
+            model=model,
+            limits=limits,
+            training=training,
+            tasks=tasks,
+            adapters=adapters,
+        )
         tasks.start_soon(proxy.sessions.close_idle)
         handle = proxy.handle if middleware is None else middleware(proxy)
         runner = web.ServerRunner(_server(handle, limits), shutdown_timeout=1)

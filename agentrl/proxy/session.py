@@ -1,5 +1,6 @@
 """One session an episode: its key, its token record, and which recorded call a new request continues.
 
+Sessions       those that are open, found by their keys
 Session        the record, the history and the key of an episode, which all its roles share
 SessionRole    a session as one of its roles asks it: whoever holds the key `KEY.NAME`, or the key alone (the role "")
 """
@@ -8,20 +9,26 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import anyio
 from opentelemetry.context import Context, get_current
 
+from agentrl.config.proxy import ProxyLimits
 from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
-from agentrl.errors import EpisodeError
+from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
+from agentrl.proxy.errors import ApiError
 from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.prefixes import MessageNode, PrefixIndex
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
+
+REMEMBERED_CLOSED_SESSIONS = 100_000
+"""Keys of ended sessions that are still told apart from unknown ones (409 instead of 401)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +54,8 @@ class Prompt:
     """The digest of `input_ids`, which goes on from that of the parent's path."""
     conversation: MessageNode | None = None
     """Its messages; None: a raw prompt."""
-    text: RollingDigest = field(default_factory=RollingDigest)
-    """The digest of the text of a raw prompt."""
+    text: RollingDigest | None = None
+    """The digest of a raw prompt's text; None: it is ids, or a conversation."""
     images: tuple[ImageSpan, ...] = ()
     """The images whose tokens are in `input_ids`, in order."""
     forced_ids: Sequence[int] = ()
@@ -67,31 +74,12 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Conversation:
-    """The part that a response added to the conversation that it went on from, which is stored once."""
+class History:
+    """A conversation that its client does not send again. Those that go on from each other share their messages."""
 
-    before: Conversation | None
-    added: list[Message]
+    messages: Sequence[Message]
     tools: list[Tool] | None = None
     """The tools of a thread of Anthropic's, which goes on with those that it began with."""
-
-    def messages(self) -> list[Message]:
-        """Return all of it."""
-        parts: list[list[Message]] = []
-        part: Conversation | None = self
-        while part is not None:
-            parts.append(part.added)
-            part = part.before
-        return [message for added in reversed(parts) for message in added]
-
-
-@dataclass
-class Activity:
-    """The activity of a session, with all its roles together."""
-
-    requests: int = 0
-    """Requests being answered."""
-    last_used: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
@@ -105,16 +93,8 @@ class SessionRole:
 
     @property
     def adapter(self) -> str:
-        """The role whose LoRA adapter answers it; "": the weights that are served.
-
-        Raises:
-            EpisodeError: Roles have adapters of their own, and it has no name.
-        """
-        if not self.session.adapters:
-            return ""
-        if not self.name:
-            raise EpisodeError(f"the call names no role, and must be one of {self.session.known_roles()}")
-        return self.name
+        """The role whose LoRA adapter answers it; "": the weights that are served."""
+        return self.name if self.session.adapters else ""
 
 
 @dataclass(eq=False)
@@ -125,7 +105,7 @@ class Session:
     key: str = field(default_factory=lambda: f"sk-agentrl-{secrets.token_urlsafe(24)}", repr=False)
     record: TokenRecord = field(default_factory=TokenRecord)
     closed: bool = False
-    conversations: dict[str, Conversation] = field(default_factory=dict)
+    histories: dict[str, History] = field(default_factory=dict)
     """Id of a response, or of a message of a thread of Anthropic's -> the conversation up to and including it."""
     responses: dict[str, Message] = field(default_factory=dict)
     """For the Responses API: id of a response that its client had stored -> the response."""
@@ -133,11 +113,14 @@ class Session:
     """For the Responses API: id of an item of a stored response -> the item."""
     trace: Context = field(default_factory=get_current, repr=False)
     """The trace of its episode, to which calls belong that name no other."""
-    activity: Activity = field(default_factory=Activity, repr=False)
+    requests: int = 0
+    """Requests being answered, of all its roles together."""
+    last_used: float = field(default_factory=time.monotonic, repr=False)
+    outgrown: str = ""
+    """The words in which a prompt that is longer than the context was refused; "": none was."""
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
-    max_roles: int = 64
     adapters: tuple[str, ...] = ()
     """The roles that have LoRA adapters of their own: there are no others. (): one policy answers every role."""
     _roles: dict[str, SessionRole] = field(init=False, repr=False)
@@ -184,8 +167,7 @@ class Session:
         """Return the prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
         if isinstance(raw, list):
             known = self._ids.longest(bytes_of_ids(raw))
-            text = RollingDigest().with_text(chat_format.decode(raw))
-            return Prompt(input_ids=raw, parent=known.turn, digest=known.digest, text=text)
+            return Prompt(input_ids=raw, parent=known.turn, digest=known.digest)
         content = bytes_of_text(raw)
         known = self._texts.longest(content)
         rest = content[known.length :].decode(errors="surrogatepass")
@@ -209,23 +191,14 @@ class Session:
         )
         turn.role, turn.adapter, turn.trained, turn.choice_index = role.name, role.adapter, role.trained, choice_index
         self._ids.add(turn.path_digest(), turn)
-        if prompt.conversation is None:
+        if prompt.text is not None:
             self._texts.add(prompt.text.with_text(reply["content"]), turn)
-            return turn
-        prompt.conversation.after([with_prefill(prompt.prefill, reply)]).end_with(turn)
-        if prompt.prefill:  # clients may also send it back as a message of its own
-            begun = {"role": "assistant", "content": prompt.prefill}
-            prompt.conversation.after([begun, reply]).end_with(turn)
+        if prompt.conversation is not None:
+            prompt.conversation.after([with_prefill(prompt.prefill, reply)]).end_with(turn)
+            if prompt.prefill:  # clients may also send it back as a message of its own
+                begun = {"role": "assistant", "content": prompt.prefill}
+                prompt.conversation.after([begun, reply]).end_with(turn)
         return turn
-
-    def reward(self, completion_id: str, value: float) -> None:
-        """Give one model call a reward of its own.
-
-        Raises:
-            KeyError: This session never answered that id.
-        """
-        for turn in self.turns_of(completion_id):
-            turn.reward = value
 
     def turns_of(self, completion_id: str) -> list[Turn]:
         """Return the choices of one model call.
@@ -242,8 +215,7 @@ class Session:
         """Return this session as one of its roles, which is made when it is first asked for.
 
         Raises:
-            EpisodeError: the name is no word, or that of no role that has an adapter where others have, or the session has as many roles
-                as it may have.
+            EpisodeError: the name is no word, or that of no role that has an adapter where others have.
         """
         if name not in self._roles:
             if not is_role(name):
@@ -251,8 +223,6 @@ class Session:
                 raise EpisodeError(f"{shown} is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
             if self.adapters and name not in self.adapters:
                 raise EpisodeError(f"{name!r} is none of {self.known_roles()}; name it there too")
-            if len(self._roles) > self.max_roles:
-                raise EpisodeError(f"{name!r} would be one role more than `proxy.max_roles` = {self.max_roles} allows")
             self._roles[name] = SessionRole(self, name)
         return self._roles[name]
 
@@ -260,7 +230,85 @@ class Session:
         """Say which roles there are, where these have adapters of their own."""
         return f"`trainer.lora.roles`: {', '.join(self.adapters)}"
 
+    def has_outgrown(self, error: BaseException) -> bool:
+        """Return whether an error is the refusal of a prompt that has outgrown the context, in whichever form its client raises it.
+
+        A first prompt that is too long is a fault of the workflow's.
+        """
+        return bool(self.record.turns and self.outgrown) and self.outgrown in str(error)
+
     def end(self) -> None:
         """Answer no more, and record no more."""
         self.closed = True
         self.record.reward_roles(self.role_rewards)
+
+
+class Sessions:
+    """Open sessions. `on_close` is called with each that ends, `adapters` are the roles that have adapters of their own."""
+
+    def __init__(
+        self, limits: ProxyLimits, on_close: Callable[[Session], None], adapters: tuple[str, ...] = ()
+    ) -> None:
+        self._limits = limits
+        self._adapters = adapters
+        self._on_close = on_close
+        self._open: dict[str, Session] = {}
+        self._closed: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._open.values()))
+
+    def open(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
+        """Return a session with a key of its own, whose calls are kept in `call_log`.
+
+        Raises:
+            TooManySessionsError: There are `proxy.max_sessions` already.
+        """
+        if len(self._open) >= self._limits.max_sessions:
+            raise TooManySessionsError(
+                f"{len(self._open)} sessions are open, as many as `proxy.max_sessions` allows; close some, or raise it"
+            )
+        session = Session(defaults or SamplingDefaults(), call_log=call_log, adapters=self._adapters)
+        self._open[session.key] = session
+        return session
+
+    def close(self, session: Session) -> None:
+        """End a session: its record is final, and its key is answered with 409."""
+        session.end()
+        self._on_close(session)
+        if self._open.pop(session.key, None) is not None:
+            self._closed[session.key] = None
+            if len(self._closed) > REMEMBERED_CLOSED_SESSIONS:
+                del self._closed[next(iter(self._closed))]
+
+    def find(self, key: str) -> SessionRole:
+        """Return the open session of a key; `KEY.NAME` is that session as its role NAME.
+
+        Raises:
+            ApiError: 401 for an unknown key, 409 for one that has ended, 400 for a role that it cannot have.
+        """
+        key, _, name = key.partition(".")
+        session = self._open.get(key)
+        if session is not None:
+            session.last_used = time.monotonic()
+            try:
+                return session.role(name)
+            except EpisodeError as error:
+                raise ApiError(400, f"The key names a role that cannot be: {error}.", code="invalid_role") from None
+        if key in self._closed:
+            raise ApiError(409, "The episode of this key has ended.", code="episode_closed")
+        message = "Incorrect API key provided: it names no open session; `episode.api_key` does, and with `agentrl serve` the key that POST /sessions returns."
+        raise ApiError(401, message, code="invalid_api_key")
+
+    async def close_idle(self) -> None:
+        """Close sessions that idle for too long; runs until it is cancelled."""
+        timeout_s = self._limits.session_idle_timeout_s
+        while timeout_s is not None:
+            await anyio.sleep(min(timeout_s / 4, 60))
+            latest = time.monotonic() - timeout_s
+            for session in self:
+                if not session.requests and session.last_used < latest:
+                    self.close(session)

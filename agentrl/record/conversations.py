@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from agentrl.record.trajectory import Turn
@@ -45,11 +46,6 @@ class Conversation:
         """The agent that holds it: by model name, system prompt, and whether there are tools. Which tools may change on the way."""
         return self.model, self.system, bool(self.tools)
 
-    @property
-    def is_rewarded(self) -> bool:
-        """Whether the workflow rewarded one of its turns."""
-        return any(turn.reward is not None for turn in self.turns)
-
 
 def conversations_of(turns: Sequence[Turn]) -> list[Conversation]:
     """Return the conversations of an episode, in the order of their first turns. Every turn is in one of them."""
@@ -75,8 +71,8 @@ def conversations_of(turns: Sequence[Turn]) -> list[Conversation]:
     ]
 
 
-def main_conversations(conversations: Sequence[Conversation]) -> list[Conversation]:
-    """Return the conversations of the main agent of each role, and those in which the workflow rewarded a turn.
+def are_main(conversations: Sequence[Conversation]) -> list[bool]:
+    """Return which conversations are those of the main agent of their role, or have a turn that the workflow rewarded.
 
     The main agent of a role is that of its first conversation with tools; where none has tools, the agent with the most turns.
     """
@@ -88,18 +84,14 @@ def main_conversations(conversations: Sequence[Conversation]) -> list[Conversati
             main.setdefault(one.role, one.agent)
     for role, of_agents in turns.items():
         main.setdefault(role, of_agents.most_common(1)[0][0])
-    return [one for one in conversations if one.agent == main[one.role] or one.is_rewarded]
+    return [one.agent == main[one.role] or any(turn.reward is not None for turn in one.turns) for one in conversations]
 
 
 def system_prompt(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the texts that a conversation begins with before its first message."""
-    parts: list[str] = []
-    for message in messages:
-        if message["role"] not in ("system", "developer"):
-            break
-        content = message.get("content") or ""
-        parts += [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
-    return _LABEL.sub("", "\n".join(parts))
+    opening = takewhile(lambda message: message["role"] == "system", messages)
+    texts = [content for message in opening if isinstance(content := message["content"], str)]
+    return _LABEL.sub("", "\n".join(texts))
 
 
 def rerendered_tokens(turns: Sequence[Turn]) -> int:

@@ -269,12 +269,9 @@ def turn_penalty(turn: Turn, turns: TurnsConfig) -> float:
 
 
 def mask_turns(record: TokenRecord, turns: TurnsConfig) -> None:
-    """Leave out of training what the configuration says: truncated turns, failed turns, turns of an altered sampling.
-
-    What would be refused now may be there from an earlier start of the run, under another configuration.
-    """
+    """Leave out of training what the configuration says: truncated turns, failed turns, turns of an altered sampling."""
     for turn in record.turns:
-        if _treated(turn, turns, "mask") or (turn.alterations and turns.altered_sampling != "train"):
+        if _treated(turn, turns, "mask") or (turn.alterations and turns.altered_sampling == "mask"):
             turn.trained = False
 
 

@@ -41,10 +41,7 @@ class RollingDigest:
         return RollingDigest(state, length)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RollingDigest) and (self.value, self.length) == (other.value, other.length)
-
-    def __hash__(self) -> int:
-        return hash(self.value)
+        return isinstance(other, RollingDigest) and self.value == other.value
 
 
 def bytes_of_ids(ids: Sequence[int]) -> bytes:

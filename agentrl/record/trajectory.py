@@ -131,7 +131,6 @@ class Trajectory:
         versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
         temperatures [1,  1,  1,  1,  1]
         turn_index  [ 4,  4,  4,  4,  4]       the token's turn, as an index into the record's `turns`
-        altered     [ 0,  0,  0,  0,  0]       1: drawn from another distribution than the policy's (`Turn.alterations`)
 
     A token that several paths share is trained on in the first of them only. What a turn earned, or what its advantage is, is no part of
     it: such numbers are lists in the order of the record's `turns`, and `per_token` spreads them.
@@ -143,7 +142,6 @@ class Trajectory:
     versions: list[int]  # [T]
     temperatures: list[float]  # [T]
     turn_index: list[int]  # [T]
-    altered: list[bool]  # [T]
     truncated: bool = False
     """Whether it ends with a reply that was cut off for its length."""
 
@@ -153,8 +151,7 @@ class Trajectory:
 
     def __repr__(self) -> str:
         versions = sorted({version for version in self.versions if version >= 0})
-        altered = f"{sum(self.altered)} of altered sampling, " if any(self.altered) else ""
-        return f"<{type(self).__name__} of {len(self)} tokens, {sum(self.loss_mask)} trained, {altered}turns: {len(set(self.turn_index))}, versions: {versions}>"
+        return f"<{type(self).__name__} of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {len(set(self.turn_index))}, versions: {versions}>"
 
     def per_token(self, per_turn: Sequence[float]) -> list[float]:
         """Give every token the number of its turn.
@@ -286,8 +283,8 @@ class TokenRecord:
         index_of = {turn: index for index, turn in enumerate(self.turns)}
         masked = {turn for turn in self.turns if not turn.trained or turn.left_out}
         for leaf in self.leaves():
-            columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
-            ids, mask, logprobs, versions, temperatures, turn_index, altered = columns
+            columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
+            ids, mask, logprobs, versions, temperatures, turn_index = columns
             for turn in leaf.path():
                 prompt, output = len(turn.prompt_ids), len(turn.output_ids)
                 ids += turn.prompt_ids + turn.output_ids
@@ -296,9 +293,8 @@ class TokenRecord:
                 versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
                 temperatures += [turn.temperature] * (prompt + output)
                 turn_index += [index_of[turn]] * (prompt + output)
-                altered += [False] * prompt + [bool(turn.alterations)] * output
                 masked.add(turn)
-            yield Trajectory(ids, mask, logprobs, versions, temperatures, turn_index, altered, leaf.truncated)
+            yield Trajectory(ids, mask, logprobs, versions, temperatures, turn_index, leaf.truncated)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the tree as JSON values; `parent` is an index into the list."""

@@ -264,7 +264,7 @@ def _altered_sampling(seen: Seen) -> str | None:
     return (
         f"{counts['altered'] / counts['replies']:.0%} of the last {counts['replies']} replies are not trained on, because their requests "
         f"asked for {'; '.join(sorted(set(seen.health.altered_by)))}, and so they come from another distribution than the policy's: have "
-        'the agent leave that out, or set trainer.turns.altered_sampling to "train" or "refuse"'
+        'the agent leave that out, or set trainer.turns.altered_sampling to "train"'
     )
 
 

@@ -132,7 +132,6 @@ def open_model_proxy(
         port=config.proxy.port,
         limits=limits,
         training=training,
-        refuse_altered=training and config.trainer.turns.altered_sampling == "refuse",
         adapters=tuple(config.trainer.roles),
         middleware=middleware,
     )

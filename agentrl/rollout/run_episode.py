@@ -13,6 +13,7 @@ from typing import Any, Required, TypedDict, Unpack
 
 import anyio
 import httpx2
+import openai.resources.chat.completions  # noqa: F401 -- or `client.chat` imports it on the event loop, at the first call
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RolloutConfig
@@ -129,7 +130,7 @@ class EpisodeRunner:
             try:
                 returned = await self.workflow(episode)
             except Exception as error:
-                if session is None or not _has_outgrown(error, session.record):
+                if session is None or not session.has_outgrown(only_error(error)):
                     raise
                 session.record.turns[-1].truncated = True
                 returned = Reward(0.0, metrics={"truncated": 1.0})
@@ -219,12 +220,6 @@ class EpisodeRunner:
         return Outcome(reason=EndReason.FINISHED, reward=ended.value.value, metrics=metrics, details=details)
 
 
-def _has_outgrown(error: Exception, record: TokenRecord) -> bool:
-    """Return whether a workflow ended because its conversation has outgrown the context; a first prompt that is too long is a fault."""
-    # The proxy's own words: each client has the code of the error elsewhere, Google's has none, and frameworks wrap them.
-    return bool(record.turns) and "maximum context length is" in str(only_error(error))
-
-
 def sampling_defaults(rollout: RolloutConfig) -> SamplingDefaults:
     """Return how a request of a run's episode that does not say is sampled."""
     return SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
@@ -258,9 +253,8 @@ async def local_runner(
     workflow: Workflow, proxy: Proxy, **options: Unpack[EpisodeOptions]
 ) -> AsyncIterator[EpisodeRunner]:
     """Yield a runner of a workflow whose episodes reach `proxy` inside this process."""
-    transport = proxy.in_process_transport()
     async with (
-        httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
+        httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL, timeout=None) as http,
         open_environments() as make_env,
     ):
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)

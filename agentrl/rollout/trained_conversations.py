@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Literal
 
 from agentrl.errors import AgentRLError, ConfigError, EpisodeError, one_line
-from agentrl.record.conversations import Conversation, conversations_of, main_conversations, rerendered_tokens
+from agentrl.record.conversations import Conversation, are_main, conversations_of, rerendered_tokens
 from agentrl.record.trajectory import TokenRecord
 from agentrl.system.failure_text import shown
 from agentrl.system.imports import load_object
@@ -59,8 +59,7 @@ def choose_conversations(record: TokenRecord, trajectories: object) -> Conversat
     turns = list(record.turns)
     conversations = conversations_of(turns)
     if trajectories == "main":
-        main = main_conversations(conversations)
-        chosen: list[tuple[Conversation, bool | str]] = [(one, one in main) for one in conversations]
+        chosen: list[tuple[Conversation, bool | str]] = [*zip(conversations, are_main(conversations), strict=True)]
     elif trajectories == "all":
         chosen = [(one, True) for one in conversations]
     elif callable(trajectories):

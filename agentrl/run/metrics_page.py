@@ -62,7 +62,7 @@ def with_metrics(
                     "Off the loopback, /metrics takes the admin key as bearer: $AGENTRL_ADMIN_KEY.",
                     code="invalid_api_key",
                 )
-            own = {"sessions_open": len(proxy.sessions), "generated_tokens": proxy.service.generated_tokens}
+            own = {"sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
             ignored = {f"ignored_{name}": count for name, count in proxy.ignored.items()}
             values = {**own, **ignored, **read()}
             if isinstance(proxy.engine, ReplyClient):

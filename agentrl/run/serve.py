@@ -39,7 +39,7 @@ from agentrl.proxy.errors import ApiError, map_errors, read_body
 from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
 from agentrl.proxy.json_text import to_json
 from agentrl.proxy.session import SamplingDefaults, Session
-from agentrl.record.conversations import conversations_of, main_conversations
+from agentrl.record.conversations import are_main, conversations_of
 from agentrl.record.credit import turn_returns
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
@@ -262,10 +262,10 @@ class Service:
             entry.reward = body.reward
         else:
             try:
-                entry.session.reward(body.completion_id, body.reward)
+                for turn in entry.session.turns_of(body.completion_id):
+                    turn.reward = body.reward
             except KeyError:
-                message = f"No model call of this session has the id {body.completion_id!r}."
-                raise ApiError(404, message, param="completion_id") from None
+                raise ApiError(404, f"No model call of this session has the id {body.completion_id!r}.") from None
         return _state(entry)
 
     async def _close(self, session_id: str, body: CloseBody) -> dict[str, Any]:
@@ -370,8 +370,8 @@ def _conversations(record: TokenRecord) -> list[dict[str, Any]]:
     turns = list(record.turns)  # a call that ends at this moment is not among them
     index_of = {turn: index for index, turn in enumerate(turns)}
     found = conversations_of(turns)
-    main = main_conversations(found)
-    return [{"main": one in main, "turns": [index_of[turn] for turn in one.turns]} for one in found]
+    pairs = zip(found, are_main(found), strict=True)
+    return [{"main": main, "turns": [index_of[turn] for turn in one.turns]} for one, main in pairs]
 
 
 def _with_trajectories(

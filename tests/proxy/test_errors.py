@@ -33,6 +33,19 @@ async def asked(proxy: Proxy, key: str) -> Response:
     return await proxy.handle("POST", "/v1/chat/completions", {"authorization": f"Bearer {key}"}, content)
 
 
+async def test_a_refusal_is_one_sentence_that_names_no_class_of_the_proxy(nano_format: ChatFormat) -> None:
+    said = {
+        b"{nope": "Invalid 'body': it is not sound JSON: key must be a string at line 1 column 2.",
+        b'{"model": "nano", "messages": [5]}': "Invalid 'messages.0': Input should be a valid dictionary.",
+        b'{"model": "nano", "messages": [{"role": "user"}]}': "Invalid 'messages.0': a message with role 'user' needs 'content'.",
+    }
+    async with opened(nano_format) as (proxy, _):
+        headers = {"authorization": f"Bearer {proxy.open_session().key}"}
+        for body, message in said.items():
+            reply = await proxy.handle("POST", "/v1/chat/completions", headers, body)
+            assert (reply.status, json.loads(reply.body)["error"]["message"]) == (400, message)
+
+
 async def test_the_client_of_openai_does_not_ask_again_after_the_end_of_an_episode(nano_format: ChatFormat) -> None:
     async with opened(nano_format) as (proxy, _):
         session = proxy.open_session()
@@ -103,5 +116,5 @@ async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
                 streamed = await proxy.handle("POST", f"/v1/{path}", headers, content)
                 assert streamed.events is not None
                 assert ends in b"".join([event async for event in streamed.events]).decode()
-        await wait_until(lambda: session.activity.requests == 0, 40)
+        await wait_until(lambda: session.requests == 0, 40)
     assert session.key not in caplog.text

@@ -44,15 +44,11 @@ def with_arguments(arguments: str) -> dict[str, Any]:
     return {**CHAT, "messages": [USER, {"role": "assistant", "tool_calls": [call]}, USER]}
 
 
-async def test_more_replies_than_the_limit_are_refused_by_the_name_of_its_setting(nano_format: ChatFormat) -> None:
-    async with opened(nano_format, max_choices=10) as (engine, proxy):
-        for path, body in (
-            ("completions", {**TEXT, "prompt": ["1", "2", "3"], "n": 4}),
-            ("chat/completions", {**CHAT, "n": 11}),
-        ):
-            status, reply = await asked(proxy, body, path)
-            assert (status, reply["error"]["param"]) == (400, "n")
-            assert "the 10 that `proxy.max_choices` allows" in reply["error"]["message"]
+async def test_more_replies_than_one_request_may_have_are_refused(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        status, reply = await asked(proxy, {**TEXT, "prompt": ["1"] * 9, "n": 114}, "completions")
+        assert (status, reply["error"]["param"]) == (400, "n")
+        assert "1026 replies are more than the 1024" in reply["error"]["message"]
         assert not engine.order
 
 
@@ -133,6 +129,19 @@ async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(
     assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
     (thread,) = (thread for length, thread in tokenised if length > 100_000)
     assert thread != threading.get_ident()
+
+
+@pytest.mark.parametrize(("said", "beside"), [("1 2 3", False), ("1 2 3 " * 5_000, True)])
+async def test_a_short_request_is_rendered_on_the_event_loop_unless_its_conversation_is_long(
+    nano_format: ChatFormat, tokenised: list[tuple[int, int]], said: str, beside: bool
+) -> None:
+    async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)) as (_, proxy):
+        session = proxy.open_session()
+        _, first = await asked(proxy, {"model": "nano", "input": said}, "responses", session)
+        tokenised.clear()
+        await asked(proxy, {"model": "nano", "input": "4", "previous_response_id": first["id"]}, "responses", session)
+    (_, thread), *_ = tokenised
+    assert (thread != threading.get_ident(), len(session.record.turns)) == (beside, 2)
 
 
 @pytest.mark.soak
@@ -238,28 +247,6 @@ async def test_whatever_the_model_writes_can_be_answered(nano_format: ChatFormat
             assert len(session.record.turns) == 1
 
 
-async def test_an_image_is_measured_before_it_is_decoded() -> None:
-    import base64
-    import io
-
-    from PIL import Image
-
-    from agentrl.proxy.errors import ApiError
-    from agentrl.proxy.limits import check_images
-
-    file = io.BytesIO()
-    Image.new("1", (3000, 3000)).save(file, "PNG")
-    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-    check_images([url], ProxyLimits())
-    for urls, limits in (
-        ([url], ProxyLimits(max_image_pixels=1_000_000)),
-        (["data:image/png;base64,AAAA"], ProxyLimits()),
-    ):
-        with pytest.raises(ApiError, match="image") as caught:
-            check_images(urls, limits)
-        assert caught.value.status == 400
-
-
 async def test_each_message_of_a_conversation_of_responses_is_kept_once(nano_format: ChatFormat) -> None:
     async with opened(nano_format) as (engine, proxy):
         engine.tokens = 2
@@ -269,9 +256,9 @@ async def test_each_message_of_a_conversation_of_responses_is_kept_once(nano_for
             status, reply = await asked(proxy, body, "responses", session)
             assert status == 200, reply
             last = reply["id"]
-        kept = [message for said in session.conversations.values() for message in said.added]
+        kept = {id(message) for history in session.histories.values() for message in history.messages}
         assert len(kept) == 2 * rounds
         assert last is not None
-        said = session.conversations[last].messages()
+        said = session.histories[last].messages
         assert [message["content"] for message in said if message["role"] == "user"] == [str(n) for n in range(rounds)]
         assert [message["role"] for message in said] == ["user", "assistant"] * rounds

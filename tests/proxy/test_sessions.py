@@ -71,13 +71,13 @@ async def test_a_session_has_no_more_requests_in_work_than_its_limit(nano_format
         assert len(busy.record.turns) == 250
 
 
-async def test_roles_are_words_and_bounded_in_number(nano_format: ChatFormat) -> None:
-    async with opened(nano_format, max_roles=3) as (_, proxy):
+async def test_roles_are_words(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
         key = proxy.open_session().key
 
         async def status(name: str) -> int:
             headers = {"authorization": f"Bearer {key}.{name}"}
             return (await proxy.handle("GET", "/v1/models", headers, b"")).status
 
-        assert [await status(name) for name in ("a", "b-1", "c", "a", "d")] == [200, 200, 200, 200, 400]
+        assert [await status(name) for name in ("a", "b-1", "a")] == [200, 200, 200]
         assert [await status(name) for name in ("x" * 65, "a b", "1", "\udcff")] == [400] * 4

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
+from agentrl.proxy.dialects.messages_request import MessagesRequest
 from agentrl.proxy.dialects.responses import stored_response
 from agentrl.proxy.dialects.tools import custom_arguments, custom_input
 from agentrl.proxy.json_text import read_json
@@ -236,6 +237,13 @@ async def test_a_response_that_is_deleted_while_another_goes_on_from_it_fails_ne
     assert second.output_text == "done"
     await setup.openai.responses.create(model="any", input="3", previous_response_id=second.id)
     setup.in_order()
+
+
+def test_messages_write_a_tool_as_the_other_dialects_do() -> None:
+    tools = [{"name": "add", "description": "Add.", "input_schema": PLAIN}]
+    request = MessagesRequest(model="nano", messages=[{"role": "user", "content": "1 + 1 ="}], tools=tools)
+    function = {"name": "add", "description": "Add.", "parameters": PLAIN}
+    assert json.dumps(request.to_completion_request().tools) == json.dumps([{"type": "function", "function": function}])
 
 
 async def test_ids_of_tool_calls_are_each_dialects_own_and_come_back_as_one(setup: Setup) -> None:

@@ -182,7 +182,7 @@ async def test_a_program_that_leaves_while_its_reply_is_committed_leaves_nothing
             group.start_soon(post)
             await wait_until(call_log.begun.is_set, 40)
             group.cancel_scope.cancel()
-        await wait_until(lambda: session.activity.requests == 0, 40)
+        await wait_until(lambda: session.requests == 0, 40)
         assert session.record.turns == []
 
 

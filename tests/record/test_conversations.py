@@ -200,8 +200,7 @@ def test_a_function_chooses_and_may_name_a_role_that_earns_its_own_reward() -> N
 
 def test_a_label_is_no_part_of_a_system_prompt() -> None:
     label = "x-anthropic-billing-header: cc_version=2.1.197.644; cc_entrypoint=sdk-cli;"
-    more = {"role": "developer", "content": [{"type": "text", "text": "More."}]}
-    messages = [system(f"{label}You are an agent."), more, user("Hello"), system("Later.")]
+    messages = [system(f"{label}You are an agent."), system("More."), user("Hello"), system("Later.")]
     assert system_prompt(messages) == "You are an agent.\nMore."
 
 

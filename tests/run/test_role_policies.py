@@ -169,7 +169,6 @@ def test_supervised_training_has_no_roles(tmp_path: Path) -> None:
             {"trainer": {"lora": {"rank": 4, "roles": ["a"]}}, "proxy": {"model_names": {"x": "role:b"}}},
             r"maps 'x' to the role b, which is none of `trainer\.lora\.roles` = \['a'\]",
         ),
-        ({"trainer": {"lora": {"rank": 4, "roles": ["a", "b"]}}, "proxy": {"max_roles": 1}}, "allows a session fewer"),
         (
             {"trainer": {"lora": {"rank": 4, "roles": ["a"]}}, "engine": {"kind": "sglang", "transfer": "broadcast"}},
             "publishes an adapter alone",

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionRequest, Json, NamedTool
+from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
 from agentrl.proxy.dialects.parts import image, joined
 from agentrl.proxy.dialects.sampling import Count, Penalty, Seed, Temperature, Tokens, TopP
@@ -196,11 +196,11 @@ class GenerateRequest(RequestBody):
             seed=wanted.seed,
             stop=wanted.stop_sequences,
             choices=wanted.candidate_count,
-            alterations=Alterations(
-                top_k=int(wanted.top_k) or -1,
-                presence_penalty=wanted.presence_penalty,
-                frequency_penalty=wanted.frequency_penalty,
-            ),
+            alterations={
+                "top_k": int(wanted.top_k) or -1,
+                "presence_penalty": wanted.presence_penalty,
+                "frequency_penalty": wanted.frequency_penalty,
+            },
             json_schema=wanted.schema_text(),
             ignored=self.ignored(),
         )

@@ -12,7 +12,7 @@ from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import MessagesRequest, shown_id
 from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.prefill import with_prefill
-from agentrl.proxy.session import Conversation, Session, SessionRole
+from agentrl.proxy.session import History, Session, SessionRole
 from agentrl.proxy.tool_calls import readable_part, values_so_far
 
 _SIGNATURE = "YWdlbnRybA=="
@@ -109,11 +109,9 @@ class MessagesWriter(Writer):
         (call,) = self.calls
         if not self._keeps_thread:
             return
-        before = call.before
-        end = -1 if call.request.continues else None
-        added = call.request.messages[len(before.messages()) if before else 0 : end]
+        asked = call.request.messages[: -1 if call.request.continues else None]
         said = with_prefill(call.prompt.prefill, reply.message.to_json())
-        call.session.conversations[call.id] = Conversation(before, [*added, said], call.request.tools)
+        call.session.histories[call.id] = History([*asked, said], call.request.tools)
 
 
 def _content(reply: Completion) -> list[Json]:
@@ -148,7 +146,7 @@ def _ending(reply: Completion) -> Json:
     }
 
 
-def _asked(request: MessagesRequest, before: Conversation | None) -> CompletionRequest:
+def _asked(request: MessagesRequest, before: History | None) -> CompletionRequest:
     """Return the request after the conversation that it goes on with, whose `system` and `tools` are those that it began with.
 
     Raises:
@@ -157,7 +155,7 @@ def _asked(request: MessagesRequest, before: Conversation | None) -> CompletionR
     asked = request.to_completion_request()
     if before is None:
         return asked
-    known, added = before.messages(), asked.messages
+    known, added = before.messages, asked.messages
     if request.system:
         if added[0] not in known[:1]:
             message = "Unsupported 'system': the thread goes on with the one that it began with; leave it out."
@@ -166,7 +164,7 @@ def _asked(request: MessagesRequest, before: Conversation | None) -> CompletionR
     return replace(asked, messages=[*known, *added], tools=asked.tools or before.tools)
 
 
-def _before(request: MessagesRequest, session: Session) -> Conversation | None:
+def _before(request: MessagesRequest, session: Session) -> History | None:
     """Return the conversation of the thread that a request goes on with; None: it begins one.
 
     Raises:
@@ -174,7 +172,7 @@ def _before(request: MessagesRequest, session: Session) -> Conversation | None:
     """
     if request.thread is None or request.thread.type != "continue":
         return None
-    before = session.conversations.get(request.thread.previous_message_id)
+    before = session.histories.get(request.thread.previous_message_id)
     if before is None:
         message = f"No thread of this session holds the message '{request.thread.previous_message_id}'."
         raise ApiError(404, message, param="thread", code="thread_not_found")
@@ -190,10 +188,8 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Messages
     request = read_body(MessagesRequest, body)
     if request.max_tokens is None:
         raise invalid("max_tokens", "it is required")
-    before = _before(request, role.session)
-    call = service.prepare(role, _asked(request, before), "msg_")
-    call.before = before
-    return MessagesWriter(call, request)
+    asked = _asked(request, _before(request, role.session))
+    return MessagesWriter(service.prepare(role, asked, "msg_"), request)
 
 
 def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:

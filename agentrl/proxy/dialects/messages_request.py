@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool
+from agentrl.proxy.completion import CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.fields import Part, RequestBody
 from agentrl.proxy.dialects.parts import Format, Text, image, joined, schema_text
 from agentrl.proxy.dialects.sampling import Tokens, TopK, TopP
@@ -122,7 +122,7 @@ class _Tool(Part):
 
     def to_json(self) -> Json:
         described = {} if self.description is None else {"description": self.description}
-        return {"type": "function", "function": {"name": self.name, "parameters": self.input_schema, **described}}
+        return {"type": "function", "function": {"name": self.name, **described, "parameters": self.input_schema}}
 
 
 class _ToolChoice(Part):
@@ -179,7 +179,7 @@ class MessagesRequest(RequestBody):
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            alterations=Alterations(top_k=self.top_k or -1),
+            alterations={"top_k": self.top_k or -1},
             json_schema=schema_text(self.output_config.format or self.output_format),
             ignored=self.ignored(),
         )

@@ -11,7 +11,7 @@ from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.errors import ApiError, read_body
-from agentrl.proxy.session import Conversation, Session, SessionRole
+from agentrl.proxy.session import History, Session, SessionRole
 
 _UNSAID: dict[str, Json] = {"function": {"parameters": None, "strict": None}, "custom": {"format": {"type": "text"}}}
 """Fields of tools that a response says where the request left them out."""
@@ -207,9 +207,8 @@ class ResponsesWriter(Writer):
             session.responses[call.id] = response
             session.items.update({item["id"]: item for item in response["output"]})
         # `instructions` are of one request, and not part of the conversation that it goes on from.
-        known = (1 if self._request.instructions else 0) + (len(call.before.messages()) if call.before else 0)
-        added = [*call.request.messages[known:], reply.message.to_json()]
-        session.conversations[call.id] = Conversation(call.before, added)
+        asked = call.request.messages[1 if self._request.instructions else 0 :]
+        session.histories[call.id] = History([*asked, reply.message.to_json()])
 
 
 def read(service: CompletionService, role: SessionRole, body: bytes) -> ResponsesWriter:
@@ -219,16 +218,14 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Response
         ApiError: The request cannot be answered.
     """
     request = read_body(ResponsesRequest, body)
-    before, session = None, role.session
-    if request.previous_response_id is not None:
-        before = session.conversations.get(request.previous_response_id)
-        if before is None:
-            message = f"Previous response with id '{request.previous_response_id}' not found."
+    before, session = History(()), role.session
+    if (previous := request.previous_response_id) is not None:
+        if previous not in session.histories:
+            message = f"Previous response with id '{previous}' not found."
             raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
-    asked = request.to_completion_request(before.messages() if before else [], session.items)
-    call = service.prepare(role, asked, "resp_")
-    call.before = before
-    return ResponsesWriter(call, request)
+        before = session.histories[previous]
+    asked = request.to_completion_request(before.messages, session.items)
+    return ResponsesWriter(service.prepare(role, asked, "resp_"), request)
 
 
 def stored_response(session: Session, method: str, response_id: str) -> Json:
@@ -250,6 +247,6 @@ def stored_response(session: Session, method: str, response_id: str) -> Json:
         return response
     for item in response["output"]:
         session.items.pop(item["id"], None)
-    session.conversations.pop(response_id, None)
+    session.histories.pop(response_id, None)
     del session.responses[response_id]
     return {"id": response_id, "object": "response", "deleted": True}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agentrl.proxy.completion import Alterations, Json
+from agentrl.proxy.completion import Json
 from agentrl.proxy.dialects.fields import Part, RequestBody
 from agentrl.proxy.errors import invalid
 
@@ -57,14 +57,14 @@ class SampledRequest(RequestBody):
         if not all(stop):
             raise invalid("stop", "a stop string is empty")
         bias = {int(token): bias for token, bias in (self.logit_bias or {}).items() if bias}
-        alterations = Alterations(
-            top_k=self.top_k or -1,
-            min_p=self.min_p,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=tuple(sorted(bias.items())),
-        )
+        alterations = {
+            "top_k": self.top_k or -1,
+            "min_p": self.min_p,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "logit_bias": tuple(sorted(bias.items())),
+        }
         return {
             "stop": stop,
             "max_tokens": self.max_tokens,
