@@ -19,7 +19,6 @@ from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
 
 Json = dict[str, Any]
-_NEUTRAL = Sampling(max_new_tokens=0)
 OBJECT_SCHEMA = '{"type":"object"}'
 """The schema of `response_format: json_object`."""
 ALTERING = ("top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")
@@ -38,7 +37,7 @@ def alterations_of(sampling: Sampling) -> Json:
 
     A temperature above 0 is no alteration, whatever it is: it is recorded with the turn, and the trainer's logprobs are taken at it.
     """
-    neutral, asked = vars(_NEUTRAL), vars(sampling)
+    neutral, asked = vars(Sampling(max_new_tokens=0)), vars(sampling)
     names = ["temperature" if sampling.temperature == 0 else "top_p", *ALTERING]
     found = {name: asked[name] for name in names if asked[name] != neutral[name]}
     if sampling.logit_bias:

@@ -6,9 +6,9 @@ bytes of the body (`server.py`) ─► nesting of its JSON (`json_text.py`) ─�
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from agentrl.config.proxy import ProxyLimits
+from agentrl.proxy.chat_format import Message
 from agentrl.proxy.errors import ApiError, invalid
 from agentrl.proxy.session import Session
 
@@ -32,15 +32,10 @@ def check_choices(count: int) -> None:
         raise invalid("n", f"{count} replies are more than the {MAX_CHOICES} of one request")
 
 
-def least_tokens(messages: Sequence[dict[str, Any]], longest_token: int) -> int:
+def least_tokens(messages: Sequence[Message], longest_token: int) -> int:
     """Return fewer tokens than a tokenizer whose longest token has `longest_token` bytes makes of a conversation's texts."""
-    size = 0
-    for message in messages:
-        content = message.get("content") or ""
-        size += len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
-        size += sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
-    # A template writes the role of each message at one token or more.
-    return max(size // longest_token, len(messages))
+    texts = [message.get("content") or "" for message in messages]
+    return sum(map(len, texts)) // longest_token
 
 
 def check_length(session: Session, tokens: int, context_length: int, *, least: bool = False) -> None:

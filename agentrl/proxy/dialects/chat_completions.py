@@ -54,15 +54,12 @@ class _Message(Part):
         return self
 
     def to_json(self) -> Json:
-        message: Json = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": joined(self.content or ""),
-            "name": self.name,
-            "tool_calls": None if self.tool_calls is None else [call.to_json() for call in self.tool_calls],
-            "tool_call_id": self.tool_call_id,
-            "reasoning_content": self.reasoning_content,
-        }
-        return {name: value for name, value in message.items() if value is not None}
+        given = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": self.reasoning_content}
+        message: Json = {name: value for name, value in given.items() if value is not None}
+        if self.tool_calls is not None:
+            message["tool_calls"] = [call.to_json() for call in self.tool_calls]
+        role = "system" if self.role == "developer" else self.role
+        return {**message, "role": role, "content": joined(self.content or "")}
 
 
 class ChatRequest(SampledRequest, ToolsRequest):
