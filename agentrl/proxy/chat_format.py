@@ -171,11 +171,6 @@ class ChatFormat:
         """Whether messages may hold images."""
         return bool(is_multimodal(self.renderer))
 
-    @property
-    def vocabulary(self) -> int:
-        """The number of ids that the tokenizer has words for: a model's output layer may have more rows."""
-        return len(self.tokenizer)
-
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens included."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))

@@ -106,18 +106,17 @@ def _server(handle: Handle, limits: ProxyLimits) -> web.Server:
 async def _answer(request: web.BaseRequest, handle: Handle, limits: ProxyLimits) -> web.StreamResponse:
     target = f"{request.path}?{request.query_string}" if request.query_string else request.path
     reply = await handle(request.method, target, request.headers, lambda: _receive(request, limits))
-    if reply.events is None:  # its head and its body are sent in one piece
-        response: web.StreamResponse = web.Response(status=reply.status, headers=reply.headers, body=reply.body)
-        await response.prepare(request)
-        with _bounded(request, limits):
-            await response.write_eof()
-        return response
     response = web.StreamResponse(headers=reply.headers)
-    async with aclosing(reply.events) as events:
-        await response.prepare(request)
-        async for event in events:
-            with _bounded(request, limits):
-                await response.write(event)
+    if reply.events is None:  # its head and its body are sent in one piece
+        response = web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+    await response.prepare(request)
+    if reply.events is not None:
+        async with aclosing(reply.events) as events:
+            async for event in events:
+                with _bounded(request, limits):
+                    await response.write(event)
+    with _bounded(request, limits):
+        await response.write_eof()
     return response
 
 
