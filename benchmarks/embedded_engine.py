@@ -15,7 +15,6 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import anyio
 import psutil
 import torch
+from anyio.from_thread import start_blocking_portal
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
 from agentrl.engine.client.server import STREAM_INTERVAL_TOKENS
@@ -84,20 +85,20 @@ def batching_engine(model_path: Path) -> Iterator[tuple[Generate, CpuSeconds]]:
     """The embedded engine without its server."""
     engine = BatchingEngine(model_path, max_total_tokens=CACHE_TOKENS)
 
-    def generate(prompts: Prompts, tokens: int) -> None:
-        ended = threading.Semaphore(0)
-        requests = [Request(prompt, Sampling(max_new_tokens=tokens), ended.release) for prompt in prompts]
+    async def replies(prompts: Prompts, tokens: int) -> None:
+        ended = [anyio.Event() for _ in prompts]
+        sampling = Sampling(max_new_tokens=tokens)
+        requests = [Request(prompt, sampling, event.set) for prompt, event in zip(prompts, ended, strict=True)]
         for request in requests:
             engine.submit(request)
-        for _ in requests:
-            assert ended.acquire(timeout=600)
+        for event in ended:
+            await event.wait()
         assert all(len(request.logprobs) == tokens for request in requests)
 
-    engine.start()
-    try:
-        yield generate, time.process_time
-    finally:
-        engine.stop()
+    with start_blocking_portal() as portal:
+        run = portal.start_task_soon(engine.run)
+        yield lambda prompts, tokens: portal.call(replies, prompts, tokens), time.process_time
+        run.cancel()
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from agentrl.config import TrainerConfig
-from agentrl.engine.adapter import sharing_weights
 from agentrl.engine.adapters import ROLES
+from agentrl.engine.model_adapters import sharing_weights
 from agentrl.errors import ConfigError
 from agentrl.store.manifest import Manifest
 from agentrl.trainer.algorithms.losses import LossStats, Mismatch, mismatch

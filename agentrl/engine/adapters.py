@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentrl.errors import ConfigError, EngineError
 from agentrl.models.check import check_safetensors
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""A directory of published weights that holds this file is a LoRA adapter, to be put on the model that is served."""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""Its tensors, beside it."""
 ROLES = "roles"
 """The folder that has a folder for each role."""
 

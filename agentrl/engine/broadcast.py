@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -57,7 +57,7 @@ class Broadcast:
         self._members: list[SGLangServer] = []
         """The servers of the whole group; none where there is none."""
         self._name = ""
-        """The group that servers may hold; "": none."""
+        """The group that servers may hold."""
         self._counter = itertools.count()
         self.failures = 0
         """Updates that had to be read from disk after all."""
@@ -93,24 +93,24 @@ class Broadcast:
             self.failures += 1
 
     async def _send(self, manifests: list[dict[str, Any]], version: int) -> None:
-        path = "/update_weights_from_distributed"
         try:
-            await self._post_to_all(self._members, lambda _: ("/begin_weight_update", {}))
+            await self._post_to_members("/begin_weight_update", {})
             for index, manifest in enumerate(manifests):
                 body = self._body(manifest, version, last=index == len(manifests) - 1)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._sender.send_bucket, index)
-                    group.start_soon(self._post_to_all, self._members, lambda _, b=body: (path, b))
-            await self._post_to_all(self._members, lambda _: ("/end_weight_update", {}))
+                    group.start_soon(self._post_to_members, "/update_weights_from_distributed", body)
+            await self._post_to_members("/end_weight_update", {})
         except* (AgentRLError, OSError):
-            await self._end_update()
+            for server in self._members:  # what has begun must end, on the servers that still can
+                with suppress(EngineError):
+                    await server.post("/end_weight_update", {}, JOIN_TIMEOUT_S)
             raise
 
-    async def _end_update(self) -> None:
-        """Close what `begin_weight_update` opened, on the servers that still can."""
-        for server in self._members:
-            with suppress(EngineError):
-                await server.post("/end_weight_update", {}, JOIN_TIMEOUT_S, any_status=True)
+    async def _post_to_members(self, path: str, body: dict[str, Any]) -> None:
+        async with anyio.create_task_group() as group:
+            for server in self._members:
+                group.start_soon(server.post, path, body, JOIN_TIMEOUT_S)
 
     def _body(self, manifest: dict[str, Any], version: int, *, last: bool) -> dict[str, Any]:
         body = {**manifest, "group_name": self._name, "load_format": "flattened_bucket", "abort_all_requests": False}
@@ -126,35 +126,19 @@ class Broadcast:
         self._members = []
         if not serving:
             return
-        if self._name:
-            for server in serving:
-                body = {"group_name": self._name}
-                await server.post("/destroy_weights_update_group", body, JOIN_TIMEOUT_S, any_status=True)
+        for server in serving:
+            with suppress(EngineError):  # it may be in none
+                await server.post("/destroy_weights_update_group", {"group_name": self._name}, JOIN_TIMEOUT_S)
         self._name = f"weights-{next(self._counter)}"
         port = free_port(self._address)
-        offsets = list(itertools.accumulate((server.abilities.ranks for server in serving), initial=1))
-        ranks = dict(zip([server.url for server in serving], offsets, strict=False))
-        common = {"world_size": offsets[-1], "group_name": self._name, "backend": self._backend}
-
-        def invitation(server: SGLangServer) -> tuple[str, dict[str, Any]]:
-            where = {"master_address": self._address, "master_port": port, "rank_offset": ranks[server.url]}
-            return "/init_weights_update_group", {**common, **where}
-
+        *ranks, world_size = itertools.accumulate((server.abilities.ranks for server in serving), initial=1)
+        where = {"master_address": self._address, "master_port": port, "world_size": world_size}
+        body = {**where, "group_name": self._name, "backend": self._backend}
         join = self._sender.join_weight_group
         async with anyio.create_task_group() as group:
-            group.start_soon(join, self._address, port, offsets[-1], self._name, self._backend, JOIN_TIMEOUT_S)
-            group.start_soon(self._post_to_all, serving, invitation)
+            group.start_soon(join, self._address, port, world_size, self._name, self._backend, JOIN_TIMEOUT_S)
+            for server, rank in zip(serving, ranks, strict=True):
+                group.start_soon(
+                    server.post, "/init_weights_update_group", {**body, "rank_offset": rank}, JOIN_TIMEOUT_S
+                )
         self._members = serving
-
-    async def _post_to_all(
-        self, servers: Sequence[SGLangServer], request: Callable[[SGLangServer], tuple[str, dict[str, Any]]]
-    ) -> None:
-        async def post(server: SGLangServer) -> None:
-            path, body = request(server)
-            reply = await server.post(path, body, JOIN_TIMEOUT_S, any_status=True)
-            if not reply.get("success"):
-                raise EngineError(f"{server.url}{path}: {reply.get('message', reply)}")
-
-        async with anyio.create_task_group() as group:
-            for server in servers:
-                group.start_soon(post, server)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from agentrl.config import EngineConfig
 from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
 from agentrl.engine.client.stream import ServerLostError
 from agentrl.engine.model_facts import vocabulary_of
-from agentrl.errors import ClusterError, ConfigError, EngineError, NodeLostError, one_line
+from agentrl.errors import ClusterError, ConfigError, EngineError, one_line
 from agentrl.system.files import scratch_directory
 from agentrl.system.host import Host, OpenHost, on_this_machine
 from agentrl.system.imports import check_extra
@@ -86,10 +86,33 @@ class LocalServer:
             EngineError: It ended, or did not serve in time; the message names its log. Or there is no machine for it.
         """
         await self.stop()
+        config, name = self.config, f"{self.config.kind} engine {self.index}"
         try:
-            await self._start()
+            host = self._host = await self._process.enter_async_context(self.open_host("EngineServer", name))
+            model_path = Path(self.model_path) if host.scratch is None else await host.bring(Path(self.model_path))
+            if host.scratch is not None or not self._port:
+                self._port = await host.free_port()
+            if config.kind == "sglang":
+                # SGLang leaves sockets and more behind in the temporary directory.
+                own = await self._process.enter_async_context(scratch_directory("agentrl-engine-"))
+                command, environment = self.sglang_command(model_path), self._environment(host.scratch or Path(own))
+            else:
+                command, environment = self._embedded_command(model_path), None
+            child = await self._process.enter_async_context(
+                host.child_process(name, command, log=self.log, error=EngineError, env=environment)
+            )
+            with anyio.move_on_after(config.start_timeout_s):
+                while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
+                    pass
+                return
         except ClusterError as error:
             raise EngineError(str(error)) from error
+        raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self.log}")
+
+    async def stop(self) -> None:
+        """End the process, if it runs."""
+        process, self._process = self._process, AsyncExitStack()
+        await process.aclose()
 
     @asynccontextmanager
     async def place(self, directory: Path) -> AsyncIterator[Path]:
@@ -99,54 +122,20 @@ class LocalServer:
             Where it is there.
 
         Raises:
-            ServerLostError: The machine is gone.
-            EngineError: It does not take it.
+            ServerLostError: The machine is gone, or does not take it.
         """
         host = self._host
         try:
             there = await host.bring(directory)
-        except NodeLostError as error:
-            raise ServerLostError(f"{self.url} is lost: {error}") from error
         except ClusterError as error:
-            raise EngineError(str(error)) from error
+            raise ServerLostError(f"{self.url} is lost: {error}") from error
         try:
             yield there
         finally:
             with anyio.CancelScope(shield=True), suppress(ClusterError):  # a machine that is gone keeps nothing
                 await host.remove(there)
 
-    async def _start(self) -> None:
-        config, name = self.config, f"{self.config.kind} engine {self.index}"
-        host = self._host = await self._process.enter_async_context(self.open_host("EngineServer", name))
-        model_path = self.model_path if host.scratch is None else await host.bring(Path(self.model_path))
-        if host.scratch is not None or not self._port:
-            self._port = await host.free_port()
-        command, environment = self._embedded(model_path), dict(os.environ)
-        if config.kind == "sglang":
-            # SGLang leaves sockets and more behind in the temporary directory.
-            own = scratch_directory("agentrl-engine-")
-            scratch = host.scratch or Path(await self._process.enter_async_context(own))
-            command, environment = self.sglang_command(model_path), self._sglang_environment(scratch)
-        child = await self._process.enter_async_context(
-            host.child_process(name, command, log=self.log, error=EngineError, env=environment)
-        )
-        try:
-            with anyio.move_on_after(config.start_timeout_s):
-                while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
-                    pass
-                return
-        except anyio.get_cancelled_exc_class():
-            if config.kind == "embedded":
-                child.kill()  # it looks at its input once it serves, and has nothing to put away before
-            raise
-        raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self.log}")
-
-    async def stop(self) -> None:
-        """End the process, if it runs."""
-        process, self._process = self._process, AsyncExitStack()
-        await process.aclose()
-
-    def _embedded(self, model_path: str | Path) -> list[str]:
+    def _embedded_command(self, model_path: Path) -> list[str]:
         config = self.config
         return [
             self._host.python,
@@ -162,28 +151,29 @@ class LocalServer:
             "--exit-with-stdin",
         ]
 
-    def sglang_command(self, model_path: str | Path) -> list[str]:
+    def sglang_command(self, model_path: Path) -> list[str]:
         """Return the command of an SGLang server of a model that is on its machine."""
-        host = self._host
-        program = str(host.package / "engine" / "serve_sglang.py")
-        command = [_python_of(self.config, host.python), program, "--model-path", str(model_path)]
-        command += ["--host", host.address]
-        command += ["--port", str(self._port)]
-        flags = {name.replace("_", "-"): value for name, value in self.config.flags.items()}
-        # Partial replies then cost a server what their new tokens cost, however long they are.
-        flags = {
+        flags: dict[str, bool | int | float | str] = {
+            "model-path": str(model_path),
+            "host": self._host.address,
+            "port": self._port,
+            # Partial replies then cost a server what their new tokens cost, however long they are.
             "incremental-streaming-output": True,
             "weight-version": "0",
             "random-seed": self.seed + self.index,
-            **(_lora_flags(self.lora_rank, self.adapters) if self.lora_rank else {}),
-            **flags,
         }
+        if self.lora_rank:
+            # Room for the adapters of now, and, until their last replies are handed back, for those before.
+            flags |= {"enable-lora": True, "max-lora-rank": self.lora_rank, "lora-target-modules": "all"}
+            flags |= {"max-loras-per-batch": 2 * self.adapters, "max-loaded-loras": 4 * self.adapters}
+        flags |= {name.replace("_", "-"): value for name, value in self.config.flags.items()}
+        command = [_python_of(self.config, self._host.python), str(self._host.package / "engine" / "serve_sglang.py")]
         for name, value in flags.items():
             if value is not False:
                 command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
         return command
 
-    def _sglang_environment(self, scratch: Path) -> dict[str, str]:
+    def _environment(self, scratch: Path) -> dict[str, str]:
         environment = {**os.environ, "TMPDIR": str(scratch)}
         if self.config.flags.get("device") == "cpu":
             # By default every server takes every core, and two of them spin in each other's way: 70 times slower here.
@@ -247,48 +237,28 @@ async def launch_engine(
         balance_threshold=config.balance_threshold,
     )
     raise_file_limit()
-    async with AsyncExitStack() as stack:
-        urls, restart, transfer = config.urls, None, None
-        if not urls:
-            logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
-            servers = [
-                LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
-                for index, path in enumerate(logs)
-            ]
-            await stack.enter_async_context(_running(servers))
-            by_url = {server.url: server for server in servers}
-            urls = list(by_url)
+    logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
+    servers = [
+        LocalServer(index, model_path, config, path, seed, lora_rank, adapters, open_host)
+        for index, path in enumerate([] if config.urls else logs)
+    ]
 
-            async def restart(url: str) -> str:
-                server = by_url[url]
-                await server.start()
-                del by_url[url]
-                by_url[server.url] = server
-                return server.url
+    vocabulary = await in_thread(vocabulary_of, Path(model_path))
+    async with _running(servers):
+        by_url = {server.url: server for server in servers}
 
-            if open_host is not on_this_machine:
+        async def restart(url: str) -> str:
+            server = by_url[url]
+            await server.start()
+            by_url[server.url] = server
+            return server.url
 
-                def transfer(url: str, directory: Path) -> AbstractAsyncContextManager[Path]:
-                    return by_url[url].place(directory)
-
-        yield await stack.enter_async_context(
-            sglang_engine(
-                urls,
-                pause_mode=config.pause_mode,
-                limits=limits,
-                restart=restart,
-                transfer=transfer,
-                vocabulary=await in_thread(vocabulary_of, Path(model_path)),
-            )
-        )
-
-
-def _lora_flags(rank: int, adapters: int) -> dict[str, bool | int | float | str]:
-    """Room for the adapters of now, and, until their last replies are handed back, for those before."""
-    return {
-        "enable-lora": True,
-        "max-lora-rank": rank,
-        "lora-target-modules": "all",
-        "max-loras-per-batch": 2 * adapters,
-        "max-loaded-loras": 4 * adapters,
-    }
+        async with sglang_engine(
+            config.urls or list(by_url),
+            pause_mode=config.pause_mode,
+            limits=limits,
+            restart=restart if servers else None,
+            transfer=(lambda url, directory: by_url[url].place(directory)) if servers else None,
+            vocabulary=vocabulary,
+        ) as engine:
+            yield engine

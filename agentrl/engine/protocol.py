@@ -16,11 +16,6 @@ PauseMode = Literal["retract", "in_place", "abort"]
 old KV cache. `abort`: the server hands back what it has, and the client resubmits prompt + partial ids.
 """
 
-ADAPTER_CONFIG = "adapter_config.json"
-"""A directory of published weights that holds this file is a LoRA adapter, to be put on the model that is served."""
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""Its tensors, beside it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:

@@ -112,9 +112,6 @@ def _meaning(message: Message) -> bytes:
 def _arguments(text: str) -> str:
     """Return the arguments of a call as JSON that is the same however a client sends them back.
 
-    Spaces make no difference, nor whether 2.0 comes back as 2, malformed arguments as the values in them, and those of a custom tool as its text.
+    Spaces make no difference, nor whether 2.0 comes back as 2, and malformed arguments as the values in them.
     """
-    value = values_so_far(text)
-    if list(value) == ["input"] and isinstance(value["input"], str):
-        return _arguments(value["input"])
-    return json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)
+    return json.dumps(json.loads(json.dumps(values_so_far(text)), parse_int=float), sort_keys=True)

@@ -21,9 +21,8 @@ from typing import Any
 import httpx
 
 from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
-from agentrl.engine.adapters import role_folders
+from agentrl.engine.adapters import ADAPTER_CONFIG, role_folders
 from agentrl.engine.launch import check_engine
-from agentrl.engine.protocol import ADAPTER_CONFIG
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError, one_line
 from agentrl.models import model_directory, model_name

@@ -20,8 +20,8 @@ from pydantic import TypeAdapter
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.proxy.chat_format import Message, Tool
-from agentrl.proxy.dialects.chat_completions import parse_request
-from agentrl.proxy.errors import ApiError
+from agentrl.proxy.dialects.chat_completions import ChatRequest
+from agentrl.proxy.errors import ApiError, read_body
 from agentrl.tasks.task_type import TaskType
 
 _CALLS = ("function_call", "tool_call")
@@ -77,7 +77,7 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
             system = [{"role": "system", "content": row["system"]}]
         tools = [tool for name in ("tools", "functions") for tool in _list_of_objects(row.get(name), name)]
         body = json.dumps({"model": "", "messages": system + rows, "tools": tools})
-        read = parse_request(body.encode()).to_completion_request()
+        read = read_body(ChatRequest, body.encode()).to_completion_request()
     except ApiError as error:
         problem = re.sub(r"messages\.(\d+)", lambda at: f"{form}.{int(at[1]) - len(system)}", error.message)
         names = {_ALIASES.get(key, key): key for message in given for key in message}
@@ -94,7 +94,7 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         # A message that opens a conversation answers no prompt.
         weight = message.get("weight", 1) if message["role"] == "assistant" and (index or system) else 0
         weights.append(weight)
-        if weight and not any(message.get(field) for field in ("content", "tool_calls", "function_call")):
+        if weight and not (message.get("content") or message.get("tool_calls")):
             raise TaskFileError(f"{where}: {form}.{index} says nothing; give it 'content' or 'tool_calls'")
     if row.get("empty_thoughts") not in (None, True, False):
         raise TaskFileError(f"{where}: empty_thoughts = {row['empty_thoughts']!r}: write true or false")
@@ -140,10 +140,12 @@ def _as_sent(rows: list[Any], form: str) -> list[Message]:
                 raise ValueError(f"{field} is a call that follows a reply: write the calls of one reply as one list")
             content = _list_of_objects(message.pop("content", None), field)
             message["tool_calls"] = [{"function": call} for call in content]
+        if call := message.pop("function_call", None):  # OpenAI's, of before there were tools
+            message["tool_calls"] = [{"function": call}]
         if calls := _list_of_objects(message.get("tool_calls"), f"{field}.tool_calls"):
             for i, call in enumerate(calls):
                 call["id"] = call.get("id") or f"call{index:03}{i:02}"  # Mistral's templates ask for nine characters
-                call["function"] = _with_text(call.get("function"), f"{field}.tool_calls")
+                call["function"] = _with_text(call.get("function", call), f"{field}.tool_calls")
             message["tool_calls"], pending = calls, list(calls)
         elif pending and message.get("role") in ("tool", "function"):
             given = message.get("tool_call_id"), message.get("name")
@@ -153,8 +155,6 @@ def _as_sent(rows: list[Any], form: str) -> list[Message]:
             pending = pending or None
         elif pending is None and message.get("role") == "tool":
             message.setdefault("tool_call_id", "")
-        if message.get("function_call"):
-            message["function_call"] = _with_text(message["function_call"], f"{field}.function_call")
         messages.append(message)
     return messages
 

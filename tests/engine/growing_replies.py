@@ -21,15 +21,14 @@ Growing = list[tuple[list[int], GrowingReply]]
 @contextmanager
 def growing_replies() -> Iterator[Growing]:
     """All that clients in this process ask of servers within the context."""
-    sent: ContextVar[list[int] | None] = ContextVar("sent", default=None)
+    sent: ContextVar[list[int]] = ContextVar("sent")
     found: Growing = []
     asks = SGLangServer.generate
 
     class Watched(GrowingReply):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            if (prompt := sent.get()) is not None:  # it is no probe
-                found.append((prompt, self))
+            found.append((sent.get(), self))
 
     async def generate(self: SGLangServer, input_ids: list[int], *args: Any, **options: Any) -> Generation:
         sent.set(input_ids)

@@ -47,7 +47,7 @@ class ScriptedServer:
     told: list[str] = field(default_factory=list)
     """The other paths that were asked for."""
     info: Json = field(default_factory=dict)
-    """What `/model_info` answers, beside what it must. There is no `/server_info`, as on older servers."""
+    """What `/model_info` and `/server_info` answer, beside what they must."""
     asked: list[Json] = field(default_factory=list)
     """The requests that were streamed."""
     traceparents: list[str | None] = field(default_factory=list)
@@ -57,10 +57,6 @@ class ScriptedServer:
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         body = await http.json()
-        if not body.get("stream"):  # the probe
-            (state,) = sound_states(1, version=self.version)
-            state["meta_info"]["prompt_tokens"] = len(body["input_ids"])
-            return web.json_response(state)
         self.asked.append(body)
         self.traceparents.append(http.headers.get("traceparent"))
         answer = self.answer(body)
@@ -103,7 +99,7 @@ async def scripted_server(
     if load is not None:
         server.load = load
     app = web.Application()
-    app.add_routes([web.get(path, server.describe) for path in ("/model_info", "/health")])
+    app.add_routes([web.get(path, server.describe) for path in ("/model_info", "/server_info", "/health")])
     app.add_routes([web.post("/generate", server.generate), web.post("/update_weights_from_disk", server.update)])
     app.router.add_post("/{path:.*}", server.other)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)

@@ -1,12 +1,11 @@
-"""agentrl over real SGLang servers: mixed dialects, interruption, older servers, grammars. float32, so that it is exact."""
+"""agentrl over real SGLang servers: mixed dialects, interruption, grammars. float32, so that it is exact."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,6 @@ import anyio
 import openai
 import pydantic
 import pytest
-from aiohttp import web
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
@@ -126,7 +124,7 @@ async def test_calls_in_every_dialect_under_weight_updates(
                 nonlocal updates
                 while True:
                     await anyio.sleep(0.4)
-                    raw._asked_pause_mode = "abort" if updates % 4 == 3 else "retract"
+                    raw.pause_mode = "abort" if updates % 4 == 3 else "retract"
                     version = (raw.version + 1) % len(versions)
                     await raw.update_weights(versions[version], version)
                     updates += 1
@@ -200,52 +198,6 @@ async def assert_exact(results: list[tuple[list[int], Generation]], versions: li
         assert covered == list(range(len(generation.output_ids)))
         record.add("id", None, prompt, generation, 1.0)
     assert await in_thread(lambda: Rescorer(versions).largest_difference(record)) < TOLERANCE
-
-
-@asynccontextmanager
-async def as_older_sglang(url: str) -> AsyncIterator[str]:
-    """A relay in front of a server that keeps from its client what SGLang did not report before it had spans."""
-
-    async def relay(request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        async with aiohttp.ClientSession(auto_decompress=False) as http:
-            async with http.request(request.method, url + request.path, data=body, headers=request.headers) as reply:
-                if reply.content_type != "text/event-stream":
-                    return web.Response(body=_without_spans(await reply.read()), status=reply.status)
-                response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-                await response.prepare(request)
-                async for line in reply.content:
-                    await response.write(_without_spans(line))
-                return response
-
-    app = web.Application(client_max_size=2**26)
-    app.router.add_route("*", "/{path:.*}", relay)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-def _without_spans(data: bytes) -> bytes:
-    head, brace, rest = data.partition(b"{")
-    if b'"weight_versions"' not in rest:
-        return data
-    content = json.loads(brace + rest)
-    del content["meta_info"]["weight_versions"]
-    return head + json.dumps(content).encode() + b"\n"
-
-
-async def test_an_older_server_without_spans_gives_the_same_record(sglang_url: str, versions: list[Path]) -> None:
-    async with as_older_sglang(sglang_url) as url, sglang_engine([url], pause_mode="retract") as engine:
-        assert engine.pause_mode == "abort", "only aborts tell which weights made a token"
-        await engine.update_weights(versions[0], 0)
-        results = await replies_under_updates(engine, versions, updates=4, replies=16, tokens=900)
-        await engine.update_weights(versions[0], 0)
-    assert max(len(generation.versions) for _, generation in results) >= 3
-    await assert_exact(results, versions)
 
 
 class Answer(pydantic.BaseModel):

@@ -14,10 +14,10 @@ from anyio.to_thread import run_sync as in_thread
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig
-from agentrl.engine.adapter import sharing_weights
 from agentrl.engine.adapters import ROLES
 from agentrl.engine.client import SGLangEngine
 from agentrl.engine.launch import launch_engine
+from agentrl.engine.model_adapters import sharing_weights
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
@@ -123,7 +123,7 @@ async def test_adapters_that_a_server_refuses_and_a_whole_model_leave_none_of_a_
     async with launch_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK, adapters=len(NAMES)) as engine:
         await engine.update_weights(published[1], 1)
         for _ in range(3):
-            with pytest.raises(EngineError, match="could not load the adapter"):
+            with pytest.raises(EngineError, match="/load_lora_adapter answered 400"):
                 await engine.update_weights(wrong, 2)
             kept = await replies_of_both(engine, published, updates=0, tokens=8)
             for name in NAMES:

@@ -167,9 +167,7 @@ async def test_without_a_word_chat_answers_a_last_message_of_the_assistants(setu
     [
         ([USER], {"continue_final_message": True}, "messages"),
         ([BEGUN], {"continue_final_message": True}, "messages"),
-        ([USER, BEGUN], {"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
-        ([USER, BEGUN], {"add_generation_prompt": False}, "add_generation_prompt"),
-        ([{**BEGUN, "prefix": True}, USER], {}, "messages"),
+        ([USER], {"add_generation_prompt": False}, "messages"),
         (
             [
                 USER,

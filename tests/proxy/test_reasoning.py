@@ -10,10 +10,8 @@ from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat
 from agentrl.proxy.completion import Completion, CompletionRequest, PreparedCompletion
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.messages import MessagesWriter
-from agentrl.proxy.dialects.messages_request import MessagesRequest
-from agentrl.proxy.dialects.responses import ResponsesWriter
-from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.dialects.messages import MessagesRequest, MessagesWriter
+from agentrl.proxy.dialects.responses import ResponsesRequest, ResponsesWriter
 from agentrl.proxy.session import Prompt, Session
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, VersionSpan
@@ -87,6 +85,15 @@ def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> N
     assert done == events[-1]["response"]["output"]
 
 
+def test_messages_stream_it_as_a_block_that_is_signed_at_its_end(nano_format: ChatFormat) -> None:
+    thought, request = reply(nano_format), MessagesRequest(model="nano", messages=[{"role": "user", "content": "1"}])
+    writer = MessagesWriter(call(nano_format), request)
+    events = [event for delta in SentDeltas().growth(thought.message, final=True) for event in writer.delta(0, delta)]
+    deltas = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
+    assert deltas == ["thinking_delta", "signature_delta", "text_delta"]
+    assert events[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+
+
 def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: ChatFormat) -> None:
     items = [
         {"role": "user", "content": "1"},
@@ -97,7 +104,7 @@ def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: 
     ]
     responses = ResponsesRequest.model_validate_json(
         json.dumps({"model": "nano", "input": items})
-    ).to_completion_request([], {})
+    ).to_completion_request(Session())
     blocks = [
         {"type": "thinking", "thinking": "add them", "signature": "s"},
         {"type": "text", "text": "42"},
@@ -109,7 +116,7 @@ def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: 
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "7"}]},
     ]
     body = {"model": "nano", "max_tokens": 1, "messages": said}
-    messages = MessagesRequest.model_validate_json(json.dumps(body)).to_completion_request()
+    messages = MessagesRequest.model_validate_json(json.dumps(body)).to_completion_request(Session())
     assert list(responses.messages) == list(messages.messages)
     assert responses.messages[1] == {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""Tools that are no plain functions, what a session holds for its clients, and ids: the record is one conversation of it."""
+"""Tools in namespaces, what a session holds for its clients, and ids: the record is one conversation of it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
-from agentrl.proxy.dialects.messages_request import MessagesRequest
+from agentrl.proxy.dialects.messages import MessagesRequest
 from agentrl.proxy.dialects.responses import stored_response
-from agentrl.proxy.dialects.tools import custom_arguments, custom_input
-from agentrl.proxy.json_text import read_json
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
-PATCH = '*** Begin Patch\n"quoted" \\ and é\n*** End Patch'
-CUSTOM = {"type": "custom", "name": "patch", "description": "Change files.", "format": {"type": "text"}}
 PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}}
 
 
@@ -62,98 +56,6 @@ async def setup(nano_format: ChatFormat) -> AsyncIterator[Setup]:
         assert_record_is_what_the_engine_saw(session.record, engine.calls)
 
 
-async def test_a_custom_tool_of_responses_is_called_with_free_text_whole_and_streamed(setup: Setup) -> None:
-    history: list[Any] = [{"role": "user", "content": "1"}]
-    setup.replies += [said_call("patch", input=PATCH)] * 2
-    first = await setup.openai.responses.create(model="any", input=history, tools=[CUSTOM])  # type: ignore[list-item]
-    (item,) = first.output
-    assert (item.type, item.name, item.input) == ("custom_tool_call", "patch", PATCH)
-    output = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "ok"}
-    history += [item.model_dump(exclude_none=True), output]
-    events = [
-        event
-        async for event in await setup.openai.responses.create(
-            model="any",
-            input=history,
-            tools=[CUSTOM],  # type: ignore[list-item]
-            stream=True,
-        )
-    ]
-    deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
-    (streamed,) = events[-1].response.output  # type: ignore[union-attr]
-    assert "".join(deltas) == streamed.input == PATCH  # type: ignore[union-attr]
-    output = {"type": "custom_tool_call_output", "call_id": streamed.call_id, "output": "ok"}  # type: ignore[union-attr]
-    history += [streamed.model_dump(exclude_none=True), output]
-    last = await setup.openai.responses.create(model="any", input=history, tools=[CUSTOM])  # type: ignore[list-item]
-    assert last.output_text == "done"
-    setup.in_order()
-
-
-async def test_a_custom_tool_of_chat_is_called_with_free_text_whole_and_streamed(setup: Setup) -> None:
-    tools: list[Any] = [{"type": "custom", "custom": {key: CUSTOM[key] for key in ("name", "description")}}]
-    history: list[Any] = [{"role": "user", "content": "1"}]
-    setup.replies += [said_call("patch", input=PATCH)] * 2
-    first = await setup.openai.chat.completions.create(model="any", messages=history, tools=tools)
-    message = first.choices[0].message
-    (call,) = message.tool_calls or []
-    assert (call.type, call.custom.input) == ("custom", PATCH)
-    history += [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "ok"}]
-    text, call_id = "", ""
-    async for chunk in await setup.openai.chat.completions.create(
-        model="any", messages=history, tools=tools, stream=True
-    ):
-        for delta in chunk.choices[0].delta.tool_calls or []:
-            call_id = delta.id or call_id
-            text += (delta.model_extra or {})["custom"].get("input", "")
-    assert text == PATCH
-    custom = {"id": call_id, "type": "custom", "custom": {"name": "patch", "input": text}}
-    history += [{"role": "assistant", "content": None, "tool_calls": [custom]}]
-    history += [{"role": "tool", "tool_call_id": call_id, "content": "ok"}]
-    await setup.openai.chat.completions.create(model="any", messages=history, tools=tools)
-    setup.in_order()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ['{"other": 1}', '{"input": 3}', '{"input": "x", "more": 1}', '"free text"', '{"input": "{\\"input\\": \\"x\\"}"}'],
-)
-async def test_arguments_of_any_shape_reach_the_client_and_come_back_as_the_recorded_call(
-    setup: Setup, arguments: str
-) -> None:
-    said = f'<tool_call>\n{{"name": "patch", "arguments": {arguments}}}\n</tool_call>'
-    setup.replies += [said] * 4
-    items: list[Any] = [{"role": "user", "content": "1"}]
-    for stream in (False, True):
-        reply = await setup.openai.responses.create(model="any", input=items, tools=[CUSTOM], stream=stream)
-        if stream:
-            reply = [event async for event in reply][-1].response
-        (item,) = reply.output
-        assert item.input == custom_input(read_json(arguments) if arguments[0] == '"' else arguments)
-        output = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "ok"}
-        items += [item.model_dump(exclude_none=True), output]
-    messages: list[Any] = [{"role": "user", "content": "1"}]
-    for item in items[1:]:
-        if item["type"] == "custom_tool_call":
-            custom = {"id": item["call_id"], "type": "custom", "custom": {k: item[k] for k in ("name", "input")}}
-            messages += [{"role": "assistant", "content": None, "tool_calls": [custom]}]
-        else:
-            messages += [{"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}]
-    tools: Any = [{"type": "custom", "custom": {key: CUSTOM[key] for key in ("name", "description")}}]
-    await setup.openai.chat.completions.create(model="any", messages=messages, tools=tools)
-    setup.in_order()
-
-
-@given(st.text())
-def test_any_free_text_is_the_same_after_its_way_through_arguments(text: str) -> None:
-    assert custom_input(custom_arguments(text)) == text
-
-
-async def test_the_grammar_of_a_custom_tool_is_shown_to_the_model(setup: Setup) -> None:
-    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
-    await setup.openai.responses.create(model="any", input="1", tools=[{**CUSTOM, "format": grammar}])  # type: ignore[list-item]
-    assert "start: WORD" in setup.proxy.chat_format.decode(setup.session.record.turns[0].prompt_ids)
-
-
 async def test_equal_names_in_two_namespaces_are_told_apart(setup: Setup) -> None:
     function = {"type": "function", "name": "open", "parameters": PLAIN}
     tools: list[Any] = [{"type": "namespace", "name": name, "tools": [function]} for name in ("files", "doors")]
@@ -166,6 +68,17 @@ async def test_equal_names_in_two_namespaces_are_told_apart(setup: Setup) -> Non
         history += [item, {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}]
     await setup.openai.responses.create(model="any", input=history, tools=tools)
     setup.in_order()
+
+
+@pytest.mark.parametrize(("sent", "said"), [({}, False), ({"strict": None}, False), ({"strict": True}, True)])
+async def test_a_response_says_its_functions_again_without_nulls(
+    setup: Setup, sent: dict[str, Any], said: bool
+) -> None:
+    function: Any = {"type": "function", "name": "add", "description": None, "parameters": PLAIN, **sent}
+    reply = await setup.openai.responses.create(model="any", input="1", tools=[function])
+    assert [tool.to_dict() for tool in reply.tools] == [
+        {"type": "function", "name": "add", "parameters": PLAIN, "strict": said}
+    ]
 
 
 async def test_tools_that_are_not_allowed_are_not_shown(setup: Setup) -> None:
@@ -243,7 +156,9 @@ def test_messages_write_a_tool_as_the_other_dialects_do() -> None:
     tools = [{"name": "add", "description": "Add.", "input_schema": PLAIN}]
     request = MessagesRequest(model="nano", messages=[{"role": "user", "content": "1 + 1 ="}], tools=tools)
     function = {"name": "add", "description": "Add.", "parameters": PLAIN}
-    assert json.dumps(request.to_completion_request().tools) == json.dumps([{"type": "function", "function": function}])
+    assert json.dumps(request.to_completion_request(Session()).tools) == json.dumps(
+        [{"type": "function", "function": function}]
+    )
 
 
 async def test_ids_of_tool_calls_are_each_dialects_own_and_come_back_as_one(setup: Setup) -> None:
@@ -293,11 +208,8 @@ async def test_a_thread_goes_on_where_it_was_left_with_its_system_and_tools(setu
     assert counted.input_tokens == len(setup.session.record.turns[-1].token_ids()) - len(
         setup.session.record.turns[-1].output_ids
     )
-    await setup.anthropic.messages.create(**options, system="Add.", extra_body=extra)
-    prompts = [turn for turn in setup.session.record.turns if turn.parent is setup.session.record.turns[1]]
-    assert len({tuple(turn.token_ids()[: counted.input_tokens]) for turn in prompts}) == 1, "`system` is there once"
     with pytest.raises(anthropic.BadRequestError, match="the thread goes on with the one that it began with"):
-        await setup.anthropic.messages.create(**options, system="Subtract.", extra_body=extra)
+        await setup.anthropic.messages.create(**options, system="Add.", extra_body=extra)
     other = setup.anthropic.with_options(api_key=setup.proxy.open_session().key)
     with pytest.raises(anthropic.NotFoundError, match="thread_not_found"):
         await other.messages.create(**options, extra_body=extra)

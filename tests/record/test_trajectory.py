@@ -119,7 +119,7 @@ async def converse(
                         group.start_soon(request, messages, move, replies)
                         if move["update"]:
                             await anyio.sleep(0.012)
-                            raw._asked_pause_mode = move["update"]
+                            raw.pause_mode = move["update"]
                             version = (raw.version + 1) % len(versions)
                             await raw.update_weights(versions[version], version)
                     reply = replies[move["where"] % len(replies)]

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from agentrl.config import TrainerConfig, load_config
-from agentrl.engine.adapter import read_adapter
 from agentrl.engine.embedded.batching import BatchingEngine
+from agentrl.engine.model_adapters import read_adapter
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.models import NANO
 from agentrl.rollout.check_start import with_model

@@ -210,10 +210,7 @@ def test_a_row_says_whether_empty_thoughts_are_learned(given: dict[str, Any], le
         ),
         ({"messages": [USER, REPLY], "tools": [{"title": "add"}]}, r"Invalid 'tools\.0': .* needs 'name'"),
         ({"messages": [USER, REPLY], "tools": [{"type": "web_search"}]}, r"tools\.web_search cannot be shown"),
-        (
-            {"messages": [USER, {**REPLY, "tool_calls": [{"name": "add"}]}]},
-            r"tool_calls\.0\.arguments': Field required",
-        ),
+        ({"messages": [USER, {**REPLY, "tool_calls": [{"x": 1}]}]}, r"tool_calls\.0\.function\.name': Field required"),
     ],
 )
 def test_what_is_no_conversation_is_refused_with_its_line_and_field(

@@ -23,9 +23,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from agentrl.engine.adapter import read_adapter
-from agentrl.engine.adapters import ROLES, role_folders
-from agentrl.engine.protocol import ADAPTER_WEIGHTS
+from agentrl.engine.adapters import ADAPTER_WEIGHTS, ROLES, role_folders
+from agentrl.engine.model_adapters import read_adapter
 from agentrl.errors import ConfigError
 from agentrl.store.manifest import Manifest, check_files, write_manifest
 from agentrl.system.files import atomic_dir, sync, sync_tree

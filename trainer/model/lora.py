@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agentrl.config import LoraConfig
-from agentrl.engine.adapter import is_adapter_parameter, name_in_base, name_in_file
-from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentrl.engine.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentrl.engine.model_adapters import is_adapter_parameter, name_in_base, name_in_file
 from agentrl.errors import ConfigError
 
 

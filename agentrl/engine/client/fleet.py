@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 
 from agentrl.engine.client.server import SGLangServer
-from agentrl.engine.client.stream import BadReplyError, ServerLostError, UnreachableError
+from agentrl.engine.client.stream import PartialReplyError, ServerLostError, UnreachableError
 from agentrl.errors import EngineError
 from agentrl.system.tasks import Condition
 from agentrl.system.this_process import streams_within_limits
@@ -183,7 +183,7 @@ class Fleet:
         versions: dict[str, int] = {}
         for server in self.servers:
             versions[server.url] = await server.probe(self.limits.hang_timeout_s)
-            server.begin_service()
+            self.begin_service(server)
         if len(set(versions.values())) != 1:
             raise EngineError(f"the servers serve different weight versions: {versions}")
         return versions[self.servers[0].url]
@@ -267,20 +267,17 @@ class Fleet:
             self.replicas.announce()
             self.on_failure(server, reason, unreachable)
 
-    def note(self, failure: EngineError, server: SGLangServer) -> None:
-        """Hold the failure of a call against the server, if it is the server's; one of this machine is logged once until another comes."""
-        reason = str(failure)
+    def note(self, failure: PartialReplyError, server: SGLangServer) -> None:
+        """Hold the failure of a reply against its server."""
+        self.last_failure = str(failure)
         if isinstance(failure, ServerLostError):
-            self.mark_down(server, reason, unreachable=isinstance(failure, UnreachableError))
-        elif isinstance(failure, BadReplyError):
-            log.warning("asking again: %s", reason)
-            self.bad_replies += 1
-            server.bad_in_a_row += 1
-            if server.bad_in_a_row >= MAX_BAD_IN_A_ROW:
-                self.mark_down(server, f"{MAX_BAD_IN_A_ROW} replies in a row could not be used; the last: {reason}")
-        elif reason != self.last_failure:
-            log.warning("waiting: %s", reason)
-        self.last_failure = reason
+            self.mark_down(server, self.last_failure, unreachable=isinstance(failure, UnreachableError))
+            return
+        log.warning("asking again: %s", failure)
+        self.bad_replies += 1
+        server.bad_in_a_row += 1
+        if server.bad_in_a_row >= MAX_BAD_IN_A_ROW:
+            self.mark_down(server, f"{MAX_BAD_IN_A_ROW} replies in a row could not be used; the last: {failure}")
 
     async def monitor(self, server: SGLangServer, sync_weights: Callable[[SGLangServer], Awaitable[None]]) -> None:
         """See that one server answers, and bring it back when it is lost, until cancelled.

@@ -19,8 +19,8 @@ import anyio
 
 from agentrl.engine.adapters import adapter_of
 from agentrl.engine.client.fleet import Fleet
-from agentrl.engine.client.server import SHORTAGE_RETRY_S, ServedModel, SGLangServer
-from agentrl.engine.client.stream import BadReplyError, LocalShortageError, PartialReplyError
+from agentrl.engine.client.server import ServedModel, SGLangServer
+from agentrl.engine.client.stream import BadReplyError, PartialReplyError
 from agentrl.engine.protocol import OnProgress, Sampling
 from agentrl.errors import EngineError
 from agentrl.record.tokens import Generation, ImageSpan, join_generations
@@ -39,7 +39,6 @@ class _Request:
 
     input_ids: list[int]
     sampling: Sampling
-    session: str
     images: Sequence[ImageSpan]
     on_progress: OnProgress | None
     adapter: str
@@ -109,7 +108,7 @@ class ReplyClient:
         """
         if sampling.in_one_piece:
             on_progress = None
-        request = _Request(input_ids, sampling, session, images, on_progress, adapter)
+        request = _Request(input_ids, sampling, images, on_progress, adapter)
         done = _NOTHING
         bad: list[SGLangServer] = []
         with anyio.move_on_after(self.fleet.limits.request_timeout_s):
@@ -153,7 +152,6 @@ class ReplyClient:
             part = await server.generate(
                 request.input_ids + done.output_ids,
                 replace(request.sampling, max_new_tokens=request.sampling.max_new_tokens - len(done.output_ids)),
-                session=request.session,
                 images=request.images,
                 adapter=adapter,
                 on_ids=None if request.on_progress is None else show,
@@ -162,9 +160,7 @@ class ReplyClient:
         except PartialReplyError as failure:
             self.fleet.note(failure, server)
             part = failure.partial or _NOTHING
-            if isinstance(failure, LocalShortageError):
-                await anyio.sleep(SHORTAGE_RETRY_S)
-            elif isinstance(failure, BadReplyError):
+            if isinstance(failure, BadReplyError):
                 bad.append(server)
                 if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
                     raise EngineError(

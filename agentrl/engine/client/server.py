@@ -1,15 +1,12 @@
 """One SGLang server as its HTTP API shows it: what it says of itself, replies that grow, and control calls.
 
-probe      /server_info, /model_info and one token ─► abilities
+probe      /server_info, /model_info ─► abilities, weight version
 generate   prompt ids ─► /generate ─► states ─► GrowingReply (stream.py)
 post, get  control calls; the failures of all of them by whose fault they are (stream.py)
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
 import re
 import time
 import uuid
@@ -27,10 +24,10 @@ from agentrl.engine.adapters import Adapter
 from agentrl.engine.client.stream import (
     BadReplyError,
     GrowingReply,
-    LocalShortageError,
     ServerLostError,
     UnreachableError,
     events,
+    version_number,
 )
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
@@ -43,14 +40,11 @@ IDLE_CONNECTION_S = 1.0
 """An idle connection is closed after at most twice this. SGLang closes it after 5 s, and a request sent at that moment would
 find its server lost."""
 CLOSE_TIMEOUT_S = 2.0
-SHORTAGE_RETRY_S = 0.2
-"""Time before a call is made again that failed for want of something on this machine."""
 STREAM_INTERVAL_TOKENS = 32
 """Tokens that a server may gather before it sends them. A killed server loses at most so many of each reply, and they are sampled
 again."""
 STREAM_STATES = 64
 """Where a server sends the whole reply again with every state, so many states of a long reply bound what that costs."""
-SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL)
 OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|MemoryError|can(?:no|')t allocate memory", re.IGNORECASE)
 """In a refusal: the server's state is then unknown, and a new start may mend it."""
 _JSON = {"Content-Type": "application/json"}
@@ -67,8 +61,6 @@ class ServerAbilities(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a prompt and its reply may have together: what the model's context and the KV cache leave, whichever is smaller."""
     tp_size: Annotated[int, msgspec.Meta(ge=1)] = 1
     pp_size: Annotated[int, msgspec.Meta(ge=1)] = 1
-    reports_spans: bool = True
-    """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""
 
     @property
     def ranks(self) -> int:
@@ -142,7 +134,7 @@ class SGLangServer:
         return len(self._requests)
 
     async def probe(self, timeout_s: float) -> int:
-        """Find out what the server can do: ask it, and generate one token.
+        """Ask the server what it can do.
 
         Returns:
             The weight version that it serves.
@@ -150,24 +142,14 @@ class SGLangServer:
         Raises:
             EngineError: It does not answer in time, or in a way that can be used.
         """
-        facts = await self.get("/server_info", timeout_s, any_status=True)  # older servers have none
-        facts |= await self.get("/model_info", timeout_s)
+        facts = await self.get("/server_info", timeout_s) | await self.get("/model_info", timeout_s)
         try:
-            abilities = msgspec.convert(facts, ServerAbilities)
+            self.abilities = msgspec.convert(facts, ServerAbilities)
         except msgspec.ValidationError as error:
             raise EngineError(
                 f"{self.url}/server_info: {error}; is it a server that speaks SGLang's protocol?"
             ) from error
-        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
-        reply = await self.post("/generate", body, timeout_s)
-        token = GrowingReply(
-            self.url, incremental=False, prompt_tokens=1, expected=lambda: self._expected(Sampling(max_new_tokens=1))
-        )
-        token.grow(reply)
-        self.abilities = msgspec.structs.replace(abilities, reports_spans="weight_versions" in reply["meta_info"])
-        if not (versions := token.finished().versions):
-            raise EngineError(f"{self.url} aborted the request that asks what it can do")
-        return versions[0].version
+        return version_number(facts.get("weight_version", "default"))
 
     def take_tokens(self) -> int:
         """Return how many tokens it has generated since the last time."""
@@ -196,7 +178,6 @@ class SGLangServer:
         input_ids: list[int],
         sampling: Sampling,
         *,
-        session: str,
         images: Sequence[ImageSpan],
         adapter: Adapter | None,
         on_ids: Callable[[list[int]], None] | None,
@@ -206,7 +187,6 @@ class SGLangServer:
         Args:
             input_ids: Ids of the prompt.
             sampling: How to sample.
-            session: What shares a beginning with it.
             images: Those whose tokens are in `input_ids`.
             adapter: The LoRA adapter to compute with, or None.
             on_ids: Gets the ids so far whenever there are new ones, or None.
@@ -214,14 +194,11 @@ class SGLangServer:
         Raises:
             ServerLostError: The server is lost, or was taken out of service; it has the beginning.
             BadReplyError: What it says cannot be used; it has the beginning.
-            LocalShortageError: This machine has no connection left; it has the beginning.
             EngineError: The server refuses.
         """
         model = self._model
         body = {
             "rid": uuid.uuid4().hex,
-            # Servers may log what they are sent, and a session is known to us by its key.
-            "session_id": hashlib.blake2b(session.encode(), digest_size=16).hexdigest(),
             "input_ids": _with_single_placeholders(input_ids, images),
             "sampling_params": self._sampling_params(sampling, watched=on_ids is not None),
             "return_logprob": True,
@@ -311,68 +288,47 @@ class SGLangServer:
                     if on_ids is not None:
                         on_ids(reply.output_ids)
         except (aiohttp.ClientError, OSError) as error:
-            raise self._failure("/generate", error, reply.so_far()) from error
+            raise self._unreachable("/generate", error, reply.so_far()) from error
 
-    async def post(
-        self, path: str, body: dict[str, Any], timeout_s: float, *, any_status: bool = False
-    ) -> dict[str, Any]:
-        """Return the JSON of an answer with status 200, or with any below 500.
+    async def post(self, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Return the JSON of an answer.
 
         Raises:
             ServerLostError: The server does not answer in time, or fails.
             EngineError: It refuses.
         """
-        return await self._call("POST", path, timeout_s, any_status=any_status, data=pydantic_core.to_json(body))
+        return await self._call("POST", path, timeout_s, pydantic_core.to_json(body))
 
-    async def get(self, path: str, timeout_s: float, *, any_status: bool = False) -> dict[str, Any]:
+    async def get(self, path: str, timeout_s: float) -> dict[str, Any]:
         """Return the same for GET."""
-        return await self._call("GET", path, timeout_s, any_status=any_status)
+        return await self._call("GET", path, timeout_s)
 
-    async def _call(
-        self, method: str, path: str, timeout_s: float, *, any_status: bool, data: bytes | None = None
-    ) -> dict[str, Any]:
+    async def _call(self, method: str, path: str, timeout_s: float, data: bytes | None = None) -> dict[str, Any]:
         try:
             with anyio.fail_after(timeout_s):
-                status, content = await self._exchange(method, path, data)
+                async with self._http.request(method, self.address + path, data=data, headers=_JSON) as response:
+                    status, content = response.status, await response.read()
         except TimeoutError:
             raise ServerLostError(f"{self.url}{path} did not answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(path, error) from error
         refusal = self._refusal(path, status, content)
         if status >= 500 or (status != 200 and OUT_OF_MEMORY.search(refusal)):
             raise ServerLostError(refusal)
-        if status != 200 and not any_status:
+        if status != 200:
             raise EngineError(refusal)
         try:
             reply = pydantic_core.from_json(content or b"{}")
         except ValueError as error:
-            if status != 200:  # an unknown path may be answered with a page
-                return {"error_message": refusal}
             raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is not JSON") from error
         if not isinstance(reply, dict):
             raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is no JSON object")
         return reply
 
-    async def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        while True:
-            try:
-                async with self._http.request(method, self.address + path, data=data, headers=_JSON) as response:
-                    return response.status, await response.read()
-            except (aiohttp.ClientError, OSError) as error:
-                failure = self._failure(path, error)
-                if not isinstance(failure, LocalShortageError):
-                    raise failure from error
-                await anyio.sleep(SHORTAGE_RETRY_S)
-
-    def _failure(self, path: str, error: Exception, partial: Generation | None = None) -> EngineError:
-        connecting = isinstance(error, aiohttp.ClientConnectorError)
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-        if isinstance(cause, OSError) and cause.errno in SHORTAGES:
-            return LocalShortageError(
-                f"{self.url}{path} cannot be asked, because this machine lacks something: {os.strerror(cause.errno)}. Raise its limits "
-                "(ulimit -n), or lower `rollout.max_concurrent`",
-                partial,
-            )
-        if connecting:
-            why = "nothing listens there" if isinstance(cause, ConnectionRefusedError) else str(cause)
+    def _unreachable(self, path: str, error: Exception, partial: Generation | None = None) -> UnreachableError:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            why = "nothing listens there" if refused else str(error.os_error)
             return UnreachableError(f"{self.url} cannot be reached: {why}", partial)
         shown = without_secrets(repr(error))
         return UnreachableError(f"{self.url}{path} cannot be reached or broke off: {shown}", partial)

@@ -9,14 +9,13 @@ Errors of a server that gave no usable answer, by whose fault it is. Each has in
     EngineError              the server refused: it is alive, and so would the next one refuse
     ├── ServerLostError      it cannot be reached, broke off, went silent, or failed: it is taken out of service at once
     │   └── UnreachableError
-    ├── BadReplyError        it answered with what cannot be right: it is asked again elsewhere, and taken out when it repeats
-    └── LocalShortageError   this machine has no descriptor, port or memory for the call: no server is to blame
+    └── BadReplyError        it answered with what cannot be right: it is asked again elsewhere, and taken out when it repeats
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, get_args
 
 import aiohttp
@@ -49,10 +48,6 @@ class BadReplyError(PartialReplyError):
     """A server answered with what no sound server answers."""
 
 
-class LocalShortageError(PartialReplyError):
-    """A call failed for want of something on this machine."""
-
-
 async def events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Yield the JSON of server-sent events, however long."""
     pieces: list[bytes] = []
@@ -76,91 +71,14 @@ class _OutdatedError(_FaultError):
     """A state of older weights than the server was given: it was started again."""
 
 
-@dataclass(frozen=True)
-class Versions:
-    """The versions of the tokens of one reply, as far as they are sure.
-
-    There are three ways to know them. The request named the weights: these made all of it. A state reports which weights made
-    which tokens; SGLang does so with the last state of a reply alone. Until then a state names the version that is served when it is
-    sent, which may be later than when its tokens were made: it is sure only while no weight update has begun since the request.
-    """
-
-    given: int | None = None
-    """The version that the request named."""
-    served: int | None = None
-    """The version that the first state named."""
-    changed: bool = False
-    """Whether a later state named another."""
-    certain_tokens: int = 0
-    """Tokens, from the first on, that the version given or served made for sure."""
-    reported: list[VersionSpan] | None = None
-
-    def after(self, meta: dict[str, Any], tokens: int, expected: Expected) -> Versions:
-        """Return what is known after a state, with which the reply has so many tokens.
-
-        Raises:
-            _FaultError: It is not sound.
-        """
-        if self.given is not None:
-            return replace(self, certain_tokens=tokens)
-        if "weight_versions" in meta:
-            return replace(self, reported=_reported_spans(meta["weight_versions"], tokens, expected))
-        version = version_number(served := meta.get("weight_version", "default"))
-        if version < 0 or (expected.newest_version is not None and version > expected.newest_version):
-            raise _FaultError(f"it serves version {served!r}, the newest is {expected.newest_version}")
-        _check_age(version, expected)
-        first = version if self.served is None else self.served
-        # No update has begun since the request, so no token of this state, however late it was sent, is of other weights.
-        certain_tokens = tokens if version == first == expected.only_version else self.certain_tokens
-        return replace(self, served=first, changed=self.changed or version != first, certain_tokens=certain_tokens)
-
-    @property
-    def spans(self) -> list[VersionSpan]:
-        """The versions of the tokens of which they are sure."""
-        if self.reported is not None:
-            return self.reported
-        version = self.served if self.given is None else self.given
-        return [VersionSpan(version or 0, 0, self.certain_tokens)] if self.certain_tokens else []
-
-
-def _reported_spans(reported: Any, tokens: int, expected: Expected) -> list[VersionSpan]:
-    try:
-        spans = [VersionSpan(version_number(span["version"]), span["start"], span["end"]) for span in reported]
-    except (TypeError, KeyError) as error:
-        raise _FaultError(f"its version spans are {reported!r:.80}") from error
-    if not tokens and [(span.start, span.end) for span in spans] == [(0, 0)]:
-        return []  # so SGLang says of a reply that ended before its first token
-    _raise(fault_of_versions(spans, tokens, expected))
-    for span in spans:
-        _check_age(span.version, expected)
-    return spans
-
-
-def _check_age(version: int, expected: Expected) -> None:
-    oldest = expected.oldest_version
-    if oldest is not None and version < oldest:
-        raise _OutdatedError(
-            f"computes with version {version} though it was given {oldest}: it was started again behind our back"
-        )
-
-
-def version_number(reported: object) -> int:
-    """Return the number of a version as servers report it; -1 for what cannot be one.
-
-    SGLang calls the weights that it started with "default", and others may have names too: these are version 0.
-    """
-    if type(reported) is int:
-        return reported
-    if not isinstance(reported, str):
-        return -1
-    if reported.isascii() and reported.isdecimal() and len(reported) <= VERSION_DIGITS:
-        return int(reported)
-    return 0 if reported[:1].isalpha() else -1
-
-
 @dataclass(eq=False)
 class GrowingReply:
-    """The sound tokens of a reply, as they come."""
+    """The sound tokens of a reply, as they come.
+
+    There are three ways to know the version of a token. The request named the weights, as it names an adapter: these made all of the
+    reply. Its last state reports which weights made which tokens. Until then a state names the version that is served when it is sent,
+    which may be later than when its tokens were made: it is sure only while no weight update has begun since the request.
+    """
 
     url: str
     """The server, for messages."""
@@ -173,17 +91,16 @@ class GrowingReply:
     """The bounds of the reply. It is asked anew for every state, because weights change meanwhile."""
     stops: Sequence[str] = ()
     """The stop strings that were sent."""
-    version: InitVar[int | None] = None
+    version: int | None = None
     """The weights that the request named, if it did."""
     output_ids: list[int] = field(default_factory=list)
     """[T] all tokens so far, of every version; they may be shown."""
     _logprobs: list[float] = field(default_factory=list)
     _top: list[list[tuple[float, int]]] = field(default_factory=list)
+    _spans: list[VersionSpan] = field(default_factory=list)
+    """The versions of the tokens, from the first on, of which they are sure."""
     _cached_tokens: int = 0
     _whole: Generation | None = None
-
-    def __post_init__(self, version: int | None) -> None:
-        self._versions = Versions(version)
 
     def grow(self, state: Any) -> None:
         """Take in the server's next state.
@@ -219,13 +136,12 @@ class GrowingReply:
             )
         ids, logprobs, top = self._new_tokens(state.get("output_ids", []), meta, finish, expected)
         count = len(self.output_ids) + len(ids)
-        versions = self._versions.after(meta, count, expected)
         if finish is not None:
-            versions = self._check_end(finish, (ids or self.output_ids)[-1:], versions, count, expected)
+            self._check_end(finish, (ids or self.output_ids)[-1:], count, expected)
+        self._spans = self._spans_after(meta, count, expected)
         self.output_ids += ids
         self._logprobs += logprobs
         self._top += top
-        self._versions = versions
         cached = meta.get("cached_tokens", 0)
         self._cached_tokens = cached if type(cached) is int else 0
         if finish is not None:
@@ -276,19 +192,12 @@ class GrowingReply:
             raise _FaultError(f"it has {known + len(ids)} tokens and the most likely ones of {most_likely}")
         return ids, rounded(logprobs), tops
 
-    def _check_end(
-        self, finish: dict[str, Any], last: list[int], versions: Versions, count: int, expected: Expected
-    ) -> Versions:
-        """Return the versions of a reply that has ended with so many tokens, the last of which is `last`.
+    def _check_end(self, finish: dict[str, Any], last: list[int], count: int, expected: Expected) -> None:
+        """Check how a reply of so many tokens has ended, the last of which is `last`.
 
         Raises:
-            EngineError: Nobody knows which weights made which tokens.
             _FaultError: It is not sound.
         """
-        if versions.reported is None and versions.changed:
-            raise EngineError(
-                f"{self.url} changed its weights during a reply and does not say where; only pause mode abort suits it"
-            )
         matched = finish.get("matched")
         if isinstance(matched, str) and matched not in self.stops:
             # SGLang ends a reply whose logits are NaN as if it had met the stop string "NaN happened".
@@ -297,11 +206,27 @@ class GrowingReply:
             raise _FaultError(f"it stopped at token {matched}, and its last is {last}")
         if not count and finish["type"] != "abort" and expected.max_new_tokens != 0:
             raise _FaultError(f"it ended with {finish['type']} before its first token")
-        if versions.reported is None:
-            # Updates of a server that reports no spans end replies: one version made all of this one.
-            versions = replace(versions, certain_tokens=count)
-        _raise(fault_of_versions(versions.spans, count, expected))
-        return versions
+
+    def _spans_after(self, meta: dict[str, Any], count: int, expected: Expected) -> list[VersionSpan]:
+        """Return what is sure of the versions after a state, with which the reply has so many tokens.
+
+        Raises:
+            _FaultError: It is not sound.
+        """
+        if self.version is not None:
+            return [VersionSpan(self.version, 0, count)] if count else []
+        if "weight_versions" in meta:
+            return _reported_spans(meta["weight_versions"], count, expected)
+        if meta.get("finish_reason") is not None and count:
+            raise _FaultError("it does not say which weights made its tokens, as SGLang does from 0.5.23 on")
+        version = version_number(served := meta.get("weight_version", "default"))
+        if version < 0 or (expected.newest_version is not None and version > expected.newest_version):
+            raise _FaultError(f"it serves version {served!r}, the newest is {expected.newest_version}")
+        _check_age(version, expected)
+        # No update has begun since the request, so no token of this state, however late it was sent, is of other weights.
+        if version == expected.only_version and count and _end(self._spans) == len(self.output_ids):
+            return [VersionSpan(version, 0, count)]
+        return self._spans
 
     def so_far(self) -> Generation:
         """Return the tokens that have come and whose versions are sure, to be continued. One that has ended says so with its `finish`."""
@@ -318,16 +243,54 @@ class GrowingReply:
         return self._whole
 
     def _generation(self, finish: FinishReason) -> Generation:
-        spans = self._versions.spans
-        count = spans[-1].end if spans else 0
+        count = _end(self._spans)
         return Generation(
             output_ids=self.output_ids[:count],
             logprobs=self._logprobs[:count],
-            versions=spans,
+            versions=self._spans,
             finish=finish,
             cached_tokens=self._cached_tokens,
             top_logprobs=self._top[:count],
         )
+
+
+def version_number(reported: object) -> int:
+    """Return the number of a version as servers report it; -1 for what cannot be one.
+
+    SGLang calls the weights that it started with "default", and others may have names too: these are version 0.
+    """
+    if type(reported) is int:
+        return reported
+    if not isinstance(reported, str):
+        return -1
+    if reported.isascii() and reported.isdecimal() and len(reported) <= VERSION_DIGITS:
+        return int(reported)
+    return 0 if reported[:1].isalpha() else -1
+
+
+def _reported_spans(reported: Any, tokens: int, expected: Expected) -> list[VersionSpan]:
+    try:
+        spans = [VersionSpan(version_number(span["version"]), span["start"], span["end"]) for span in reported]
+    except (TypeError, KeyError) as error:
+        raise _FaultError(f"its version spans are {reported!r:.80}") from error
+    if not tokens and [(span.start, span.end) for span in spans] == [(0, 0)]:
+        return []  # so SGLang says of a reply that ended before its first token
+    _raise(fault_of_versions(spans, tokens, expected))
+    for span in spans:
+        _check_age(span.version, expected)
+    return spans
+
+
+def _check_age(version: int, expected: Expected) -> None:
+    oldest = expected.oldest_version
+    if oldest is not None and version < oldest:
+        raise _OutdatedError(
+            f"computes with version {version} though it was given {oldest}: it was started again behind our back"
+        )
+
+
+def _end(spans: Sequence[VersionSpan]) -> int:
+    return spans[-1].end if spans else 0
 
 
 def _raise(fault: str | None) -> None:

@@ -26,7 +26,7 @@ from agentrl.engine.client.fleet import RETRY_S, EngineLimits, Fleet, FleetRepli
 from agentrl.engine.client.replica import ABORT_POLL_S, FailureReport, FleetState, ReplicaReport
 from agentrl.engine.client.reply import ReplyClient
 from agentrl.engine.client.server import ServedModel, SGLangServer, open_session
-from agentrl.engine.client.stream import VERSION_DIGITS, version_number
+from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.engine.protocol import PauseMode
 from agentrl.errors import EngineError
 from agentrl.system.tasks import background_tasks, in_thread
@@ -56,7 +56,8 @@ class SGLangEngine(ReplyClient):
     ) -> None:
         super().__init__(fleet, model)
         self._model.keeps_cache = pause_mode == "in_place"
-        self._asked_pause_mode = pause_mode
+        self.pause_mode = pause_mode
+        """The way in which weight updates interrupt replies."""
         self._transfer = transfer or (lambda url, directory: nullcontext(directory))
         self._checkpoint: Path | None = None
         self._retired: Collection[Adapter] = ()
@@ -64,11 +65,6 @@ class SGLangEngine(ReplyClient):
         self._ends_replies = False
         """Whether open replies are being ended: paused in mode `abort`."""
         self._updating = anyio.Lock()
-
-    @property
-    def pause_mode(self) -> PauseMode:
-        """The way in which weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
-        return self._asked_pause_mode if all(s.abilities.reports_spans for s in self.fleet.servers) else "abort"
 
     async def update_weights(self, checkpoint: Path, version: int, send: Send | None = None) -> float:
         """Interrupt replies, load `checkpoint` into every server as `version`, go on.
@@ -85,7 +81,7 @@ class SGLangEngine(ReplyClient):
         Raises:
             EngineError: They cannot be used, and what was served before still is.
         """
-        if version < 0 or version_number(str(version)) != version:
+        if not 0 <= version < 10**VERSION_DIGITS:
             raise EngineError(
                 f"{version} is no version of weights: it must be a number of at most {VERSION_DIGITS} digits, from 0 on"
             )
@@ -136,9 +132,7 @@ class SGLangEngine(ReplyClient):
             "flush_cache": mode != "in_place",
             "abort_all_requests": False,
         }
-        reply = await server.post("/update_weights_from_disk", body, CONTROL_TIMEOUT_S, any_status=True)
-        if not reply.get("success"):
-            raise EngineError(f"{server.url} could not load {directory}: {reply.get('message', reply)}")
+        await server.post("/update_weights_from_disk", body, CONTROL_TIMEOUT_S)
 
     async def _swap_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         """Load adapters beside those in use, then interrupt replies, which go on under them.
@@ -153,7 +147,7 @@ class SGLangEngine(ReplyClient):
         try:
             await self.fleet.call_all(lambda server: self._load_adapters(server, wanted), mark_down_refusing=True)
         except EngineError:
-            await self.fleet.call_all(lambda server: self._restore_adapters(server, wanted))
+            await self.fleet.call_all(lambda server: self._unload(server, wanted))
             raise
         retired, self._retired = self._retired, model.adapters.values()
         model.adapters = adapters
@@ -163,41 +157,16 @@ class SGLangEngine(ReplyClient):
         # SGLang waits for the last reply under one, which has just been aborted.
         await self.fleet.call_all(lambda server: self._unload(server, retired))
 
-    async def _load_adapters(self, server: SGLangServer, adapters: Collection[Adapter]) -> None:
-        """Have a server load adapters, one after the other.
-
-        Raises:
-            ServerLostError: The server does not answer.
-            EngineError: It refuses, or has no room for all of them.
-        """
-        loaded: Collection[str] | None = None
+    async def _load_adapters(self, server: SGLangServer, adapters: Iterable[Adapter]) -> None:
         for adapter in adapters:
             async with self._transfer(server.url, Path(adapter.directory)) as there:
                 body = {"lora_name": adapter.name, "lora_path": str(there)}
-                reply = await server.post("/load_lora_adapter", body, CONTROL_TIMEOUT_S, any_status=True)
-            if not reply.get("success"):
-                reason = str(reply.get("error_message") or reply)
-                flags = "--enable-lora, --max-lora-rank and --lora-target-modules"
-                remedy = f"; start it with {flags}" if "not enabled" in reason else ""
-                raise EngineError(f"{server.url} could not load the adapter {adapter.directory}: {reason}{remedy}")
-            loaded = reply.get("loaded_adapters")
-        if loaded is not None and (lacking := [adapter.name for adapter in adapters if adapter.name not in loaded]):
-            raise EngineError(
-                f"{server.url} has no room for {len(adapters)} adapters, and put away {lacking[0]} for another; start it with "
-                f"--max-loaded-loras {len(adapters)} or more"
-            )
-
-    async def _restore_adapters(self, server: SGLangServer, refused: Iterable[Adapter]) -> None:
-        """Have a server hold the adapters in use again: some of an update may have taken their room before another was refused."""
-        await self._unload(server, refused)
-        for adapter in self._model.adapters.values():
-            with suppress(EngineError):  # one that it still has is refused
-                await self._load_adapters(server, [adapter])
+                await server.post("/load_lora_adapter", body, CONTROL_TIMEOUT_S)
 
     async def _unload(self, server: SGLangServer, adapters: Iterable[Adapter]) -> None:
         for adapter in adapters:
-            body = {"lora_name": adapter.name}
-            await server.post("/unload_lora_adapter", body, self.fleet.limits.hang_timeout_s, any_status=True)
+            with suppress(EngineError):  # it may have none of that name; a lost server shows itself by the next call
+                await server.post("/unload_lora_adapter", {"lora_name": adapter.name}, self.fleet.limits.hang_timeout_s)
 
     async def _unload_all(self, server: SGLangServer) -> None:
         await self._unload(server, [*self._retired, *self._model.adapters.values()])

@@ -2,14 +2,17 @@
 
 `python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
 `/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`,
-`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. Requests of an adapter that is unloaded end as
-aborted. Streams hold new tokens only. It prints `listening on PORT` once it serves.
+`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. Streams hold new tokens
+only. It prints `listening on PORT` once it serves.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 from agentrl.system.this_process import loading
@@ -27,6 +30,8 @@ def main() -> None:
     parser.add_argument("--random-seed", type=int, default=0)
     parser.add_argument("--exit-with-stdin", action="store_true", help="stop when standard input closes")
     args = parser.parse_args()
+    if args.exit_with_stdin:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     with loading():
         import torch
 
@@ -35,7 +40,15 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.random_seed)
     engine = BatchingEngine(args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens)
-    asyncio.run(serve(engine, args))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(engine, args))
+
+
+def _end_with_stdin() -> None:
+    """End this process when standard input closes, also while it still loads: it has nothing to put away."""
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -4,48 +4,41 @@
                  ▲          │
                  └──────────┘ retracted by a pause, or where the cache is full: prompt and reply are computed anew
 
-Only the generation thread computes and appends tokens. Weights and adapters change only while that thread is parked between two passes.
+All state is the event loop's. A thread computes a forward pass, or loads weights, while `_passes` is held: one of these at a time.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.engine.adapter import check_fit, is_adapter_parameter, name_in_base, read_tensors
-from agentrl.engine.embedded.adapters import LoadedAdapters
-from agentrl.engine.embedded.paged_cache import PAGE_TOKENS, CachedSequence, PagedCache, compute, use_paged_attention
+from agentrl.engine.embedded.paged_cache import PAGE_TOKENS, PagedCache, compute, use_paged_attention
 from agentrl.engine.embedded.sampling import Request, draw
+from agentrl.engine.model_adapters import (
+    LoadedAdapters,
+    check_fit,
+    is_adapter_parameter,
+    name_in_base,
+    read_tensors,
+)
 from agentrl.engine.model_facts import end_ids
 from agentrl.engine.protocol import PauseMode
+from agentrl.system.tasks import Condition, in_thread
 
 MAX_RUNNING = 256
 """Replies that grow at the same time."""
 MAX_PROMPT_TOKENS = 2048
 """Tokens of prompts in one forward pass, beside one of each reply that grows."""
-PARK_TIMEOUT_S = 300.0
-"""Bound of one forward pass."""
-
-
-@dataclass(eq=False)
-class _Running:
-    request: Request
-    sequence: CachedSequence
-    """Its prompt and reply so far."""
-    new: int = 0
-    """Tokens that the next forward pass computes."""
 
 
 class BatchingEngine:
-    """A model with its generation thread, its cache and the version of its weights. Its methods may be called from any thread."""
+    """A model with its cache, the version of its weights, and the replies that it makes while `run` runs."""
 
     def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
         """Load the model of a directory."""
@@ -67,71 +60,43 @@ class BatchingEngine:
         self._updates = 0
         """How often the weights changed: what one of them computed is no prefix for another."""
         self._waiting: deque[Request] = deque()
-        self._running: list[_Running] = []
-        self._changed = threading.Condition()
-        """Guards the requests, and wakes the generation thread, or those who wait for it to be parked."""
-        self._parkers = 0
-        self._parked = True
-        self._stopping = False
-        self._pause = ExitStack()
+        self._running: list[Request] = []
+        self._changed = Condition()
+        self._passes = anyio.Lock()
+        """Held from before a forward pass, or a change of weights, to its end."""
         self._pause_mode: PauseMode | None = None
-        self._thread = threading.Thread(target=self._generate, name="generation", daemon=True)
 
     def open_requests(self) -> list[Request]:
         """Return those that have not ended."""
-        with self._changed:
-            requests = [*(one.request for one in self._running), *self._waiting]
-        return [request for request in requests if request.finish is None]
-
-    @property
-    def alive(self) -> bool:
-        """Whether the generation thread runs."""
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        """Start the generation thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the generation thread; requests in flight are dropped."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join(timeout=10)
+        return [request for request in (*self._running, *self._waiting) if request.finish is None]
 
     def submit(self, request: Request) -> None:
-        """Queue a request; it starts with the next forward pass, or after a pause. One whose adapter is loaded no more is aborted."""
-        with self._changed:
-            self._waiting.append(request)
-            self._changed.notify_all()
-        if request.adapter not in (None, *self.adapters.names):
-            self.abort(request)
+        """Queue a request; it starts with the next forward pass, or after a pause."""
+        self._waiting.append(request)
+        self._changed.notify_all()
 
     def abort(self, request: Request) -> None:
         """End a request with what it has; it finishes as SGLang's `abort`."""
-        with self._changed:
-            if request.finish is None:
-                request.finish = {"type": "abort", "message": "Abort in waiting queue or while running"}
-            self._changed.notify_all()
+        if request.finish is None:
+            request.finish = {"type": "abort", "message": "Abort in waiting queue or while running"}
         request.on_change()
 
-    def pause(self, mode: PauseMode) -> None:
-        """Park the generation thread; see `PauseMode` for what happens to open requests."""
-        if self._pause_mode is None:
-            self._pause.enter_context(self._parking())
+    async def pause(self, mode: PauseMode) -> None:
+        """Begin no more forward passes, and wait for the last; see `PauseMode` for what happens to open requests."""
         self._pause_mode = mode
-        if mode == "abort":
-            for request in self.open_requests():
-                self.abort(request)
-        elif mode == "retract":
-            self._retract()
+        async with self._passes:
+            if mode == "abort":
+                for request in self.open_requests():
+                    self.abort(request)
+            elif mode == "retract":
+                self._retract()
 
-    def resume(self) -> None:
-        """Let the generation thread go on."""
+    async def resume(self) -> None:
+        """Go on."""
         self._pause_mode = None
-        self._pause.close()
+        self._changed.notify_all()
 
-    def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
+    async def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
         """Copy the safetensors of `directory` into the model, between two forward passes or in a pause.
 
         Args:
@@ -142,17 +107,10 @@ class BatchingEngine:
         Raises:
             ValueError: They do not fit, or the cache of open requests cannot be flushed in this pause. Nothing has changed then.
         """
-        files = sorted(directory.glob("*.safetensors"))
-        if not files:
-            raise ValueError(f"{directory} holds no safetensors, or is not there")
-        tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-        parameters = {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
-        check_fit(parameters, tensors, directory)
         if flush_cache and self._pause_mode == "in_place" and self.open_requests():
             raise ValueError("flush_cache must be false in pause mode in_place: open requests keep their KV cache")
-        with self._parking(), torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors[name])
+        async with self._passes:
+            await in_thread(self._copy, directory)
             if version is not None:
                 self.version = version
             self._updates += 1
@@ -163,41 +121,24 @@ class BatchingEngine:
                 # Broken weights may have left numbers that are not finite, which spoil what is read beside them.
                 self._cache = PagedCache(self._pages)
 
-    @torch.inference_mode()
-    def score(self, input_ids: list[int], adapter: str | None) -> list[float | None]:
-        """[T] log softmax(logits) of each token given those before it; None for the first."""
-        ids = torch.tensor(input_ids)
-        with self._parking():
-            self.adapters.activate(adapter)
-            logits = self.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1].float()
-        scored = torch.log_softmax(logits, dim=-1).gather(1, ids[1:].unsqueeze(1)).squeeze(1)
-        return [None, *scored.tolist()]
+    @torch.no_grad()
+    def _copy(self, directory: Path) -> None:
+        files = sorted(directory.glob("*.safetensors"))
+        if not files:
+            raise ValueError(f"{directory} holds no safetensors, or is not there")
+        tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+        parameters = {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
+        check_fit(parameters, tensors, directory)
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
 
-    def change_adapters(self, change: Callable[[LoadedAdapters], None]) -> None:
+    async def change_adapters(self, change: Callable[[LoadedAdapters], None]) -> None:
         """Load or unload LoRA adapters between two forward passes. Open requests of one that goes are aborted."""
-        with self._parking():
-            change(self.adapters)
-        for request in self.open_requests():
-            if request.adapter not in (None, *self.adapters.names):
-                self.abort(request)
-
-    @contextmanager
-    def _parking(self) -> Iterator[None]:
-        """Hold the generation thread between two forward passes.
-
-        Raises:
-            TimeoutError: One did not end.
-        """
-        try:
-            with self._changed:
-                self._parkers += 1
-                if not self._changed.wait_for(lambda: self._parked, PARK_TIMEOUT_S):
-                    raise TimeoutError(f"a forward pass took longer than {PARK_TIMEOUT_S:g} s")
-            yield
-        finally:
-            with self._changed:
-                self._parkers -= 1
-                self._changed.notify_all()
+        async with self._passes:
+            await in_thread(change, self.adapters)
+            for request in self.open_requests():
+                if request.adapter not in (None, *self.adapters.names):
+                    self.abort(request)
 
     def _retract(self) -> None:
         """Send every running request back to the queue, before those that wait."""
@@ -207,37 +148,27 @@ class BatchingEngine:
     def _requeue_last(self) -> None:
         last = self._running.pop()
         self._cache.close(last.sequence)
-        self._waiting.appendleft(last.request)
+        self._waiting.appendleft(last)
 
     def _drop_ended(self) -> None:
-        for one in self._running:
-            if one.request.finish is not None:
-                self._cache.close(one.sequence)
-        self._running = [one for one in self._running if one.request.finish is None]
+        for request in self._running:
+            if request.finish is not None:
+                self._cache.close(request.sequence)
+        self._running = [request for request in self._running if request.finish is None]
         self._waiting = deque(request for request in self._waiting if request.finish is None)
 
-    @torch.inference_mode()
-    def _generate(self) -> None:
-        """Compute until `stop`. An error ends the thread, and is printed."""
-        try:
-            while True:
-                with self._changed:
-                    while not self._stopping and (self._parkers or not (self._running or self._waiting)):
-                        self._parked = True
-                        self._changed.notify_all()
-                        self._changed.wait()
-                    self._parked = False
-                    if self._stopping:
-                        return
-                    self._drop_ended()
-                    self._begin_waiting()
-                    self._plan()
-                for adapter in dict.fromkeys(one.request.adapter for one in self._running):
-                    self._forward([one for one in self._running if one.new and one.request.adapter == adapter], adapter)
-        finally:
-            with self._changed:
-                self._parked = True
-                self._changed.notify_all()
+    async def run(self) -> None:
+        """Make replies until cancelled."""
+        while True:
+            await self._changed.wait_for(lambda: self._pause_mode is None and bool(self._running or self._waiting))
+            async with self._passes:
+                if self._pause_mode is not None:
+                    continue
+                self._drop_ended()
+                self._begin_waiting()
+                self._plan()
+                for adapter in dict.fromkeys(request.adapter for request in self._running):
+                    await self._forward([r for r in self._running if r.new_tokens and r.adapter == adapter], adapter)
 
     def _begin_waiting(self) -> None:
         """Start requests that wait, as long as the cache has room for their tokens and a page more for each that runs."""
@@ -246,44 +177,44 @@ class BatchingEngine:
             tokens = request.input_ids + request.output_ids
             if self._cache.available <= len(tokens) // PAGE_TOKENS + len(self._running):
                 return
-            sequence = self._cache.open(tokens, (self._updates, request.adapter))
+            request.sequence = self._cache.open(tokens, (self._updates, request.adapter))
             if request.cached_tokens is None:
-                request.cached_tokens = sequence.length
-            self._running.append(_Running(self._waiting.popleft(), sequence))
+                request.cached_tokens = request.sequence.length
+            self._running.append(self._waiting.popleft())
 
     def _plan(self) -> None:
         """Set how many tokens of each request the next forward pass computes. Where pages are lacking, the newest go back to the queue."""
         room = MAX_PROMPT_TOKENS
-        for index, one in enumerate(self._running):  # which becomes shorter where pages are lacking
-            left = len(one.sequence.tokens) - one.sequence.length
-            one.new = min(left, max(room, 1))
-            room -= one.new
-            while index < len(self._running) and not self._cache.extend(one.sequence, one.sequence.length + one.new):
+        for index, request in enumerate(self._running):  # which becomes shorter where pages are lacking
+            sequence = request.sequence
+            request.new_tokens = min(len(sequence.tokens) - sequence.length, max(room, 1))
+            room -= request.new_tokens
+            needed = sequence.length + request.new_tokens
+            while index < len(self._running) and not self._cache.extend(sequence, needed):
                 self._requeue_last()
 
-    def _forward(self, running: Sequence[_Running], adapter: str | None) -> None:
+    async def _forward(self, requests: Sequence[Request], adapter: str | None) -> None:
         """Compute tokens of requests, and sample one more for each that has none left to compute."""
-        self.adapters.activate(adapter)
         # Those that can be attended to in one call stand side by side.
-        running = sorted(running, key=lambda one: (one.new, -len(one.sequence.pages)))
-        logits = compute(self.model, self._cache, [(one.sequence, one.new) for one in running])
-        rows = [row for row, one in enumerate(running) if one.sequence.length == len(one.sequence.tokens)]
-        if not rows:  # parts of long prompts alone
-            return
-        if len(rows) < len(running):
-            running, logits = [running[row] for row in rows], logits[rows]
-        requests = [one.request for one in running]
-        tokens, logprobs = draw(logits, [r.sampling for r in requests], [r.output_ids for r in requests])
-        drawn = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
-        with self._changed:
-            for one, token, logprob, distribution in zip(running, tokens.tolist(), drawn, logprobs, strict=True):
-                if one.request.finish is None:
-                    one.request.append(token, logprob, distribution, self.version)
-                    one.request.finish = one.request.finish_reason(self._decode)
-                    one.sequence.tokens.append(token)
-        for request in requests:
-            if request.reports:
-                request.on_change()
+        requests = sorted(requests, key=lambda request: (request.new_tokens, -len(request.sequence.pages)))
+        for request, token, logprob, distribution in await in_thread(self._draw, requests, adapter):
+            if request.finish is None:
+                request.append(token, logprob, distribution, self.version)
+                request.finish = request.finish_reason(lambda ids: str(self.tokenizer.decode(ids)))
+                request.sequence.tokens.append(token)
+                if request.reports:
+                    request.on_change()
 
-    def _decode(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode(ids))
+    @torch.inference_mode()
+    def _draw(self, requests: Sequence[Request], adapter: str | None) -> list[tuple[Request, int, float, torch.Tensor]]:
+        """Return the token of each request that gets one, its logprob, and the logprobs [V] that it was drawn from."""
+        self.adapters.activate(adapter)
+        logits = compute(self.model, self._cache, [(request.sequence, request.new_tokens) for request in requests])
+        rows = [row for row, one in enumerate(requests) if one.sequence.length == len(one.sequence.tokens)]
+        if not rows:  # parts of long prompts alone
+            return []
+        if len(rows) < len(requests):
+            requests, logits = [requests[row] for row in rows], logits[rows]
+        tokens, logprobs = draw(logits, [r.sampling for r in requests], [r.output_ids for r in requests])
+        drawn = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        return list(zip(requests, tokens.tolist(), drawn.tolist(), logprobs, strict=True))

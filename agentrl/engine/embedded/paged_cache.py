@@ -204,6 +204,7 @@ def paged_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     paged_cache: PagedCache | None = None,
     slots: torch.Tensor | None = None,
     groups: Sequence[_Group] = (),
@@ -212,7 +213,14 @@ def paged_attention(
     """Causal attention of new tokens to their own sequences' pages; outside `compute`, of one whole sequence to itself.
 
     `query`: [1, heads, T, D]; `key`, `value`: [1, kv_heads, T, D]; `slots`: [T] where each token's key and value go. Returns [1, T, heads, D].
+
+    Raises:
+        ValueError: The model caps its attention scores.
     """
+    if softcap is not None:
+        raise ValueError(
+            "the embedded engine does not cap attention scores (attn_logit_softcapping); serve the model with SGLang"
+        )
     attend = partial(F.scaled_dot_product_attention, scale=scaling, enable_gqa=True)
     if paged_cache is None or slots is None:
         return attend(query, key, value, is_causal=True).transpose(1, 2), None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from agentrl.engine.embedded.paged_cache import CachedSequence
 from agentrl.engine.protocol import Sampling
 
 
@@ -21,7 +22,7 @@ class Request:
     input_ids: list[int]
     sampling: Sampling
     on_change: Callable[[], object]
-    """Called, from the generation thread, when tokens arrived or the request ended."""
+    """Called when tokens arrived or the request ended."""
     stream_interval: int = 0
     """After the first token, and every so many more, `on_change` is called; 0: at the end alone."""
     adapter: str | None = None
@@ -35,6 +36,10 @@ class Request:
     """Tokens of the prompt whose keys and values were there when it began; None: it has not."""
     finish: dict[str, Any] | None = None
     """SGLang's `finish_reason`, once it ended."""
+    sequence: CachedSequence = field(init=False)
+    """Its prompt and reply so far, while it runs."""
+    new_tokens: int = field(init=False)
+    """Tokens of these that the next forward pass computes."""
 
     def append(self, token: int, logprob: float, distribution: torch.Tensor, version: str) -> None:
         """Record one more token, drawn from a distribution of logprobs [V]."""
@@ -44,7 +49,6 @@ class Request:
         if not self.version_starts or self.version_starts[-1][0] != version:
             self.version_starts.append((version, len(self.output_ids)))
         self.logprobs.append(logprob)
-        # Last: a reader in another thread takes the number of ids for the number of complete tokens.
         self.output_ids.append(token)
 
     def finish_reason(self, decode: Callable[[list[int]], str]) -> dict[str, Any] | None:
@@ -65,12 +69,13 @@ class Request:
         interval = self.stream_interval
         return self.finish is not None or (interval > 0 and (len(self.output_ids) - 1) % interval == 0)
 
-    def weight_versions(self, count: int) -> list[dict[str, Any]]:
-        """SGLang's spans, `[{"version", "start", "end"}, ...]`, over the first `count` output tokens."""
-        starts = [(version, start) for version, start in self.version_starts if start < count]
-        ends = [start for _, start in starts[1:]] + [count] * bool(starts)
+    @property
+    def weight_versions(self) -> list[dict[str, Any]]:
+        """SGLang's spans over the output tokens, `[{"version", "start", "end"}, ...]`."""
+        ends = [*(start for _, start in self.version_starts[1:]), len(self.output_ids)]
         return [
-            {"version": version, "start": start, "end": end} for (version, start), end in zip(starts, ends, strict=True)
+            {"version": version, "start": start, "end": end}
+            for (version, start), end in zip(self.version_starts, ends, strict=False)
         ]
 
 

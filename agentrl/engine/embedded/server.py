@@ -1,44 +1,110 @@
-"""The embedded server's HTTP side; `agentrl.engine.embedded` is its command line."""
+"""The embedded server's HTTP side: the part of SGLang's API that the client of `../client` uses. `__main__.py` is its command line.
+
+    POST /generate ─► GenerateBody ─► Request ─► BatchingEngine ─► what is new of the reply, as it grows or at its end
+    POST /pause_generation, /update_weights_from_disk, ... ─► a change of the engine between two forward passes
+
+A field that is not in the bodies here is refused by its name.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import sys
-import threading
+import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-import anyio
-import anyio.to_thread
 import pydantic_core
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agentrl.engine.embedded.adapters import LoadedAdapters
 from agentrl.engine.embedded.batching import BatchingEngine
-from agentrl.engine.embedded.requests import (
-    AbortBody,
-    AdapterBody,
-    GenerateBody,
-    PauseBody,
-    RefusedError,
-    UpdateBody,
-    check,
-    parse,
-    reply_of,
-    sampling_of,
-)
 from agentrl.engine.embedded.sampling import Request
+from agentrl.engine.protocol import PauseMode, Sampling
 
-T = TypeVar("T")
-LIVENESS_CHECK_S = 5.0
-"""How often a waiting reply checks that the generation thread is alive."""
+
+class Strict(BaseModel):
+    """A body that is refused when it holds an unknown field, by the name of that."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SamplingParams(Strict):
+    """The fields of SGLang's `sampling_params` that this server honours."""
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 128
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=1)] | Literal[-1] = -1
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    logit_bias: dict[int, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
+    stop: list[str] = Field(default_factory=list)
+    stop_token_ids: list[int] = Field(default_factory=list)
+    sampling_seed: int | None = None
+    stream_interval: Annotated[int, Field(ge=1)] = 1
+    ignore_eos: bool = False
+    skip_special_tokens: bool = False
+    """Of no effect on ids."""
+
+
+class GenerateBody(Strict):
+    """`POST /generate`."""
+
+    input_ids: Annotated[list[int], Field(min_length=1)]
+    sampling_params: SamplingParams = SamplingParams()
+    rid: str = Field(default_factory=lambda: uuid.uuid4().hex)
+    return_logprob: bool = True
+    """They are always returned."""
+    top_logprobs_num: Annotated[int, Field(ge=0)] = 0
+    lora_path: str | None = None
+    extra_key: str | None = None
+    """Which requests' prefixes it may share: of no effect, since no weight update leaves a cached prefix behind here."""
+    stream: bool = False
+
+
+class AbortBody(Strict):
+    """`POST /abort_request`."""
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+class PauseBody(Strict):
+    """`POST /pause_generation`."""
+
+    mode: PauseMode = "abort"
+
+
+class UpdateBody(Strict):
+    """`POST /update_weights_from_disk`."""
+
+    model_path: str
+    weight_version: str | None = None
+    flush_cache: bool = True
+    abort_all_requests: Literal[False] = False
+
+
+class AdapterBody(Strict):
+    """`POST /load_lora_adapter`, and `/unload_lora_adapter`, which needs the name alone."""
+
+    lora_name: Annotated[str, Field(min_length=1)]
+    lora_path: str = ""
+
+
+Body = TypeVar("Body", bound=Strict)
+
+
+class RefusedError(web.HTTPBadRequest):
+    """A request that cannot be answered; its message goes to the client."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(text=json.dumps({"error": {"message": message}}), content_type="application/json")
 
 
 class EmbeddedServer:
@@ -48,12 +114,10 @@ class EmbeddedServer:
         self._engine = engine
         self._model_path = model_path
         self._requests: dict[str, Request] = {}
-        self._control = anyio.CapacityLimiter(1)
-        """What waits for the generation thread to be parked does so one after the other, in the order of its requests."""
 
     def app(self) -> web.Application:
         """Return the aiohttp application."""
-        app = web.Application(client_max_size=64 * 2**20, middlewares=[_errors_as_json])
+        app = web.Application(client_max_size=64 * 2**20)
         app.add_routes(
             [
                 web.post("/generate", self.generate),
@@ -65,14 +129,11 @@ class EmbeddedServer:
                 web.post("/unload_lora_adapter", self.unload_lora_adapter),
                 web.get("/health", self.health),
                 web.get("/model_info", self.model_info),
-                web.get("/server_info", self.server_info),
                 web.get("/get_model_info", self.model_info),
+                web.get("/server_info", self.server_info),
             ]
         )
         return app
-
-    async def _in_control_thread(self, call: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(call, limiter=self._control)
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         """Continue `input_ids`; with `stream`, a server-sent event with what is new as the reply grows.
@@ -80,82 +141,100 @@ class EmbeddedServer:
         Raises:
             RefusedError: The request cannot be answered; the message says why.
         """
-        body = await parse(http, GenerateBody)
-        check(body, self._engine)
-        if body.rid in self._requests:
-            raise RefusedError(f"Duplicate request ID detected: {body.rid}")
-        rid = body.rid or uuid.uuid4().hex
+        body = await _parse(http, GenerateBody)
+        self._check(body)
         changed = asyncio.Event()
         request = Request(
             body.input_ids,
-            sampling_of(body, self._engine),
-            partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set),
+            self._sampling(body),
+            changed.set,
             body.sampling_params.stream_interval if body.stream else 0,
             body.lora_path,
         )
-        if body.sampling_params.max_new_tokens == 0:
-            return await self._score(body, request, rid)
-        self._requests[rid] = request
+        self._requests[body.rid] = request
         try:
             self._engine.submit(request)
             if body.stream:
-                return await self._stream(http, body, rid, request, changed)
+                return await self._stream(http, request, changed)
             while request.finish is None:
-                await self._change(changed)
-            return _json(reply_of(body, request, self._engine, rid))
+                await changed.wait()
+                changed.clear()
+            return _json({"text": self._text(request), **self._state(request, 0)})
         finally:
             self._engine.abort(request)  # does nothing to a request that ended
-            del self._requests[rid]
+            del self._requests[body.rid]
 
-    async def _stream(
-        self, http: web.Request, body: GenerateBody, rid: str, request: Request, changed: asyncio.Event
-    ) -> web.StreamResponse:
+    def _check(self, body: GenerateBody) -> None:
+        """Check that a request can be answered.
+
+        Raises:
+            RefusedError: It cannot; the message says why, in SGLang's words where it has them.
+        """
+        length, vocabulary = self._engine.context_length, self._engine.vocabulary
+        if len(body.input_ids) >= length:
+            raise RefusedError(
+                f"The input ({len(body.input_ids)} tokens) is longer than the model's context length ({length} tokens)."
+            )
+        for name, tokens in (("input_ids", body.input_ids), ("logit_bias", body.sampling_params.logit_bias)):
+            if outside := [token for token in tokens if not 0 <= token < vocabulary]:
+                raise RefusedError(f"{name} holds {outside[0]}, outside the vocabulary of {vocabulary} tokens.")
+        if body.lora_path not in (None, *self._engine.adapters.names):
+            raise RefusedError(f"Got LoRA adapter that is not loaded: {body.lora_path}")
+        if body.rid in self._requests:
+            raise RefusedError(f"Duplicate request ID detected: {body.rid}")
+
+    def _sampling(self, body: GenerateBody) -> Sampling:
+        """Return how a reply is drawn: within the context, and ended as the model ends it."""
+        params = body.sampling_params
+        same = {"temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"}
+        return Sampling(
+            **params.model_dump(include={*same, "stop"}),
+            max_new_tokens=min(params.max_new_tokens, self._engine.context_length - len(body.input_ids)),
+            logit_bias=list(params.logit_bias.items()),
+            stop_token_ids=[] if params.ignore_eos else [*self._engine.end_ids, *params.stop_token_ids],
+            seed=params.sampling_seed,
+            top_logprobs=body.top_logprobs_num,
+        )
+
+    async def _stream(self, http: web.Request, request: Request, changed: asyncio.Event) -> web.StreamResponse:
         """Send a reply as it grows, an event every `stream_interval` tokens and one at its end."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         with suppress(ConnectionResetError):  # the client is gone
             await response.prepare(http)
             sent, finish = 0, None
             while finish is None:
-                await self._change(changed)
-                state = reply_of(body, request, self._engine, rid, sent)
+                await changed.wait()
+                changed.clear()
+                state = self._state(request, sent)
                 sent, finish = state["meta_info"]["completion_tokens"], state["meta_info"]["finish_reason"]
                 await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _score(self, body: GenerateBody, request: Request, rid: str) -> web.Response:
-        """Answer with logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it.
+    def _state(self, request: Request, start: int) -> dict[str, Any]:
+        """Return a reply as it is now: its tokens from `start` on."""
+        ids = request.output_ids[start:]
+        meta: dict[str, Any] = {
+            "finish_reason": request.finish,
+            "prompt_tokens": len(request.input_ids),
+            "completion_tokens": len(request.output_ids),
+            "cached_tokens": request.cached_tokens or 0,
+            "weight_version": request.version_starts[-1][0] if request.version_starts else self._engine.version,
+            "weight_versions": request.weight_versions,
+            "output_token_logprobs": _scored(zip(request.logprobs[start:], ids, strict=True)),
+        }
+        if request.sampling.top_logprobs:
+            meta["output_top_logprobs"] = [_scored(top) for top in request.top_logprobs[start:]]
+        return {"output_ids": ids, "meta_info": meta}
 
-        Raises:
-            RefusedError: The adapter is not loaded any more.
-        """
-        request.finish = {"type": "length", "length": 0}
-        state, start = reply_of(body, request, self._engine, rid), body.logprob_start_len
-        if start >= 0:
-            try:
-                logprobs = await self._in_control_thread(lambda: self._engine.score(body.input_ids, body.lora_path))
-            except ValueError as error:
-                raise RefusedError(str(error)) from None
-            scored = [[logprob, token, None] for logprob, token in zip(logprobs, body.input_ids, strict=True)]
-            state["meta_info"]["input_token_logprobs"] = scored[start:]
-        return _json(state)
-
-    async def _change(self, changed: asyncio.Event) -> None:
-        """Wait until the generation thread has something new.
-
-        Raises:
-            HTTPInternalServerError: The thread is dead.
-        """
-        while not changed.is_set():
-            with anyio.move_on_after(LIVENESS_CHECK_S):
-                await changed.wait()
-            if not self._engine.alive:
-                raise web.HTTPInternalServerError(text="the generation thread died; see the server's log")
-        changed.clear()
+    def _text(self, request: Request) -> str:
+        text = str(self._engine.tokenizer.decode(request.output_ids))
+        matched = (request.finish or {}).get("matched")
+        return text.partition(matched)[0] if isinstance(matched, str) else text
 
     async def abort_request(self, http: web.Request) -> web.Response:
         """End one request, or all; each answers with what it has and `finish_reason.type == "abort"`."""
-        body = await parse(http, AbortBody)
+        body = await _parse(http, AbortBody)
         for rid, request in self._requests.items():
             if body.abort_all or rid == body.rid:
                 self._engine.abort(request)
@@ -163,77 +242,68 @@ class EmbeddedServer:
 
     async def pause_generation(self, http: web.Request) -> web.Response:
         """Stop producing tokens until `/continue_generation`."""
-        body = await parse(http, PauseBody)
-        await self._in_control_thread(lambda: self._engine.pause(body.mode))
-        return _json({"message": "Generation paused successfully.", "status": "ok"})
+        body = await _parse(http, PauseBody)
+        return await self._change("message", self._engine.pause(body.mode))
 
     async def continue_generation(self, http: web.Request) -> web.Response:
         """Produce tokens again."""
-        await self._in_control_thread(self._engine.resume)
-        return _json({"message": "Generation continued successfully.", "status": "ok"})
+        return await self._change("message", self._engine.resume())
 
     async def update_weights_from_disk(self, http: web.Request) -> web.Response:
         """Load the safetensors of `model_path`, under `weight_version`."""
-        body = await parse(http, UpdateBody)
-        path, load = Path(body.model_path), self._engine.load_weights
-        try:
-            await self._in_control_thread(lambda: load(path, body.weight_version, flush_cache=body.flush_cache))
-        except (OSError, ValueError) as error:
-            return _json({"success": False, "message": str(error)}, status=400)
-        self._model_path = path
-        message = f"Succeeded to update model weights. Weight version updated to {self._engine.version}."
-        return _json({"success": True, "message": message})
+        body = await _parse(http, UpdateBody)
+        path, version = Path(body.model_path), body.weight_version
+        loading = self._engine.load_weights(path, version, flush_cache=body.flush_cache)
+        return await self._change("message", loading)
 
     async def load_lora_adapter(self, http: web.Request) -> web.Response:
         """Compute with the LoRA adapter in `lora_path` from now on, for requests that name it by `lora_name`."""
-        body = await parse(http, AdapterBody)
-        return await self._change_adapters(lambda adapters: adapters.load(body.lora_name, Path(body.lora_path)))
+        body = await _parse(http, AdapterBody)
+        name, path = body.lora_name, Path(body.lora_path)
+        return await self._change("error_message", self._engine.change_adapters(lambda loaded: loaded.load(name, path)))
 
     async def unload_lora_adapter(self, http: web.Request) -> web.Response:
         """Forget an adapter."""
-        body = await parse(http, AdapterBody)
-        return await self._change_adapters(lambda adapters: adapters.unload(body.lora_name))
+        name = (await _parse(http, AdapterBody)).lora_name
+        return await self._change("error_message", self._engine.change_adapters(lambda loaded: loaded.unload(name)))
 
-    async def _change_adapters(self, change: Callable[[LoadedAdapters], None]) -> web.Response:
-        message = ""
+    async def _change(self, error_field: str, change: Coroutine[Any, Any, None]) -> web.Response:
+        """Make a change to its end, also where the client leaves. Answer status 400 where it is refused: then nothing has changed."""
         try:
-            await self._in_control_thread(lambda: self._engine.change_adapters(change))
+            await asyncio.shield(change)
         except (ImportError, OSError, ValueError) as error:
-            message = str(error)
-        content = {"success": not message, "error_message": message, "loaded_adapters": self._engine.adapters.names}
-        return _json(content, status=400 if message else 200)
+            return _json({"success": False, error_field: str(error)}, status=400)
+        return _json({"success": True})
 
     async def health(self, http: web.Request) -> web.Response:
-        """200 while the generation thread runs."""
-        return web.Response(status=200 if self._engine.alive else 503)
+        """Answer: a process whose engine has failed is not there any more."""
+        return web.Response()
 
     async def model_info(self, http: web.Request) -> web.Response:
         """Return what is served, and under which weight version."""
-        return _json(
-            {
-                "model_path": str(self._model_path),
-                "is_generation": True,
-                "weight_version": self._engine.version,
-            }
-        )
+        version = self._engine.version
+        return _json({"model_path": str(self._model_path), "is_generation": True, "weight_version": version})
 
     async def server_info(self, http: web.Request) -> web.Response:
         """Return how the server was started, and which prompts are too long for it: those of `max_req_input_len` tokens and more."""
-        return _json(
-            {
-                "incremental_streaming_output": True,
-                "grammar_backend": "none",
-                "max_req_input_len": self._engine.context_length,
-            }
-        )
+        length = self._engine.context_length
+        return _json({"incremental_streaming_output": True, "grammar_backend": "none", "max_req_input_len": length})
 
 
-@web.middleware
-async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _parse(http: web.Request, model: type[Body]) -> Body:
+    """Return the body of a request.
+
+    Raises:
+        RefusedError: Fields, which the message names, are wrong.
+    """
     try:
-        return await handler(request)
-    except RefusedError as error:
-        return _json({"error": {"message": str(error)}}, status=400)
+        return model.model_validate_json(await http.read() or b"{}")
+    except ValidationError as error:
+        raise RefusedError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
+
+
+def _scored(tokens: Iterable[tuple[float, int]]) -> list[list[Any]]:
+    return [[logprob, token, None] for logprob, token in tokens]
 
 
 def _json(content: dict[str, Any], status: int = 200) -> web.Response:
@@ -241,25 +311,10 @@ def _json(content: dict[str, Any], status: int = 200) -> web.Response:
 
 
 async def serve(engine: BatchingEngine, args: argparse.Namespace) -> None:
-    """Serve an engine until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def watch_stdin() -> None:
-        sys.stdin.buffer.read()
-        loop.call_soon_threadsafe(stop.set)
-
+    """Serve an engine until the process ends, which it does where the engine fails: its client starts it again."""
     app = EmbeddedServer(engine, args.model_path).app()
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1, access_log=None)
-    engine.start()
-    try:
-        await runner.setup()
-        await web.TCPSite(runner, args.host, args.port).start()
-        print(f"listening on {runner.addresses[0][1]}", flush=True)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        if args.exit_with_stdin:
-            threading.Thread(target=watch_stdin, daemon=True).start()
-        await stop.wait()
-    finally:
-        await runner.cleanup()
-        engine.stop()
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, args.host, args.port).start()
+    print(f"listening on {runner.addresses[0][1]}", flush=True)
+    await engine.run()

@@ -1,1 +1,1 @@
-"""The HTTP APIs that the proxy speaks, each a module for its requests and one for its replies."""
+"""The HTTP APIs that the proxy speaks, each a module: what it takes, the messages that it stands for, and the replies in its words."""

@@ -1,65 +1,44 @@
-"""`/v1/chat/completions`.
-
-Chat completions of before there were tools have function calls in their messages, which have no ids; data sets hold such conversations:
-
-messages                                  as tools
-[2] assistant, function_call {name, ...}  assistant, tool_calls [{id: call_function_2, ...}]
-[3] function, name                        tool, tool_call_id: call_function_2
-"""
+"""`/v1/chat/completions`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Required
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, Field
+from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.fields import Part
-from agentrl.proxy.dialects.parts import Content, Format, joined, schema_text
-from agentrl.proxy.dialects.sampling import SampledRequest, Tokens
-from agentrl.proxy.dialects.tools import Arguments, Call, ToolsRequest, called
-from agentrl.proxy.errors import ApiError, invalid, read_body
+from agentrl.proxy.dialects.fields import SampledRequest, Tokens
+from agentrl.proxy.dialects.parts import Content, Format, ToolsRequest, function_call, joined, schema_text
+from agentrl.proxy.errors import invalid, read_body
 from agentrl.proxy.session import SessionRole
 
+_REASONING = AliasChoices("reasoning_content", "reasoning")
+"""Its name, and the newer one of vLLM and OpenRouter."""
 
-class _FunctionCall(Part):
+
+class _Function(TypedDict):
     name: str
-    arguments: Arguments
+    arguments: str | Json
 
 
-class _Message(Part):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Content | None = None
-    name: str | None = None
-    tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-    # vLLM's newer name of it is the other one.
-    reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = (
-        None
-    )
-    prefix: bool = False
-    """Whether the reply goes on with this message, the last one."""
-    function_call: _FunctionCall | None = None
+class _Call(TypedDict):
+    id: str
+    function: _Function
 
-    @model_validator(mode="after")
-    def _complete(self) -> _Message:
-        if self.role == "tool" and self.tool_call_id is None:
-            raise ValueError("a message with role 'tool' needs 'tool_call_id'")
-        if self.role != "assistant" and self.content is None:
-            raise ValueError(f"a message with role '{self.role}' needs 'content'")
-        return self
 
-    def to_json(self) -> Json:
-        given = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": self.reasoning_content}
-        message: Json = {name: value for name, value in given.items() if value is not None}
-        if self.tool_calls is not None:
-            message["tool_calls"] = [call.to_json() for call in self.tool_calls]
-        role = "system" if self.role == "developer" else self.role
-        return {**message, "role": role, "content": joined(self.content or "")}
+class _Message(TypedDict, total=False):
+    role: Required[Literal["system", "developer", "user", "assistant", "tool"]]
+    content: Content | None
+    name: str | None
+    tool_calls: Annotated[list[_Call], Field(fail_fast=True)] | None
+    tool_call_id: str | None
+    reasoning_content: Annotated[str | None, Field(validation_alias=_REASONING)]
+    prefix: bool | None
 
 
 class ChatRequest(SampledRequest, ToolsRequest):
@@ -71,7 +50,7 @@ class ChatRequest(SampledRequest, ToolsRequest):
     max_completion_tokens: Tokens | None = None
     chat_template_kwargs: Json = Field(default_factory=dict)
     continue_final_message: bool = False
-    add_generation_prompt: bool | None = None
+    add_generation_prompt: bool = True
     response_format: Format | None = None
 
     def to_completion_request(self) -> CompletionRequest:
@@ -80,7 +59,7 @@ class ChatRequest(SampledRequest, ToolsRequest):
         sampling["max_tokens"] = self.max_completion_tokens or self.max_tokens
         return CompletionRequest(
             model=self.model,
-            messages=_with_tool_calls(self.messages),
+            messages=[_to_json(place, message) for place, message in enumerate(self.messages)],
             continues=self.continues,
             template_options=self.chat_template_kwargs,
             choices=self.n,
@@ -95,39 +74,29 @@ class ChatRequest(SampledRequest, ToolsRequest):
     @property
     def continues(self) -> bool:
         """Whether the reply goes on with the last message: as vLLM and SGLang, or as DeepSeek and Mistral write it."""
-        return self.continue_final_message or self.messages[-1].prefix
+        return self.continue_final_message or not self.add_generation_prompt or bool(self.messages[-1].get("prefix"))
 
 
-def _with_tool_calls(messages: Sequence[_Message]) -> list[Json]:
-    """Return messages with their function calls, and the results of these, as those of tools."""
-    written: list[Json] = []
-    latest = "call_function_0"
-    for index, said in enumerate(messages):
-        message = said.to_json()
-        if (function := said.function_call) is not None:
-            latest = f"call_function_{index}"
-            message["tool_calls"] = [called(latest, function.name, function.arguments)]
-        elif said.role == "function":
-            message = {"role": "tool", "tool_call_id": latest, "content": message["content"]}
-        written.append(message)
-    return written
-
-
-def parse_request(body: bytes) -> ChatRequest:
-    """Check a request body.
+def _to_json(place: int, sent: _Message) -> Json:
+    """Return message number `place` as it is recorded.
 
     Raises:
-        ApiError: 400, which names the field at fault.
+        ApiError: It lacks a field.
     """
-    request = read_body(ChatRequest, body)
-    if request.top_logprobs and not request.logprobs:
-        raise ApiError(400, "'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
-    if any(message.prefix for message in request.messages[:-1]):
-        raise invalid("messages", "'prefix' belongs to the last one")
-    if request.add_generation_prompt is request.continues:
-        problem = "a reply goes on with the last message, or begins anew: it is true without 'continue_final_message', and false with it"
-        raise invalid("add_generation_prompt", problem)
-    return request
+    role, content = sent["role"], sent.get("content")
+    if role == "tool" and sent.get("tool_call_id") is None:
+        raise invalid(f"messages.{place}", "a message with role 'tool' needs 'tool_call_id'")
+    if role != "assistant" and content is None:
+        raise invalid(f"messages.{place}", f"a message with role '{role}' needs 'content'")
+    message: Json = {"role": "system" if role == "developer" else role, "content": joined(content or "")}
+    message |= {
+        name: sent[name] for name in ("name", "tool_call_id", "reasoning_content") if sent.get(name) is not None
+    }
+    if (calls := sent.get("tool_calls")) is not None:
+        message["tool_calls"] = [
+            function_call(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls
+        ]
+    return message
 
 
 class ChoicesWriter(Writer):
@@ -138,8 +107,8 @@ class ChoicesWriter(Writer):
     chunk_kind: ClassVar[str]
 
     def __init__(self, calls: Sequence[PreparedCompletion], request: SampledRequest) -> None:
-        super().__init__(calls, stream=bool(request.stream))
-        self._shows_usage = request.stream_options.include_usage
+        super().__init__(calls, stream=request.stream)
+        self._shows_usage = bool(request.stream_options.include_usage)
 
     def completion(self, choices: list[Json], replies: Sequence[Completion]) -> Json:
         """Return the whole reply."""
@@ -162,12 +131,13 @@ class ChoicesWriter(Writer):
     def _usage(self, replies: Sequence[Completion]) -> Json:
         prompt = sum(len(call.prompt.input_ids) for call in self.calls)
         output = sum(len(reply.generation.output_ids) for reply in replies)
-        counts: Json = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
-        if cached := max(reply.generation.cached_tokens for reply in replies):
-            counts["prompt_tokens_details"] = {"cached_tokens": cached}
-        if thought := sum(reply.message.reasoning_tokens for reply in replies):
-            counts["completion_tokens_details"] = {"reasoning_tokens": thought}
-        return counts
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": max(reply.generation.cached_tokens for reply in replies)},
+            "completion_tokens_details": {"reasoning_tokens": sum(reply.message.reasoning_tokens for reply in replies)},
+        }
 
 
 class ChatWriter(ChoicesWriter):
@@ -175,16 +145,16 @@ class ChatWriter(ChoicesWriter):
 
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, call: PreparedCompletion, request: ChatRequest) -> None:
-        super().__init__([call], request)
-        self._request = request
+    def __init__(self, calls: Sequence[PreparedCompletion], request: ChatRequest) -> None:
+        super().__init__(calls, request)
         self._whole_calls: Counter[int] = Counter()
         """[choice] how many of its tool calls are whole."""
 
     def whole(self, replies: Sequence[Completion]) -> Json:
         """Return the whole reply."""
         choices = [
-            {"index": index, "message": self._message(reply), **_ending(reply)} for index, reply in enumerate(replies)
+            {"index": index, "message": reply.message.to_json(), **_ending(reply)}
+            for index, reply in enumerate(replies)
         ]
         return self.completion(choices, replies)
 
@@ -199,7 +169,8 @@ class ChatWriter(ChoicesWriter):
             yield self._piece(index, {"reasoning_content": delta.reasoning})
         if delta.text:
             yield self._piece(index, {"content": delta.text})
-        for piece in self._call_pieces(delta):
+        if delta.begun_call is not None:
+            piece = {"function": {"arguments": delta.arguments}} if delta.arguments else delta.begun_call
             yield self._piece(index, {"tool_calls": [{"index": self._whole_calls[index], **piece}]})
         self._whole_calls[index] += delta.tool_call is not None
 
@@ -209,27 +180,6 @@ class ChatWriter(ChoicesWriter):
 
     def _piece(self, index: int, delta: Json, **ending: Any) -> Json:
         return self.chunk({"index": index, "delta": delta, "finish_reason": None, "logprobs": None, **ending})
-
-    def _message(self, reply: Completion) -> Json:
-        message = reply.message.to_json()
-        if "tool_calls" in message:
-            message["tool_calls"] = [self._custom(call) or call for call in message["tool_calls"]]
-        return message
-
-    def _custom(self, call: Json) -> Json | None:
-        """Return a call of a custom tool as its client wrote the tool; None for a call of a function."""
-        text = self._request.custom_text(call)
-        if text is None:
-            return None
-        return {"id": call["id"], "type": "custom", "custom": {"name": call["function"]["name"], "input": text}}
-
-    def _call_pieces(self, delta: Delta) -> Iterator[Json]:
-        """Return what a client is shown of a growing call. The text of a custom tool comes at once, as it is read from whole arguments."""
-        if (begun := delta.begun_call) is not None and self._custom(begun) is None:
-            yield {"function": {"arguments": delta.arguments}} if delta.arguments else begun
-        elif delta.tool_call is not None and (shown := self._custom(delta.tool_call)) is not None:
-            yield {**shown, "custom": {**shown["custom"], "input": ""}}
-            yield {"custom": {"input": shown["custom"]["input"]}}
 
 
 def _ending(reply: Completion) -> Json:
@@ -243,5 +193,5 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> ChatWrit
     Raises:
         ApiError: The request cannot be answered.
     """
-    request = parse_request(body)
-    return ChatWriter(service.prepare(role, request.to_completion_request(), "chatcmpl-"), request)
+    request = read_body(ChatRequest, body)
+    return ChatWriter([service.prepare(role, request.to_completion_request(), "chatcmpl-")], request)

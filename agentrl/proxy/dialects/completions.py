@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -15,21 +15,17 @@ from agentrl.proxy.call_log import digest_of_several
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.chat_completions import ChoicesWriter
-from agentrl.proxy.dialects.sampling import SampledRequest
+from agentrl.proxy.dialects.fields import SampledRequest
 from agentrl.proxy.errors import read_body
 from agentrl.proxy.session import SessionRole
 
-_Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
-_Several = (
-    Annotated[list[str], Field(min_length=1, fail_fast=True)]
-    | Annotated[list[_Ids], Field(min_length=1, fail_fast=True)]
-)
+_Prompt = str | Annotated[list[int], Field(min_length=1, fail_fast=True)]
 
 
 class TextCompletionRequest(SampledRequest):
     """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
 
-    prompt: str | _Ids | _Several
+    prompt: _Prompt | Annotated[list[_Prompt], Field(min_length=1, fail_fast=True)]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
 
@@ -73,8 +69,8 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> TextWrit
         ApiError: The request cannot be answered.
     """
     request = read_body(TextCompletionRequest, body)
-    several = isinstance(request.prompt, list) and not isinstance(request.prompt[0], int)
-    prompts: Sequence[str | list[int]] = request.prompt if several else [request.prompt]  # type: ignore[assignment, list-item]
+    is_one = isinstance(request.prompt, str) or isinstance(request.prompt[0], int)
+    prompts: Any = [request.prompt] if is_one else request.prompt
     calls = [
         service.prepare(
             role,
@@ -91,8 +87,7 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> TextWrit
         )
         for prompt in prompts
     ]
-    if several:
-        digest = digest_of_several([call.digest for call in calls])
-        for position, call in enumerate(calls):
-            call.digest, call.first_choice = digest, position * request.n
+    digest = digest_of_several([call.digest for call in calls])
+    for position, call in enumerate(calls):
+        call.digest, call.first_choice = digest, position * request.n
     return TextWriter(calls, request)

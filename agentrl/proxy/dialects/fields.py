@@ -9,101 +9,63 @@ A field that is null is a field that is absent, everywhere.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_snake
 
+from agentrl.proxy.completion import Json
 from agentrl.proxy.errors import ApiError
 
-CHANGES: dict[str, tuple[Any, ...]] = {
-    # How a reply is sampled, in OpenAI's words and in those of vLLM and SGLang.
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "best_of": (1,),
-    "ebnf": (),
-    "frequency_penalty": (0,),
-    "ignore_eos": (False,),
-    "json_schema": (),
-    "logit_bias": ({},),
-    "max_completion_tokens": (),
-    "max_output_tokens": (),
-    "max_tokens": (),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "n": (1,),
-    "output_config": ({},),
-    "output_format": (),
-    "presence_penalty": (0,),
-    "regex": (),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "stop": ([],),
-    "stop_regex": ([],),
-    "stop_sequences": ([],),
-    "structured_outputs": ({},),
-    "temperature": (),
-    "text": ({}, {"format": {"type": "text"}}),
-    "top_k": (-1, 0),
-    "top_p": (),
-    "typical_p": (1,),
-    "use_beam_search": (False,),
-    **dict.fromkeys(("logits_processors", "stop_token_ids"), ([],)),
-    **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex", "seed"), ()),
-    # How it comes.
-    "background": (False,),
-    "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
-    "response_modalities": (["TEXT"], ["Text"], []),
-    **dict.fromkeys(("audio", "speech_config"), ()),
-    # The prompt.
-    "add_generation_prompt": (True,),
-    "cached_content": (),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "conversation": (),
-    "documents": ([],),
-    "echo": (False,),
-    "enable_thinking": (),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "input": (),
-    "instructions": ("",),
-    "messages": (),
-    "previous_response_id": (),
-    "prompt": (),
-    "suffix": ("",),
-    "system": ("", []),
-    "thread": (),
-    "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),
-    "tools": ([],),
-    "truncate_prompt_tokens": (),
+Tokens = Annotated[int, Field(ge=1, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**62)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+TopK = Annotated[int, Field(ge=-1, lt=2**31)]
+"""-1 and 0 mean all."""
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Count = Annotated[int, Field(ge=1, le=128)]
+"""How many replies are asked for."""
+Stop = Annotated[str, Field(min_length=1)]
+_Token = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+"""A token id: the keys of a JSON object are texts."""
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+
+CHANGES: dict[str, list[Any]] = {
+    name: harmless
+    for names, harmless in (
+        ("best_of n repetition_penalty typical_p", [1]),
+        ("frequency_penalty min_p min_tokens presence_penalty", [0]),
+        ("top_k", [-1, 0]),
+        ("background continue_final_message echo ignore_eos use_beam_search", [False]),
+        ("add_generation_prompt parallel_tool_calls", [True]),
+        ("instructions suffix", [""]),
+        ("system", ["", []]),
+        ("chat_template_kwargs logit_bias output_config structured_outputs", [{}]),
+        ("bad_words documents functions logits_processors stop stop_regex stop_sequences stop_token_ids tools", [[]]),
+        ("response_format", [{"type": "text"}]),
+        ("text", [{}, {"format": {"type": "text"}}]),
+        ("modalities response_modalities", [["text"], ["TEXT"], ["Text"]]),
+        ("function_call tool_choice", ["none", "auto", {"type": "none"}, {"type": "auto"}]),
+        ("allowed_token_ids ebnf guided_choice guided_grammar guided_json guided_regex json_schema regex seed", []),
+        ("max_completion_tokens max_output_tokens max_tokens output_format temperature top_p", []),
+        ("cached_content chat_template conversation enable_thinking input messages previous_response_id prompt", []),
+        ("audio speech_config thread truncate_prompt_tokens", []),
+    )
+    for name in names.split()
 }
-"""Fields that would change the prompt or the reply where a dialect does not declare them, with the values at which each changes nothing."""
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Fields that change the prompt or the reply, also in the words of vLLM and SGLang, with the values at which each changes nothing: where a dialect does not declare one, others are refused."""
 
 
-class Part(BaseModel):
-    """A part of a request: null is the same as absent, and what it does not declare means nothing here."""
+class RequestBody(BaseModel):
+    """The body of a request: what it declares is honoured."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        if isinstance(value, dict) and None in value.values():
-            return {name: item for name, item in value.items() if item is not None}
-        return value
-
-
-class RequestBody(Part):
-    """The body of a request: what it declares is honoured."""
-
-    model_config = ConfigDict(extra="allow")
+        return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
 
     def ignored(self) -> list[str]:
         """Return the names of what the client asked for and does not get.
@@ -111,14 +73,56 @@ class RequestBody(Part):
         Raises:
             ApiError: A field that is not honoured would change what is asked for.
         """
-        known = {name: CHANGES.get(to_snake(name)) for name in self.model_extra or {}}
-        for name, harmless in known.items():
-            if harmless is not None and (self.model_extra or {})[name] not in harmless:
+        names = []
+        for name, value in (self.model_extra or {}).items():
+            harmless = CHANGES.get(to_snake(name))
+            if harmless is None:
+                names.append(name)
+            elif value not in harmless:
                 message = f"Unsupported parameter: '{name}'. It would change the reply; leave it out."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
-        return plain_names(name for name, harmless in known.items() if harmless is None)
+        return names
 
 
-def plain_names(names: Iterable[str]) -> list[str]:
-    """Return names as a line of the log can hold them: what a client makes up may be anything."""
-    return sorted({name if _PLAIN_NAME.fullmatch(name) else "unnameable" for name in names})
+class _StreamOptions(BaseModel):
+    include_usage: bool | None = None
+
+
+class SampledRequest(RequestBody):
+    """The body of a request for chat or text completions, but for its prompt."""
+
+    model: str
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
+    n: Count = 1
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = Field(default_factory=list)
+    max_tokens: Tokens | None = None
+    seed: Seed | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    logit_bias: dict[_Token, _Bias] | None = None
+    top_k: TopK | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    def sampling(self) -> Json:
+        """Return what these fields say, as fields of a `CompletionRequest`."""
+        bias = {int(token): bias for token, bias in (self.logit_bias or {}).items() if bias}
+        alterations = {
+            "top_k": self.top_k or -1,
+            "min_p": self.min_p,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "logit_bias": tuple(sorted(bias.items())),
+        }
+        return {
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "alterations": alterations,
+        }

@@ -1,22 +1,226 @@
-"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
+"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`.
+
+system:     text blocks             a system message, in its place
+user:       tool_result blocks      tool messages, each on its own, before the text that follows them
+            text, image, document blocks       a user message
+assistant:  thinking, text, tool_use blocks    one assistant message; the last message of all is continued
+
+Ids of tool calls begin with `toolu_` here, and with `call_` in the record and in the other dialects.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, NamedTool, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.messages_request import MessagesRequest, shown_id
+from agentrl.proxy.dialects.fields import RequestBody, Stop, Tokens, TopK, TopP
+from agentrl.proxy.dialects.parts import Format, Text, function_call, function_tool, joined, left_out, schema_text
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.session import History, Session, SessionRole
 from agentrl.proxy.tool_calls import readable_part, values_so_far
 
 _SIGNATURE = "YWdlbnRybA=="
 """Clients send a thought back as one only if it is signed, and as a text of their own otherwise. Nothing reads it here."""
+
+
+class _ImageSource(TypedDict):
+    type: Literal["base64"]
+    media_type: str
+    data: str
+
+
+class _Image(TypedDict):
+    type: Literal["image"]
+    source: _ImageSource
+
+
+class _PlainSource(TypedDict):
+    type: Literal["text"]
+    data: str
+
+
+class _Document(TypedDict):
+    """A document in plain text. One in another form, such as a PDF, is refused: no model here reads it."""
+
+    type: Literal["document"]
+    source: _PlainSource
+    title: NotRequired[str | None]
+    context: NotRequired[str | None]
+
+
+_Shown = Annotated[Text | _Image | _Document, Field(discriminator="type")]
+
+
+class _ToolUse(TypedDict):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: Json
+
+
+class _ToolResult(TypedDict):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: NotRequired[str | Annotated[list[_Shown], Field(fail_fast=True)] | None]
+
+
+class _Thinking(TypedDict):
+    type: Literal["thinking"]
+    thinking: str
+
+
+_Block = Annotated[Text | _Image | _Document | _ToolUse | _ToolResult | _Thinking, Field(discriminator="type")]
+
+
+class _Message(TypedDict):
+    role: Literal["user", "assistant", "system"]
+    content: str | Annotated[list[_Block], Field(fail_fast=True)]
+
+
+def _written(sent: _Message) -> list[Json]:
+    """Return the messages that one of Anthropic's stands for: the results of tools in it are each one."""
+    message: Json = {"role": sent["role"], "content": sent["content"]}
+    if isinstance(sent["content"], str):
+        return [message]
+    results: list[Json] = []
+    shown: list[Json] = []
+    block: Any
+    for block in sent["content"]:
+        match block["type"]:
+            case "tool_result":
+                content = block.get("content") or ""
+                if not isinstance(content, str):
+                    content = joined([_part(part) for part in content])
+                results.append({"role": "tool", "tool_call_id": recorded_id(block["tool_use_id"]), "content": content})
+            case "tool_use":
+                call = function_call(recorded_id(block["id"]), block["name"], block["input"])
+                message.setdefault("tool_calls", []).append(call)
+            case "thinking":
+                message["reasoning_content"] = message.get("reasoning_content", "") + block["thinking"]
+            case _:
+                shown.append(_part(block))
+    message["content"] = joined(shown)
+    return results if results and not shown else [*results, message]
+
+
+def _part(block: Json) -> Json:
+    """Return a text, an image or a document as a part with a text, or with the URL of an image."""
+    match block:
+        case {"type": "image", "source": source}:
+            return {"url": f"data:{source['media_type']};base64,{source['data']}"}
+        case {"type": "document", "source": source}:
+            texts = [text for text in (block.get("title"), block.get("context"), source["data"]) if text]
+            return {"text": "\n".join(["", *texts, ""])}
+    return block
+
+
+class _Tool(BaseModel):
+    type: str | None = None
+    name: str = ""
+    description: str | None = None
+    input_schema: Json | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return self.type in (None, "custom")
+
+
+class _ToolChoice(BaseModel):
+    type: Literal["auto", "any", "none", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class _OutputConfig(BaseModel):
+    format: Format | None = None
+
+
+class _Thread(BaseModel):
+    """A conversation that the session holds, so that its client sends only what is new."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | None = None
+
+
+class MessagesRequest(RequestBody):
+    """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
+
+    model: str
+    messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
+    system: str | Annotated[list[Text], Field(fail_fast=True)] | None = None
+    tools: list[_Tool] = Field(default_factory=list, fail_fast=True)
+    tool_choice: _ToolChoice = _ToolChoice(type="auto")
+    thread: _Thread | None = None
+    max_tokens: Tokens | None = None
+    """How long the reply may be; where tokens are counted, it says nothing."""
+    stop_sequences: list[Stop] = Field(default_factory=list, fail_fast=True)
+    stream: bool = False
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    output_config: _OutputConfig = _OutputConfig()
+    output_format: Format | None = None
+
+    def to_completion_request(self, session: Session) -> CompletionRequest:
+        """Return the request in every dialect's form: that of a thread has the messages before it, and the tools that it began with.
+
+        Raises:
+            ApiError: The session has no such thread, or the request has a `system` of its own.
+        """
+        before = self._before(session)
+        messages = [*before.messages, *(message for said in self.messages for message in _written(said))]
+        if self.system:
+            messages.insert(0, {"role": "system", "content": joined(self.system)})
+        functions = [tool for tool in self.tools if tool.is_function]
+        tools = [function_tool(tool.name, tool.description, tool.input_schema or {}) for tool in functions]
+        choice = self.tool_choice
+        named = NamedTool(choice.name or "")
+        return CompletionRequest(
+            model=self.model,
+            messages=messages,
+            continues=messages[-1]["role"] == "assistant",
+            tools=tools or before.tools,
+            tool_choice=named if choice.type == "tool" else "required" if choice.type == "any" else choice.type,
+            parallel_tool_calls=not choice.disable_parallel_tool_use,
+            stop=self.stop_sequences,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            alterations={"top_k": self.top_k or -1},
+            json_schema=schema_text(self.output_config.format or self.output_format),
+            ignored=self.ignored(),
+        )
+
+    def ignored(self) -> list[str]:
+        """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
+        return [*super().ignored(), *left_out(str(tool.type) for tool in self.tools if not tool.is_function)]
+
+    def _before(self, session: Session) -> History:
+        if self.thread is None or self.thread.type == "create":
+            return History(())
+        if (before := session.histories.get(self.thread.previous_message_id or "")) is None:
+            message = f"No thread of this session holds the message '{self.thread.previous_message_id}'."
+            raise ApiError(404, message, param="thread", code="thread_not_found")
+        if self.system:
+            raise invalid("system", "the thread goes on with the one that it began with; leave it out")
+        return before
+
+
+def shown_id(call_id: str) -> str:
+    """Return the id of a tool call as Anthropic's clients know it."""
+    return f"toolu_{call_id.removeprefix('call_')}" if call_id.startswith("call_") else call_id
+
+
+def recorded_id(tool_use_id: str) -> str:
+    """Return the id of a tool call as it is recorded, from what `shown_id` made of it."""
+    return f"call_{tool_use_id.removeprefix('toolu_')}" if tool_use_id.startswith("toolu_") else tool_use_id
 
 
 class MessagesWriter(Writer):
@@ -56,19 +260,16 @@ class MessagesWriter(Writer):
             if piece := shown[len(self._sent_arguments) :]:
                 self._sent_arguments = shown
                 yield self._piece({"type": "input_json_delta", "partial_json": piece})
-        elif delta.reasoning:
-            if self._open != "thinking":
-                yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
-            yield self._piece({"type": "thinking_delta", "thinking": delta.reasoning})
         else:
-            if self._open != "text":
-                yield from self._begin({"type": "text", "text": ""})
-            yield self._piece({"type": "text_delta", "text": delta.text})
+            kind = "thinking" if delta.reasoning else "text"
+            if self._open != kind:
+                yield from self._begin(_text_block(kind, ""))
+            yield self._piece({"type": f"{kind}_delta", kind: delta.reasoning or delta.text})
 
     def ended(self, index: int, reply: Completion) -> Iterator[Json]:
         """End the message."""
         if self._index < 0:
-            yield from self._begin({"type": "text", "text": ""})
+            yield from self._begin(_text_block("text", ""))
         yield from self._close()
         self._remember(reply)
         yield {"type": "message_delta", "delta": _ending(reply), "usage": self._usage(reply)}
@@ -107,23 +308,27 @@ class MessagesWriter(Writer):
 
     def _remember(self, reply: Completion) -> None:
         (call,) = self.calls
-        if not self._keeps_thread:
-            return
-        asked = call.request.messages[: -1 if call.request.continues else None]
-        said = with_prefill(call.prompt.prefill, reply.message.to_json())
-        call.session.histories[call.id] = History([*asked, said], call.request.tools)
+        if self._keeps_thread:
+            messages = [*call.request.messages, reply.message.to_json()]
+            call.session.histories[call.id] = History(messages, call.request.tools)
 
 
 def _content(reply: Completion) -> list[Json]:
     message = reply.message
     blocks: list[Json] = []
     if message.reasoning:
-        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": _SIGNATURE})
+        blocks.append(_text_block("thinking", message.reasoning))
     if message.content or not message.tool_calls:
-        blocks.append({"type": "text", "text": message.content})
+        blocks.append(_text_block("text", message.content))
     return blocks + [
         {**_tool_use(call), "input": values_so_far(call["function"]["arguments"])} for call in message.tool_calls
     ]
+
+
+def _text_block(kind: str, text: str) -> Json:
+    """Return a text or a thought; one that only begins is not signed yet."""
+    signature = {"signature": _SIGNATURE if text else ""} if kind == "thinking" else {}
+    return {"type": kind, kind: text, **signature}
 
 
 def _tool_use(call: Json) -> Json:
@@ -146,39 +351,6 @@ def _ending(reply: Completion) -> Json:
     }
 
 
-def _asked(request: MessagesRequest, before: History | None) -> CompletionRequest:
-    """Return the request after the conversation that it goes on with, whose `system` and `tools` are those that it began with.
-
-    Raises:
-        ApiError: The request has another `system`.
-    """
-    asked = request.to_completion_request()
-    if before is None:
-        return asked
-    known, added = before.messages, asked.messages
-    if request.system:
-        if added[0] not in known[:1]:
-            message = "Unsupported 'system': the thread goes on with the one that it began with; leave it out."
-            raise ApiError(400, message, param="system", code="unsupported_value")
-        added = added[1:]
-    return replace(asked, messages=[*known, *added], tools=asked.tools or before.tools)
-
-
-def _before(request: MessagesRequest, session: Session) -> History | None:
-    """Return the conversation of the thread that a request goes on with; None: it begins one.
-
-    Raises:
-        ApiError: The session has no such thread.
-    """
-    if request.thread is None or request.thread.type != "continue":
-        return None
-    before = session.histories.get(request.thread.previous_message_id)
-    if before is None:
-        message = f"No thread of this session holds the message '{request.thread.previous_message_id}'."
-        raise ApiError(404, message, param="thread", code="thread_not_found")
-    return before
-
-
 def read(service: CompletionService, role: SessionRole, body: bytes) -> MessagesWriter:
     """Check a request and render its prompt.
 
@@ -188,8 +360,7 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Messages
     request = read_body(MessagesRequest, body)
     if request.max_tokens is None:
         raise invalid("max_tokens", "it is required")
-    asked = _asked(request, _before(request, role.session))
-    return MessagesWriter(service.prepare(role, asked, "msg_"), request)
+    return MessagesWriter(service.prepare(role, request.to_completion_request(role.session), "msg_"), request)
 
 
 def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:
@@ -199,4 +370,4 @@ def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:
         ApiError: The request cannot be answered.
     """
     request = read_body(MessagesRequest, body)
-    return {"input_tokens": service.count(role, _asked(request, _before(request, role.session)))}
+    return {"input_tokens": service.count(role, request.to_completion_request(role.session))}

@@ -1,20 +1,173 @@
-"""`/v1/responses`: OpenAI's API of items, and its stream of events."""
+"""`/v1/responses`: OpenAI's API of items, and its stream of events.
+
+message                          a message of its role
+reasoning, message, function_call, function_call, ...    one assistant message: what one response said
+function_call_output             a tool message
+item_reference                   the item of this session that has the id
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+from typing_extensions import TypedDict
 
 from agentrl.proxy.answer import Writer
-from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
-from agentrl.proxy.dialects.responses_request import ResponsesRequest
-from agentrl.proxy.errors import ApiError, read_body
+from agentrl.proxy.dialects.fields import Temperature, Tokens, TopP
+from agentrl.proxy.dialects.parts import (
+    Content,
+    Format,
+    Text,
+    ToolsRequest,
+    function_call,
+    joined,
+    schema_text,
+    shown_name,
+)
+from agentrl.proxy.errors import ApiError, invalid, read_body
 from agentrl.proxy.session import History, Session, SessionRole
 
-_UNSAID: dict[str, Json] = {"function": {"parameters": None, "strict": None}, "custom": {"format": {"type": "text"}}}
-"""Fields of tools that a response says where the request left them out."""
+
+class _Message(TypedDict):
+    type: NotRequired[Literal["message"] | None]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class _Call(TypedDict):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    namespace: NotRequired[str | None]
+    arguments: str | Json
+
+
+class _ToolOutput(TypedDict):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+
+class _Reasoning(TypedDict):
+    type: Literal["reasoning"]
+    content: NotRequired[list[Text] | None]
+
+
+class _ItemReference(TypedDict):
+    type: Literal["item_reference"]
+    id: str
+
+
+def _type(item: Any) -> Any:
+    """Return the type of an item: a message may leave it out."""
+    return (item.get("type") or "message") if isinstance(item, dict) else None
+
+
+_Item = Annotated[
+    Annotated[_Message, Tag("message")]
+    | Annotated[_Call, Tag("function_call")]
+    | Annotated[_ToolOutput, Tag("function_call_output")]
+    | Annotated[_Reasoning, Tag("reasoning")]
+    | Annotated[_ItemReference, Tag("item_reference")],
+    Discriminator(_type),
+]
+
+
+class _TextSettings(BaseModel):
+    format: Format | None = None
+
+
+class ResponsesRequest(ToolsRequest):
+    """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
+
+    model: str
+    input: str | Annotated[list[_Item], Field(fail_fast=True)] = ""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool = False
+    max_output_tokens: Tokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    text: _TextSettings = _TextSettings()
+    store: bool = True
+
+    def to_completion_request(self, session: Session) -> CompletionRequest:
+        """Return the request in every dialect's form, after the conversation that it continues.
+
+        Raises:
+            ApiError: There is nothing to answer, or the session does not know the conversation or an item.
+        """
+        instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        messages = [*instructions, *self._before(session), *self._messages(session.items)]
+        if not messages:
+            raise invalid("input", "there is nothing to answer")
+        return CompletionRequest(
+            model=self.model,
+            messages=messages,
+            max_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            json_schema=schema_text(self.text.format),
+            ignored=self.ignored(),
+            **self.calling(),
+        )
+
+    def _before(self, session: Session) -> Sequence[Json]:
+        if self.previous_response_id is None:
+            return ()
+        if (before := session.histories.get(self.previous_response_id)) is None:
+            message = f"Previous response with id '{self.previous_response_id}' not found."
+            raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
+        return before.messages
+
+    def _messages(self, referred: Mapping[str, Json]) -> list[Json]:
+        if isinstance(self.input, str):
+            return [{"role": "user", "content": self.input}] if self.input else []
+        messages: list[Json] = []
+        spoken: Json = {}  # the assistant message that the next item may belong to; empty: none
+
+        def begin() -> Json:
+            messages.append({"role": "assistant", "content": ""})
+            return messages[-1]
+
+        for sent in self.input:
+            item: Any = _resolved(sent, referred)
+            match _type(item):
+                case "reasoning":
+                    spoken = begin()
+                    if item.get("content"):
+                        spoken["reasoning_content"] = joined(item["content"])
+                case "function_call":
+                    spoken = spoken or begin()
+                    name = shown_name(item.get("namespace"), item["name"])
+                    call = function_call(item["call_id"], name, item["arguments"])
+                    spoken.setdefault("tool_calls", []).append(call)
+                case "function_call_output":
+                    spoken = {}
+                    output = joined(item["output"])
+                    messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": output})
+                case _ if item["role"] == "assistant":
+                    if not spoken or spoken["content"] or "tool_calls" in spoken:
+                        spoken = begin()
+                    spoken["content"] = joined(item["content"])
+                case _:
+                    spoken = {}
+                    role = "system" if item["role"] == "developer" else item["role"]
+                    messages.append({"role": role, "content": joined(item["content"])})
+        return messages
+
+
+def _resolved(item: Any, referred: Mapping[str, Json]) -> Any:
+    if item.get("type") != "item_reference":
+        return item
+    if item["id"] not in referred:
+        raise invalid("input", f"it refers to the item {item['id']!r}, which no stored response of this session holds")
+    return referred[item["id"]]
 
 
 class ResponsesWriter(Writer):
@@ -26,6 +179,7 @@ class ResponsesWriter(Writer):
         super().__init__([call], stream=request.stream)
         self._call = call
         self._request = request
+        self._tools = [tool.said_again() for tool in request.tools]
         self._sequence = 0
         self._open: Json | None = None
         """The reasoning or message item that is open."""
@@ -46,7 +200,6 @@ class ResponsesWriter(Writer):
     def opening(self) -> Iterator[Json]:
         """Begin the response."""
         yield self._event("response.created", response=self._response("in_progress"))
-        yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def delta(self, index: int, delta: Delta) -> Iterator[Json]:
         """Say what the response gained."""
@@ -87,11 +240,9 @@ class ResponsesWriter(Writer):
     def _text_event(self, kind: str, **fields: Any) -> Json:
         """Return an event of the text of the item that is open."""
         assert self._open is not None
-        if self._open["type"] == "message":
-            name, fields = "output_text", {**fields, "logprobs": []}
-        else:
-            name = "reasoning_text"
-        return self._item_event(f"response.{name}.{kind}", self._open, content_index=0, **fields)
+        if self._open["type"] == "reasoning":
+            return self._item_event(f"response.reasoning_text.{kind}", self._open, content_index=0, **fields)
+        return self._item_event(f"response.output_text.{kind}", self._open, content_index=0, logprobs=[], **fields)
 
     def _open_item(self, kind: str) -> Iterator[Json]:
         self._text = ""
@@ -117,24 +268,17 @@ class ResponsesWriter(Writer):
 
     def _grow_call(self, delta: Delta) -> Iterator[Json]:
         begun, whole = delta.begun_call, delta.tool_call
-        begins = begun is not None and not delta.arguments
-        if begins:
+        if begun is not None and not delta.arguments:
             yield from self._close_item()
-        item = self._call_item(begun or whole or {})
-        is_custom = item["type"] == "custom_tool_call"
-        name = "input" if is_custom else "arguments"
-        event = f"response.{'custom_tool_call_input' if is_custom else 'function_call_arguments'}"
-        if begins:
-            added = {**item, name: "", "status": "in_progress"}
-            yield self._event("response.output_item.added", output_index=len(self._items), item=added)
-        elif delta.arguments and not is_custom:
-            yield self._item_event(f"{event}.delta", item, delta=delta.arguments)
+            item = {**self._call_item(begun), "status": "in_progress"}
+            yield self._event("response.output_item.added", output_index=len(self._items), item=item)
+        elif begun is not None:
+            item = self._call_item(begun)
+            yield self._item_event("response.function_call_arguments.delta", item, delta=delta.arguments)
         elif whole is not None:
-            if is_custom:
-                # The text of a custom tool is read from whole arguments.
-                yield self._item_event(f"{event}.delta", item, delta=item["input"])
-            named = {} if is_custom else {"name": item["name"]}
-            yield self._item_event(f"{event}.done", item, **named, **{name: item[name]})
+            item = self._call_item(whole)
+            said = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._item_event("response.function_call_arguments.done", item, **said)
             yield self._done(item)
 
     def _text_item(self, kind: str, status: str) -> Json:
@@ -147,16 +291,12 @@ class ResponsesWriter(Writer):
 
     def _call_item(self, call: Json) -> Json:
         """Return a call as the client wrote its tool. A name that no tool has stays as the policy said it."""
-        function = call["function"]
-        tool = self._request.shown_tools.get(function["name"])
-        named = {"name": tool.name if tool else function["name"]}
-        if tool and tool.namespace:
-            named["namespace"] = tool.namespace
-        item: Json = {"call_id": call["id"], "status": "completed", **named}
-        text = self._request.custom_text(call)
-        if text is not None:
-            return {"id": self._id("ctc"), "type": "custom_tool_call", **item, "input": text}
-        return {"id": self._id("fc"), "type": "function_call", **item, "arguments": function["arguments"]}
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        item = {"id": self._id("fc"), "type": "function_call", "call_id": call["id"], "status": "completed"}
+        tool = self._request.functions.get(name)
+        if tool is not None and tool.namespace:
+            return {**item, "namespace": tool.namespace, "name": tool.name, "arguments": arguments}
+        return {**item, "name": name, "arguments": arguments}
 
     def _id(self, kind: str) -> str:
         return f"{kind}_{self._call.id.removeprefix('resp_')}_{len(self._items)}"
@@ -164,7 +304,8 @@ class ResponsesWriter(Writer):
     def _response(self, status: str, reply: Completion | None = None) -> Json:
         """Return the `response` object; without a reply, its state before there is one."""
         call, request = self._call, self._request
-        said = request.model_dump(include={"tool_choice", "metadata", "user", "store", "parallel_tool_calls"})
+        said = request.model_dump(include={"tool_choice", "store", "parallel_tool_calls"})
+        wanted = request.text.format or Format(type="text")
         content: Json = {
             "id": call.id,
             "object": "response",
@@ -177,12 +318,10 @@ class ResponsesWriter(Writer):
             "model": request.model,
             "output": [*self._items],
             "previous_response_id": request.previous_response_id,
-            "reasoning": {"effort": None, "summary": None},
             "temperature": call.sampling.temperature,
-            "text": {"format": request.text.format.model_dump(by_alias=True, exclude_none=True)},
-            "tools": [{**_UNSAID.get(tool.type, {}), **tool.model_dump(exclude_unset=True)} for tool in request.tools],
+            "text": {"format": wanted.model_dump(by_alias=True, exclude_none=True)},
+            "tools": self._tools,
             "top_p": call.sampling.top_p,
-            "truncation": "disabled",
             "usage": None,
             **said,
         }
@@ -200,15 +339,12 @@ class ResponsesWriter(Writer):
     def _remember(self, reply: Completion, response: Json) -> None:
         call, session = self._call, self._call.session
         if self._request.store:
-            if session.responses:
-                # An agent sends the same instructions and tools with each of its calls: they are held once.
-                last = next(reversed(session.responses.values()))
-                response |= {name: last[name] for name in ("instructions", "tools") if last[name] == response[name]}
-            session.responses[call.id] = response
+            # An agent sends the same instructions and tools with each of its calls, which a session need not hold so often.
+            session.responses[call.id] = {**response, "instructions": None, "tools": []}
             session.items.update({item["id"]: item for item in response["output"]})
         # `instructions` are of one request, and not part of the conversation that it goes on from.
-        asked = call.request.messages[1 if self._request.instructions else 0 :]
-        session.histories[call.id] = History([*asked, reply.message.to_json()])
+        messages = [*call.request.messages[bool(self._request.instructions) :], reply.message.to_json()]
+        session.histories[call.id] = History(messages)
 
 
 def read(service: CompletionService, role: SessionRole, body: bytes) -> ResponsesWriter:
@@ -218,14 +354,8 @@ def read(service: CompletionService, role: SessionRole, body: bytes) -> Response
         ApiError: The request cannot be answered.
     """
     request = read_body(ResponsesRequest, body)
-    before, session = History(()), role.session
-    if (previous := request.previous_response_id) is not None:
-        if previous not in session.histories:
-            message = f"Previous response with id '{previous}' not found."
-            raise ApiError(400, message, param="previous_response_id", code="previous_response_not_found")
-        before = session.histories[previous]
-    asked = request.to_completion_request(before.messages, session.items)
-    return ResponsesWriter(service.prepare(role, asked, "resp_"), request)
+    call = service.prepare(role, request.to_completion_request(role.session), "resp_")
+    return ResponsesWriter(call, request)
 
 
 def stored_response(session: Session, method: str, response_id: str) -> Json:

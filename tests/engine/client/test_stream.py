@@ -7,8 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from agentrl.engine.client.stream import BadReplyError, GrowingReply, ServerLostError, Versions, events
-from agentrl.errors import EngineError
+from agentrl.engine.client.stream import BadReplyError, GrowingReply, ServerLostError, events, version_number
 from agentrl.record.soundness import Expected
 from agentrl.record.tokens import VersionSpan
 
@@ -19,28 +18,32 @@ def expected(only: int | None = None, oldest: int | None = None) -> Expected:
     return Expected(newest_version=4, oldest_version=oldest, only_version=only)
 
 
-def test_a_given_version_made_all_tokens_whatever_the_server_says() -> None:
-    versions = Versions(3).after({"weight_version": "nonsense", "weight_versions": SPANS}, 5, expected())
-    assert versions.spans == [VersionSpan(3, 0, 5)]
+def test_a_version_that_the_request_named_made_all_tokens_whatever_the_server_says() -> None:
+    reply = reply_of_five(version=3)
+    reply.grow(state({"weight_version": "nonsense", "weight_versions": SPANS}))
+    assert reply.so_far().versions == [VersionSpan(3, 0, 5)]
 
 
-@pytest.mark.parametrize(("served", "only", "changed"), [("3", None, False), ("4", 4, True)])
-def test_a_served_version_is_sure_until_an_update_begins(served: str, only: int | None, changed: bool) -> None:
-    versions = Versions().after({"weight_version": "3"}, 2, expected(only=3))
-    versions = versions.after({"weight_version": served}, 4, expected(only=only))
-    assert (versions.spans, versions.changed) == ([VersionSpan(3, 0, 2)], changed)
+@pytest.mark.parametrize("updating", [False, True])
+def test_a_served_version_is_sure_until_an_update_begins(updating: bool) -> None:
+    bounds = [expected(only=3), expected(only=None if updating else 3), expected(only=3)]
+    reply = GrowingReply("url", incremental=True, prompt_tokens=3, expected=lambda: bounds.pop(0))
+    for _ in range(2):
+        reply.grow(state({"weight_version": "3"}))
+    assert reply.so_far().versions == [VersionSpan(3, 0, 5 if updating else 10)]
+    reply.grow(state({"weight_version": "3"}))
+    assert reply.so_far().versions == [VersionSpan(3, 0, 5 if updating else 15)], "nothing is sure after what is not"
 
 
 @pytest.mark.parametrize(("name", "version"), [("default", 0), ("my-model", 0), ("7", 7), (7, 7)])
 def test_the_weights_that_a_server_started_with_may_have_a_name(name: str | int, version: int) -> None:
-    versions = Versions().after({"weight_version": name}, 2, Expected(only_version=version))
-    assert versions.spans == [VersionSpan(version, 0, 2)]
+    assert version_number(name) == version
 
 
 def test_reported_versions_are_those_of_the_tokens() -> None:
-    versions = Versions().after({"weight_version": "4"}, 4, expected(only=4))
-    versions = versions.after({"weight_version": "4", "weight_versions": SPANS}, 5, expected())
-    assert versions.spans == [VersionSpan(3, 0, 2), VersionSpan(4, 2, 5)]
+    reply = reply_of_five()
+    reply.grow(state({"weight_version": "4", "weight_versions": SPANS}))
+    assert reply.so_far().versions == [VersionSpan(3, 0, 2), VersionSpan(4, 2, 5)]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,7 @@ def test_reported_versions_are_those_of_the_tokens() -> None:
         ({"weight_versions": [{"version": 3}]}, "its version spans are"),
         ({"weight_versions": SPANS[1:]}, "where one from 0 on was due"),
         ({"weight_versions": [{"version": 3, "start": 0, "end": 9}]}, "cover 9 of 5 tokens"),
+        ({"weight_version": "3", "finish_reason": {"type": "stop"}}, "does not say which weights made its tokens"),
     ],
 )
 def test_versions_that_cannot_be_are_faults(meta: dict[str, Any], fault: str) -> None:
@@ -64,14 +68,6 @@ def test_a_server_of_older_weights_than_it_was_given_was_started_again(meta: dic
         reply_of_five(oldest=4).grow(state(meta))
 
 
-def test_a_reply_whose_weights_changed_where_nothing_says_is_refused() -> None:
-    reply = reply_of_five(only=3)
-    reply.grow(state({"weight_version": "3"}))
-    with pytest.raises(EngineError, match="only pause mode abort suits it"):
-        reply.grow(state({"weight_version": "4", "finish_reason": {"type": "stop"}}))
-    assert len(reply.so_far().output_ids) == 5
-
-
 def test_nothing_is_kept_of_a_state_that_is_not_sound() -> None:
     reply = reply_of_five(only=3)
     reply.grow(state({"weight_version": "3"}))
@@ -82,8 +78,9 @@ def test_nothing_is_kept_of_a_state_that_is_not_sound() -> None:
     assert before.versions == [VersionSpan(3, 0, 5)]
 
 
-def reply_of_five(only: int | None = None, oldest: int | None = None) -> GrowingReply:
-    return GrowingReply("url", incremental=True, prompt_tokens=3, expected=lambda: expected(only, oldest))
+def reply_of_five(only: int | None = None, oldest: int | None = None, version: int | None = None) -> GrowingReply:
+    bounds = expected(only, oldest)
+    return GrowingReply("url", incremental=True, prompt_tokens=3, expected=lambda: bounds, version=version)
 
 
 def state(meta: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from aiohttp import web
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
+from agentrl.engine.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentrl.engine.client import EngineLimits, sglang_engine
 from agentrl.engine.client.stream import VERSION_DIGITS
-from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.run.serve import WeightsBody
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server, sound_states

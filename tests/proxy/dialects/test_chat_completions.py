@@ -252,7 +252,6 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
-        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value"),
         ({"stop": ""}, "stop", "invalid_value"),
         ({"messages": []}, "messages", "invalid_value"),

@@ -15,8 +15,8 @@ from agentrl.proxy.app import MAX_IGNORED
 from agentrl.proxy.dialects.chat_completions import ChatRequest
 from agentrl.proxy.dialects.completions import TextCompletionRequest
 from agentrl.proxy.dialects.fields import CHANGES, RequestBody
-from agentrl.proxy.dialects.messages_request import MessagesRequest
-from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.dialects.messages import MessagesRequest
+from agentrl.proxy.dialects.responses import ResponsesRequest
 from agentrl.proxy.http_messages import Response
 from tests.instant_engine import InstantEngine
 
@@ -38,8 +38,16 @@ MODELS: dict[str, type[RequestBody]] = {
 }
 GENERATING = [path for path in BODIES if path != "messages/count_tokens"]
 BUILT_IN = {
-    "chat/completions": [{"type": "web_search"}],
-    "responses": [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}],
+    "chat/completions": [{"type": "web_search"}, {"type": "custom", "custom": {"name": "patch"}}],
+    "responses": [
+        {"type": "web_search"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {
+            "type": "custom",
+            "name": "apply_patch",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"},
+        },
+    ],
     "messages": [{"type": "web_search_20250305", "name": "web_search"}],
 }
 
@@ -128,7 +136,7 @@ async def test_a_field_of_another_dialect_or_server_is_no_silent_loss(proxy: Pro
         assert f"'{name}'" in error(await asked(proxy, path, **{name: {"x": 1}}))["message"]
 
 
-LABELS = {"metadata", "model", "store", "stream", "stream_options", "user"}
+LABELS = {"model", "store", "stream", "stream_options"}
 """Fields of a dialect that say nothing of the prompt, the sampling or the length."""
 OF_THE_REPLY = {"logprobs", "top_logprobs"}
 """Fields that only say what the reply shows of itself."""
@@ -174,18 +182,6 @@ async def test_tools_that_the_client_runs_are_refused_since_no_call_of_them_coul
         assert not session.record.turns
 
 
-async def test_a_function_call_in_a_message_is_shown_to_the_model_as_a_tool_call_is(proxy: Proxy) -> None:
-    call = {"name": "add", "arguments": "{}"}
-    prompts = []
-    for written in ({"function_call": call}, {"tool_calls": [{"id": "1", "type": "function", "function": call}]}):
-        session = proxy.open_session()
-        said = {"role": "assistant", "content": None, **written}
-        reply = await asked(proxy, "chat/completions", session, messages=[*USER, said, *USER])
-        assert reply.status == 200, reply.body
-        prompts.append(session.record.turns[0].prompt_ids)
-    assert prompts[0] == prompts[1]
-
-
 async def test_reasoning_has_two_names_in_a_message(proxy: Proxy) -> None:
     prompts = []
     for thought in ({"reasoning_content": "I add."}, {"reasoning": "I add."}, {"reasoning": None}):
@@ -211,7 +207,7 @@ async def test_the_log_names_what_is_ignored_once_and_a_metric_counts_its_reques
     assert proxy.ignored == {"brand_new": 3, "model": 3, "service_tier": 3, "other": 1}
     lines = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
     assert [line.split(": ")[1] for line in lines] == [
-        "brand_new, service_tier, model (docs/api.md)",
+        "service_tier, brand_new, model (docs/api.md)",
         "other (docs/api.md)",
     ]
 
@@ -228,11 +224,7 @@ async def test_tools_that_a_service_would_run_are_left_out_and_named(proxy: Prox
 
 
 @pytest.mark.parametrize("path", GENERATING)
-async def test_names_that_a_client_makes_up_cannot_forge_a_line_of_the_log_nor_fill_the_memory(
-    proxy: Proxy, path: str
-) -> None:
-    await asked(proxy, path, **{"a\r\nset-cookie: x": 1, "b\n": 1, "é": 1, "": 1, "x" * 100_000: 1})
-    assert proxy.ignored == {"unnameable": 1}
+async def test_names_that_a_client_makes_up_do_not_fill_the_memory(proxy: Proxy, path: str) -> None:
     reply = await asked(proxy, path, **{f"name-{i}": 1 for i in range(10_000)})
     assert reply.status == 200
     assert len(proxy.ignored) == MAX_IGNORED

@@ -1,7 +1,7 @@
-"""A LoRA adapter (Hu et al. 2021, arXiv 2106.09685) as files, in peft's form, and in a transformers model.
+"""LoRA adapters (Hu et al. 2021, arXiv 2106.09685) in a transformers model: read from files in peft's form, and put beside each other.
 
-A directory holds `adapter_model.safetensors` and `adapter_config.json`. In a model, every matrix W that it adapts becomes
-W + (α/r)·B·A, and only A [r, in] and B [out, r] are the adapter's.
+Every matrix W that an adapter adapts becomes W + (α/r)·B·A, and only A [r, in] and B [out, r] are the adapter's. The files themselves
+are `adapters.py`'s.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from agentrl.engine.protocol import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from agentrl.engine.adapters import ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -75,17 +76,11 @@ def read_adapter_config(directory: Path) -> LoraConfig:
     """Return what kind of adapter a directory holds.
 
     Raises:
-        ValueError: It is no LoRA adapter.
-        OSError: There is none.
+        ValueError: It holds none, or one that is no LoRA adapter.
     """
     from peft import LoraConfig, PeftConfig
 
-    if not (directory / ADAPTER_CONFIG).is_file():
-        raise OSError(f"{directory} holds no {ADAPTER_CONFIG}")
-    try:
-        config = PeftConfig.from_pretrained(str(directory))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{directory / ADAPTER_CONFIG} says nothing of an adapter: {error!r}") from error
+    config = PeftConfig.from_pretrained(str(directory))
     if not isinstance(config, LoraConfig):
         raise ValueError(f"{directory} holds an adapter of kind {config.peft_type}, not LORA")
     return config
@@ -115,3 +110,70 @@ def sharing_weights(model: Any, count: int) -> list[Any]:
         kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         copies.append(copy.deepcopy(model, kept))
     return [model, *copies]
+
+
+class LoadedAdapters:
+    """The adapters that are loaded into a model side by side: each forward pass is computed with one of them, or with none."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._in_model: dict[str, str] = {}
+        """Name → its name in the model, which takes no dots and is never used again. Those that were unloaded stay."""
+        self._active: str | None = None
+        self.names: list[str] = []
+        """Those that are loaded."""
+
+    def load(self, name: str, directory: Path) -> None:
+        """Put an adapter on the model.
+
+        Raises:
+            ValueError: It is loaded already, is no LoRA adapter, or does not fit the model. Nothing has changed then.
+            OSError: There is none.
+        """
+        if name in self.names:
+            raise ValueError(f"LoRA with name {name} already exists.")
+        config, tensors = read_adapter_config(directory), read_adapter(directory)
+        own = f"adapter{len(self._in_model)}"
+        self._model.add_adapter(config, own)
+        self._active = ""  # it is in use in some layers, and in others what was before
+        self._model.eval()
+        found = {n.replace(f".{own}.", ADAPTER): p for n, p in self._model.named_parameters() if f".{own}." in n}
+        try:
+            check_fit(found, tensors, directory)
+        except ValueError:
+            self._model.delete_adapter(own)
+            raise
+        with torch.no_grad():
+            for key, parameter in found.items():
+                parameter.copy_(tensors[key])
+        self._in_model[name] = own
+        self.names.append(name)
+
+    def unload(self, name: str) -> None:
+        """Take an adapter off the model.
+
+        Raises:
+            ValueError: It is not loaded.
+        """
+        if name not in self.names:
+            raise ValueError(f"LoRA with name {name} does not exist. Loaded LoRAs: {self.names}")
+        self.names.remove(name)
+        self._model.delete_adapter(self._in_model[name])
+
+    def activate(self, name: str | None) -> None:
+        """Compute with an adapter from now on, or with the model alone.
+
+        Raises:
+            ValueError: It is not loaded.
+        """
+        if name is not None and name not in self.names:
+            raise ValueError(f"LoRA with name {name} is not loaded any more.")
+        own = None if name is None else self._in_model[name]
+        if own == self._active:
+            return
+        if own is not None:
+            self._model.enable_adapters()
+            self._model.set_adapter(own)
+        elif self.names:
+            self._model.disable_adapters()
+        self._active = own
