@@ -12,7 +12,6 @@ from agentrl.proxy import ChatFormat, Session
 from agentrl.proxy.chat_format import Rendered
 from agentrl.proxy.session import Prompt
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
-from agentrl.record.trajectory import Turn
 
 USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
 SAID: Any = {"role": "assistant", "content": "2"}
@@ -24,7 +23,7 @@ def generation(choice: int) -> Generation:
     return Generation(output_ids=ids, logprobs=[-0.5, -0.5], versions=[VersionSpan(0, 0, 2)], finish="stop")
 
 
-def add(session: Session, call_id: str, asked: Prompt, choice: int = 0) -> Turn:
+def add(session: Session, call_id: str, asked: Prompt, choice: int = 0) -> Any:
     turn = session.record.add(call_id, asked.parent, asked.input_ids, generation(choice), 1.0, asked.images)
     turn.choice_index = choice
     session.remember(asked, SAID, turn)
