@@ -33,7 +33,7 @@ _MARGIN = re.compile(r"^ +[|+] ?", re.MULTILINE)
 _MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?::|$))", re.MULTILINE)
 """The module of an exception's class."""
 _NO_AWAIT = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
-_NO_FIELD = "\nWhere the task lacks this field: [data.columns] renames a data set's fields, and [data.fields] adds a constant."
+_NO_FIELD = "\nWhere the task lacks this field: [data.columns] renames what it has, [data.fields] adds a constant."
 _LINK = re.compile(r"\n(?:The above exception was the|During handling of the above) .*\n\n")
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -89,8 +89,9 @@ def failure_line(failure: str) -> str:
 def place_of(frames: Sequence[FrameType]) -> str:
     """Return the innermost of `frames` that is no library's, or else the innermost. `frames` are from outside in."""
     users = [frame for frame in frames if not is_library(frame.f_code.co_filename)]
-    places = (f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in reversed(users or frames))
-    return next(places, "an unknown place")
+    for frame in reversed(users or frames):
+        return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return "an unknown place"
 
 
 def place_of_task(task: asyncio.Task[Any]) -> str:

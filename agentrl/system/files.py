@@ -65,9 +65,8 @@ def partial_path(path: Path) -> Path:
 
 def put_in_place(path: Path) -> None:
     """Give the file at `partial_path(path)` its name. It stays when this returns."""
-    partial = partial_path(path)
-    sync(partial)
-    partial.replace(path)
+    sync(partial_path(path))
+    partial_path(path).replace(path)
     sync(path.parent)
 
 

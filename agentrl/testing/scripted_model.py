@@ -127,7 +127,8 @@ class ScriptedModel:
         if not request.get("stream"):
             choice = {"message": message, "finish_reason": reason}
             choices = [{"index": index, **choice} for index in range(request.get("n") or 1)]
-            return 200, json.dumps({**head, "object": "chat.completion", "choices": choices}).encode(), "application/json"
+            completion = {**head, "object": "chat.completion", "choices": choices}
+            return 200, json.dumps(completion).encode(), "application/json"
         calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or ())]
         delta = {**message, **({"tool_calls": calls} if calls else {})}
         events = [
