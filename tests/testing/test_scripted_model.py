@@ -62,7 +62,7 @@ async def test_another_dialect_is_refused_with_what_to_do() -> None:
     async with scripted_episode(model) as episode:
         async with openai.AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
             for asked in (client, episode.client):
-                with pytest.raises(openai.NotFoundError, match="alone, not /v1/responses; try .* nano"):
+                with pytest.raises(openai.NotFoundError, match=r"alone, not /v1/responses; try .* nano"):
                     await asked.responses.create(model=episode.model, input="?")
     assert not model.requests
 
