@@ -43,7 +43,7 @@ def runs(directory: Path = RUNS, /) -> int:
     if found:
         console.print(table, highlight=False)
     else:
-        print(f"no runs below {directory}; name the directory that holds them")
+        print(f"no runs below {directory}; name the directory that holds them: agentrl runs DIRECTORY")
     return 0
 
 

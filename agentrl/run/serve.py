@@ -192,7 +192,7 @@ class Service:
 
     def _check_key(self, headers: Mapping[str, str]) -> None:
         if not has_bearer_key(headers, self._admin_key):
-            raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
+            raise ApiError(401, "This path takes the admin key that `agentrl serve` prints.", code="invalid_api_key")
 
     async def _answer(self, method: str, path: str, body: bytes) -> Any:
         match method, path.strip("/").split("/"):

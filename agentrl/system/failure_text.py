@@ -32,6 +32,8 @@ _MARGIN = re.compile(r"^ +[|+] ?", re.MULTILINE)
 """What Python draws to the left of the members of a group."""
 _MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?::|$))", re.MULTILINE)
 """The module of an exception's class."""
+_NO_AWAIT = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
+_NO_FIELD = "\nWhere the task lacks this field: [data.columns] renames what it has, [data.fields] adds a constant."
 _LINK = re.compile(r"\n(?:The above exception was the|During handling of the above) .*\n\n")
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -74,8 +76,8 @@ def users_part(failure: str) -> str:
     last = _LINK.split(failure)[-1]
     message = _FRAME.sub("", last).removeprefix("Exception Group ").removeprefix("Traceback (most recent call last):\n")
     users = [text for text, file in _FRAME.findall(last) if not is_library(file) and not _GENERATED.fullmatch(text)]
-    hint = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
-    return "".join(users) + message.strip() + (hint if "'coroutine' object" in message else "")
+    hint = _NO_FIELD if message.startswith("KeyError: '") else _NO_AWAIT if "'coroutine' object" in message else ""
+    return "".join(users) + message.strip() + hint
 
 
 def failure_line(failure: str) -> str:

@@ -31,9 +31,8 @@ def sync(path: Path) -> None:
 def sync_tree(directory: Path) -> None:
     """Return when the disk holds all that is in a folder, at any depth. The folder's own name is its parent's matter."""
     for folder, _, files in os.walk(directory):
-        for name in files:
-            sync(Path(folder) / name)
-        sync(Path(folder))
+        for name in (*files, "."):
+            sync(Path(folder, name))
 
 
 def make_directory(path: Path, mode: int = 0o777) -> None:
@@ -66,9 +65,8 @@ def partial_path(path: Path) -> Path:
 
 def put_in_place(path: Path) -> None:
     """Give the file at `partial_path(path)` its name. It stays when this returns."""
-    partial = partial_path(path)
-    sync(partial)
-    partial.replace(path)
+    sync(partial_path(path))
+    partial_path(path).replace(path)
     sync(path.parent)
 
 

@@ -32,6 +32,7 @@ from agentrl.rollout.episode_parts import open_environments, open_run_sandboxes
 Request = dict[str, Any]
 """The body of a request: `messages`, `tools`, `model`, `temperature`, ..."""
 IN_PROCESS_URL = "http://scripted.invalid/v1"
+_NOT_SPOKEN = "a ScriptedModel speaks chat completions alone, not {}; try the agent with `agentrl eval --model nano`, which speaks all"
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ class ScriptedModel:
     async def serve(self) -> AsyncIterator[str]:
         """Serve the model on the loopback for the length of the context. Yields the base URL."""
 
-        async def chat(request: web.Request) -> web.Response:
-            status, content, kind = await self._answer(await request.json())
+        async def answer(request: web.Request) -> web.Response:
+            status, content, kind = await self._answer(request.path, await request.read())
             return web.Response(body=content, status=status, headers=_headers(status, kind))
 
         app = web.Application(client_max_size=2**30)
-        app.router.add_post("/v1/chat/completions", chat)
+        app.router.add_route("*", "/{path:.*}", answer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
@@ -98,7 +99,7 @@ class ScriptedModel:
         """Yield an `openai` client that reaches the model inside this process, without a socket."""
 
         async def send(request: httpx2.Request) -> httpx2.Response:
-            status, content, kind = await self._answer(json.loads(await request.aread()))
+            status, content, kind = await self._answer(request.url.path, await request.aread())
             return httpx2.Response(status, content=content, headers=_headers(status, kind))
 
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(send), timeout=None, trust_env=False) as http:
@@ -110,9 +111,11 @@ class ScriptedModel:
         reply = self._script(request)
         return await reply if inspect.isawaitable(reply) else reply
 
-    async def _answer(self, request: Request) -> tuple[int, bytes, str]:
+    async def _answer(self, path: str, body: bytes) -> tuple[int, bytes, str]:
         """Return (status, body, content type) for a request."""
-        reply = await self.reply(request)
+        request: Request = json.loads(body or b"{}")
+        spoken = path.endswith("/chat/completions")
+        reply = await self.reply(request) if spoken else Refusal(404, _NOT_SPOKEN.format(path))
         # The same for the same request, so that an episode that is run twice sees the same.
         completion_id = f"scripted-{hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]}"
         if isinstance(reply, Refusal):
@@ -122,14 +125,10 @@ class ScriptedModel:
         reason = "tool_calls" if message.get("tool_calls") else "stop"
         head = {"id": completion_id, "created": 0, "model": request.get("model", "scripted")}
         if not request.get("stream"):
-            choices = [
-                {"index": index, "message": message, "finish_reason": reason} for index in range(request.get("n") or 1)
-            ]
-            return (
-                200,
-                json.dumps({**head, "object": "chat.completion", "choices": choices}).encode(),
-                "application/json",
-            )
+            choice = {"message": message, "finish_reason": reason}
+            choices = [{"index": index, **choice} for index in range(request.get("n") or 1)]
+            completion = {**head, "object": "chat.completion", "choices": choices}
+            return 200, json.dumps(completion).encode(), "application/json"
         calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or ())]
         delta = {**message, **({"tool_calls": calls} if calls else {})}
         events = [

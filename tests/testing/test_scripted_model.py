@@ -57,6 +57,16 @@ async def test_an_episode_names_the_address_for_black_boxes() -> None:
     assert reply.choices[0].message.content == "hi"
 
 
+async def test_another_dialect_is_refused_with_what_to_do() -> None:
+    model = ScriptedModel("hi")
+    async with scripted_episode(model) as episode:
+        async with openai.AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
+            for asked in (client, episode.client):
+                with pytest.raises(openai.NotFoundError, match=r"alone, not /v1/responses; try .* nano"):
+                    await asked.responses.create(model=episode.model, input="?")
+    assert not model.requests
+
+
 async def test_a_refusal_is_an_http_error_and_clients_try_again_after_it() -> None:
     async with ScriptedModel(Refusal(429), "later", Refusal(400, "no")).open_client() as client:
         reply = await client.chat.completions.create(model="m", messages=user("?"))
