@@ -7,6 +7,7 @@ are `adapters.py`'s.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,8 +118,9 @@ class LoadedAdapters:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._in_model: dict[str, str] = {}
-        """Name → its name in the model, which takes no dots and is never used again. Those that were unloaded stay."""
+        self.in_model: dict[str | None, str | None] = {None: None}
+        """Name → its name in the model, which takes no dots and is never used again. Those that were unloaded stay; None is the model alone."""
+        self._serials = itertools.count()
         self._active: str | None = None
         self.names: list[str] = []
         """Those that are loaded."""
@@ -133,7 +135,7 @@ class LoadedAdapters:
         if name in self.names:
             raise ValueError(f"LoRA with name {name} already exists.")
         config, tensors = read_adapter_config(directory), read_adapter(directory)
-        own = f"adapter{len(self._in_model)}"
+        own = f"adapter{next(self._serials)}"
         self._model.add_adapter(config, own)
         self._active = ""  # it is in use in some layers, and in others what was before
         self._model.eval()
@@ -146,7 +148,7 @@ class LoadedAdapters:
         with torch.no_grad():
             for key, parameter in found.items():
                 parameter.copy_(tensors[key])
-        self._in_model[name] = own
+        self.in_model[name] = own
         self.names.append(name)
 
     def unload(self, name: str) -> None:
@@ -158,7 +160,7 @@ class LoadedAdapters:
         if name not in self.names:
             raise ValueError(f"LoRA with name {name} does not exist. Loaded LoRAs: {self.names}")
         self.names.remove(name)
-        self._model.delete_adapter(self._in_model[name])
+        self._model.delete_adapter(self.in_model[name])
 
     def activate(self, name: str | None) -> None:
         """Compute with an adapter from now on, or with the model alone.
@@ -168,7 +170,7 @@ class LoadedAdapters:
         """
         if name is not None and name not in self.names:
             raise ValueError(f"LoRA with name {name} is not loaded any more.")
-        own = None if name is None else self._in_model[name]
+        own = self.in_model[name]
         if own == self._active:
             return
         if own is not None:
