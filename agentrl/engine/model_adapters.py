@@ -106,11 +106,8 @@ def check_fit(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor], wher
 
 def sharing_weights(model: Any, count: int) -> list[Any]:
     """Return a model and `count` − 1 copies of it that have its very weights: only what is put on one of them is its own."""
-    copies = []
-    for _ in range(count - 1):
-        kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        copies.append(copy.deepcopy(model, kept))
-    return [model, *copies]
+    kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return [model, *(copy.deepcopy(model, dict(kept)) for _ in range(count - 1))]
 
 
 class LoadedAdapters:
