@@ -256,7 +256,7 @@ async def _run_harness(
     if calls.refusal and not calls.replies:  # nothing that the policy did: it has said nothing
         raise WorkflowError(
             f"the agent {name} got no reply from the model, which refused what it asked ({calls.refusal}). The server must "
-            "speak the agent's API, and the model's context must hold its prompt: docs/clients.md"
+            "speak the agent's API, and the model's context must hold its prompt: docs/api.md"
         )
     answer = done.stdout
     if harness.answer is not None:

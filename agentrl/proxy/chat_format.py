@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import json
 import re
-import uuid
+import secrets
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -127,7 +127,9 @@ class ChatFormat:
         tools = shown_tools(to_json(tools), self.control_tokens) if tools else None
         if not self.takes_images:
             ids = list(self.renderer.render_ids(messages, tools=tools, add_generation_prompt=True))
-            if tools and self.is_template and ids == self._ids_without_tools(messages):
+            # The model has not spoken yet: once a conversation, as this renders it a second time.
+            begins = tools and all(message["role"] != "assistant" for message in messages)
+            if begins and self.is_template and ids == self._ids_without_tools(messages):
                 raise ValueError(_NO_TOOLS)
             if tools and answered and self.tool_parser is None:
                 raise ValueError(_UNREAD_TOOLS)
@@ -168,11 +170,6 @@ class ChatFormat:
     def takes_images(self) -> bool:
         """Whether messages may hold images."""
         return bool(is_multimodal(self.renderer))
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of ids that the tokenizer has words for: a model's output layer may have more rows."""
-        return len(self.tokenizer)
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens included."""
@@ -298,8 +295,7 @@ class ChatFormat:
 
     def _call_id(self) -> str:
         """Return an id of a tool call; Mistral's templates take nine letters and digits alone."""
-        drawn = uuid.uuid4().hex
-        return drawn[:9] if self.tool_parser == "mistral" else f"call_{drawn[:24]}"
+        return secrets.token_hex(5)[:9] if self.tool_parser == "mistral" else f"call_{secrets.token_hex(12)}"
 
     def parsed(
         self, output_ids: list[int], tools: list[Tool] | None, prompt_ids: list[int] | None

@@ -7,7 +7,7 @@ CompletionRequest ─► prepare: prompt by the longest recorded prefix, Samplin
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -92,7 +92,7 @@ class CompletionService:
         room = self.context_length - len(prompt.input_ids)
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         return PreparedCompletion(
-            id=f"{id_prefix}{uuid.uuid4().hex}",
+            id=f"{id_prefix}{secrets.token_hex(16)}",
             role=role,
             request=request,
             prompt=prompt,
@@ -176,8 +176,7 @@ class CompletionService:
         elif raw == "":
             raise invalid("prompt", "it is empty")
         elif longest is not None:
-            least = len(raw) // longest if raw is not None else least_tokens(request.messages, longest)
-            check_length(session, least, self.context_length, least=True)
+            check_length(session, least_tokens(raw, request.messages, longest), self.context_length, least=True)
         if images := request.images:
             if not (self.chat_format.takes_images and self.engine.takes_images):
                 raise invalid("messages", f"{self.model} does not take images")
@@ -189,7 +188,7 @@ class CompletionService:
 
     def _check_ids(self, ids: Sequence[int], field: str) -> None:
         # The model may say ids that its tokenizer has no words for: its output layer is often padded.
-        vocabulary = self.engine.vocabulary or self.chat_format.vocabulary
+        vocabulary = self.engine.vocabulary or len(self.chat_format.tokenizer)
         if outside := [token for token in ids if not 0 <= token < vocabulary]:
             raise invalid(field, f"{outside[0]} is outside the vocabulary of {vocabulary} tokens")
 
@@ -351,6 +350,6 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
             turn.model, turn.text = asked.model, TurnText(system, tools, message.get("content") or "")
             # Rows of a padded output layer that no word is for were never trained, and are not to be.
-            turn.trained &= max(turn.output_ids, default=0) < call.chat_format.vocabulary
+            turn.trained &= max(turn.output_ids, default=0) < len(call.chat_format.tokenizer)
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(tools)
             turn.alterations = alterations_of(call.sampling)

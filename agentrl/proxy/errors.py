@@ -6,7 +6,7 @@ raised while a request is answered ─► ApiError (status, message, field, code
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -94,7 +94,7 @@ class Handled:
     reply: Response = field(default_factory=Response)
     error: ApiError | None = None
     """Why it was refused."""
-    request_id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex}")
+    request_id: str = field(default_factory=lambda: f"req_{secrets.token_hex(16)}")
 
 
 @contextmanager

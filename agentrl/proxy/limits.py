@@ -6,9 +6,9 @@ bytes of the body (`server.py`) ─► nesting of its JSON (`json_text.py`) ─�
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from agentrl.config.proxy import ProxyLimits
+from agentrl.proxy.chat_format import Message
 from agentrl.proxy.errors import ApiError, invalid
 from agentrl.proxy.session import Session
 
@@ -32,13 +32,11 @@ def check_choices(count: int) -> None:
         raise invalid("n", f"{count} replies are more than the {MAX_CHOICES} of one request")
 
 
-def least_tokens(messages: Sequence[dict[str, Any]], longest_token: int) -> int:
-    """Return fewer tokens than a tokenizer whose longest token has `longest_token` bytes makes of a conversation's texts."""
-    size = 0
-    for message in messages:
-        content = message.get("content") or ""
-        size += len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
-        size += sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
+def least_tokens(raw: str | None, messages: Sequence[Message], longest_token: int) -> int:
+    """Return fewer tokens than a tokenizer whose longest token has `longest_token` bytes makes of a raw prompt, or of a conversation's texts."""
+    if raw is not None:
+        return len(raw) // longest_token
+    size = sum(len(message.get("content") or "") for message in messages)
     # A template writes the role of each message at one token or more.
     return max(size // longest_token, len(messages))
 
@@ -58,5 +56,6 @@ def check_length(session: Session, tokens: int, context_length: int, *, least: b
     if tokens < context_length:
         return
     session.outgrown = f"maximum context length is {context_length} tokens"
-    message = f"This model's {session.outgrown}, but the messages take {'at least ' if least else ''}{tokens}."
+    taken = f"at least {tokens}" if least else f"{tokens}"
+    message = f"This model's {session.outgrown}, but the messages take {taken}."
     raise ApiError(400, message, param="messages", code="context_length_exceeded")

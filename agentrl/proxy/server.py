@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import anyio
 from aiohttp import web
@@ -106,23 +106,28 @@ def _server(handle: Handle, limits: ProxyLimits) -> web.Server:
 async def _answer(request: web.BaseRequest, handle: Handle, limits: ProxyLimits) -> web.StreamResponse:
     target = f"{request.path}?{request.query_string}" if request.query_string else request.path
     reply = await handle(request.method, target, request.headers, lambda: _receive(request, limits))
-    response = web.StreamResponse(status=reply.status, headers=reply.headers)
-    if reply.events is None:
-        response.content_length = len(reply.body)
-    async with aclosing(reply.events or _once(reply.body)) as pieces:
-        await response.prepare(request)
-        async for piece in pieces:
-            with anyio.move_on_after(limits.write_timeout_s) as bound:
-                await response.write(piece)
-            if bound.cancelled_caught and request.transport is not None:
-                log.warning("a client did not take a piece of its reply within %g s", limits.write_timeout_s)
-                request.transport.abort()
-                break
+    response = web.StreamResponse(headers=reply.headers)
+    if reply.events is None:  # its head and its body are sent in one piece
+        response = web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+    await response.prepare(request)
+    if reply.events is not None:
+        async with aclosing(reply.events) as events:
+            async for event in events:
+                with _bounded(request, limits):
+                    await response.write(event)
+    with _bounded(request, limits):
+        await response.write_eof()
     return response
 
 
-async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body
+@contextmanager
+def _bounded(request: web.BaseRequest, limits: ProxyLimits) -> Iterator[None]:
+    """Hang up, which cancels the handler, where the client does not take within the time allowed what the block writes."""
+    with anyio.move_on_after(limits.write_timeout_s) as bound:
+        yield
+    if bound.cancelled_caught and request.transport is not None:
+        log.warning("a client did not take a piece of its reply within %g s", limits.write_timeout_s)
+        request.transport.abort()
 
 
 async def _receive(request: web.BaseRequest, limits: ProxyLimits) -> bytes:

@@ -215,7 +215,7 @@ def _history_rewritten(seen: Seen) -> str | None:
     return (
         f"{counts['conversations'] / replies:.0%} of the model calls of the last {episodes} episodes begin a new conversation, and "
         f"{again / counts['prompt_tokens']:.0%} of their prompt tokens were sent before: the client rewrites its "
-        'history, so that each call is a trajectory of its own. docs/clients.md, "A client that rewrites its history", says how to mend it'
+        'history, so that each call is a trajectory of its own. docs/api.md, "Clients that rewrite their history", says how to mend it'
     )
 
 

@@ -88,7 +88,7 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path) -> None
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
             check_output(command, expected, done.stdout.splitlines())
             ran.append(command.split()[0])
-    assert ran.count("agentrl") == 5
+    assert ran.count("agentrl") == 4
     for run in ("first-run", "run"):
         summary = json.loads((folder / run / "summary.json").read_text())
         assert summary["eval_after"] > summary["eval_before"] + 0.1, run

@@ -1,6 +1,6 @@
 """Agents that people use, unmodified, as programs of their own: each ends as the trajectories that it should.
 
-`scripts/install_agents.sh` installs them. `docs/clients.md` tells what is shown here.
+`scripts/install_agents.sh` installs them. `docs/api.md` tells what is shown here.
 """
 
 from __future__ import annotations

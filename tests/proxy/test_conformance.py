@@ -29,7 +29,7 @@ LEAST_REQUESTS = 820
 MOST_BYTES = 3_000_000
 """Of all files together."""
 REFUSED: dict[int, str] = {503: "the engine failed, as the test's plan says, and the client tried again"}
-"""What a recorded request may have been answered with beside 200. docs/clients.md lists what is refused."""
+"""What a recorded request may have been answered with beside 200. docs/api.md lists what is refused."""
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Faults of other libraries that users reported in public, each tried here through the proxy. docs/known-faults.md lists them all, with those that other files test."""
+"""Faults of other libraries that users reported in public, each tried here through the proxy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Python clients, unmodified, as programs of their own: each conversation ends as the trajectories that it should.
 
-`scripts/install_clients.sh` installs them; the SDKs that agentrl's own tests use are taken from its environment. `docs/clients.md` tells what is shown here.
+`scripts/install_clients.sh` installs them; the SDKs that agentrl's own tests use are taken from its environment. `docs/api.md` tells what is shown here.
 """
 
 from __future__ import annotations

@@ -568,7 +568,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
         with await in_thread(Store, tmp_path / f"{len(urls)}.sqlite") as store:
             await in_thread(store.begin_restart)
             async with (
-                sglang_engine(urls, limits=quick, vocabulary=nano_format.vocabulary) as engine,
+                sglang_engine(urls, limits=quick, vocabulary=len(nano_format.tokenizer)) as engine,
                 open_proxy(engine, nano_format, "nano") as proxy,
                 local_runner(run, proxy, timeout_s=30, defaults=SamplingDefaults()) as runner,
             ):
@@ -659,9 +659,9 @@ async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_aga
             )
 
         await in_thread(damage)
-        (said,) = await in_thread(store.reject_episodes, nano_format.vocabulary)
+        (said,) = await in_thread(store.reject_episodes, len(nano_format.tokenizer))
         assert re.search(rf"episode \d is set aside.*{reason}", said)
-        assert await in_thread(store.reject_episodes, nano_format.vocabulary) == []
+        assert await in_thread(store.reject_episodes, len(nano_format.tokenizer)) == []
         (logged,) = await in_thread(store.logged_calls, 0, 0)
         assert choice_of(logged) is None, "a kept call that cannot be read is asked for again"
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=1)

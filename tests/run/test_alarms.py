@@ -93,7 +93,7 @@ def test_a_healthy_run_says_nothing() -> None:
         (
             "history_rewritten",
             healthy({"conversations": 230, "rerendered_tokens": 600}),
-            ["90% of the model calls of the last 16 episodes", "60% of their prompt tokens", "docs/clients.md"],
+            ["90% of the model calls of the last 16 episodes", "60% of their prompt tokens", "docs/api.md"],
         ),
         ("replies_truncated", healthy({"truncated": 129}), ["50% of the last 256 replies", "rollout.max_tokens"]),
         (

@@ -12,6 +12,28 @@ import pytest
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(180)]
 
 DOCS = Path(__file__).parents[2] / "docs"
+TEST_OF_REWARDS = """
+import anyio
+from workflow import Question, run
+
+from agentrl.testing import ScriptedModel, check_workflow, scripted_episode
+
+TASK = Question("What is 6 times 7?", 42)
+
+
+def test_a_right_and_brief_answer_earns_most() -> None:
+    async def test() -> None:
+        async with scripted_episode(ScriptedModel("42"), TASK) as episode:
+            reward = await run(episode)
+        assert dict(reward.metrics) == {"correct": 1.0, "brief": 0.98}
+        assert abs(reward.value - 1.098) < 1e-9
+
+    anyio.run(test)
+
+
+def test_the_workflow_is_sound() -> None:
+    anyio.run(check_workflow, run, [TASK])
+"""
 
 
 def written(page: str, folder: Path) -> list[str]:
@@ -28,16 +50,16 @@ def python(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("page", "files", "tests"),
-    [
-        ("testing.md", ["test_agent.py", "test_environment.py", "test_workflow.py", "check_my_engine.py"], 4),
-        ("tasks-and-rewards.md", ["workflow.py", "test_workflow.py"], 2),
-    ],
-)
-def test_the_tests_of_a_page_pass(page: str, files: list[str], tests: int, tmp_path: Path) -> None:
-    assert written(page, tmp_path) == files
-    assert f"{tests} passed" in python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+def test_the_tests_of_the_page_of_testing_pass(tmp_path: Path) -> None:
+    files = ["test_agent.py", "test_environment.py", "test_workflow.py", "check_my_engine.py"]
+    assert written("testing.md", tmp_path) == files
+    assert "4 passed" in python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+def test_the_workflow_of_the_page_of_rewards_earns_what_it_says(tmp_path: Path) -> None:
+    assert written("tasks-and-rewards.md", tmp_path) == ["workflow.py"]
+    (tmp_path / "test_workflow.py").write_text(TEST_OF_REWARDS)
+    assert "2 passed" in python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 
 def test_the_script_that_checks_an_engine_runs(server_url: str, tmp_path: Path) -> None:
