@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,7 @@ async def test_the_embedded_server_computes_each_request_with_its_adapter_and_re
     ):
         server = Server(http, engine.serving[0])
 
-        async def ask(adapter: str | None, status: int = 200, prompt: Sequence[int] = (1, 20)) -> Any:
+        async def ask(adapter: str | None, status: int = 200, prompt: Any = (1, 20)) -> Any:
             params = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
             body = {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True, "lora_path": adapter}
             return await server.post("/generate", body, status)
@@ -167,8 +166,7 @@ async def test_the_embedded_server_computes_each_request_with_its_adapter_and_re
         await load("one", other / "adapter")  # another of the same name does not go on from what that one computed
         assert (await ask("one", prompt=range(40)))["meta_info"]["cached_tokens"] == 0
         await load("three", adapters[3] / "adapter")
-        three = await ask("three")
-        assert three["meta_info"]["output_token_logprobs"] == one["meta_info"]["output_token_logprobs"]
+        assert (await ask("three"))["meta_info"]["output_token_logprobs"] == one["meta_info"]["output_token_logprobs"]
 
         # What is no adapter, or fits another model, leaves the model as it is.
         assert "adapter_config.json" in (await load("four", tmp_path, status=400))["error_message"]
@@ -186,7 +184,5 @@ async def test_the_embedded_server_computes_each_request_with_its_adapter_and_re
 def _cut(source: Path, target: Path) -> None:
     target.mkdir()
     (target / "adapter_config.json").write_bytes((source / "adapter_config.json").read_bytes())
-    tensors = {
-        name: tensor[..., :-1].contiguous() for name, tensor in load_file(source / "adapter_model.safetensors").items()
-    }
-    save_file(tensors, target / "adapter_model.safetensors")
+    tensors = load_file(source / "adapter_model.safetensors")
+    save_file({name: t[..., :-1].contiguous() for name, t in tensors.items()}, target / "adapter_model.safetensors")
