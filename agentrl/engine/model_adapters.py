@@ -160,13 +160,7 @@ class LoadedAdapters:
         self._model.delete_adapter(self.in_model[name])
 
     def activate(self, name: str | None) -> None:
-        """Compute with an adapter from now on, or with the model alone.
-
-        Raises:
-            ValueError: It is not loaded.
-        """
-        if name is not None and name not in self.names:
-            raise ValueError(f"LoRA with name {name} is not loaded any more.")
+        """Compute with an adapter that is loaded from now on, or with the model alone."""
         own = self.in_model[name]
         if own == self._active:
             return

@@ -341,15 +341,19 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         if call.repeated:
             continue
-        session, asked = call.session, call.request
+        session, role, asked, prompt = call.session, call.role, call.request, call.prompt
         temperature = 1.0 if call.sampling.greedy else call.sampling.temperature
-        system = "" if call.prompt.parent else system_prompt(asked.messages)
+        system = "" if prompt.parent else system_prompt(asked.messages)
         tools = tuple(tool["function"]["name"] for tool in asked.shown_tools or ())
         for index, reply in sorted(call.made.items()):
-            message, choice_index = reply.message.to_json(), call.first_choice + index
-            turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
+            message = reply.message.to_json()
+            turn = session.record.add(
+                call.id, prompt.parent, prompt.input_ids, reply.generation, temperature, prompt.images, prompt.digest
+            )
+            turn.role, turn.adapter, turn.choice_index = role.name, role.adapter, call.first_choice + index
             turn.model, turn.text = asked.model, TurnText(system, tools, message.get("content") or "")
             # Rows of a padded output layer that no word is for were never trained, and are not to be.
-            turn.trained &= max(turn.output_ids, default=0) < len(call.chat_format.tokenizer)
+            turn.trained = role.trained and max(turn.output_ids, default=0) < len(call.chat_format.tokenizer)
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(tools)
             turn.alterations = alterations_of(call.sampling)
+            session.remember(prompt, message, turn)

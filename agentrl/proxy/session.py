@@ -24,7 +24,7 @@ from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.prefixes import MessageNode, PrefixIndex
 from agentrl.record.recorded_choice import CallLog
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
-from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.tokens import ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
@@ -175,21 +175,8 @@ class Session:
         past, digest = (known.turn.token_ids(), known.turn.path_digest()) if known.turn else ([], RollingDigest())
         return Prompt(input_ids=past + new, parent=known.turn, digest=digest.with_ids(new), text=known.digest)
 
-    def add(
-        self,
-        completion_id: str,
-        prompt: Prompt,
-        generation: Generation,
-        temperature: float,
-        reply: Message,
-        choice_index: int,
-        role: SessionRole,
-    ) -> Turn:
-        """Record a reply to `prompt`, which requests may go on from."""
-        turn = self.record.add(
-            completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images, prompt.digest
-        )
-        turn.role, turn.adapter, turn.trained, turn.choice_index = role.name, role.adapter, role.trained, choice_index
+    def remember(self, prompt: Prompt, reply: Message, turn: Turn) -> None:
+        """Let requests go on from `turn`, which is recorded and answers `prompt` with `reply`."""
         self._ids.add(turn.path_digest(), turn)
         if prompt.text is not None:
             self._texts.add(prompt.text.with_text(reply["content"]), turn)
@@ -198,7 +185,6 @@ class Session:
             if prompt.prefill:  # clients may also send it back as a message of its own
                 begun = {"role": "assistant", "content": prompt.prefill}
                 prompt.conversation.after([begun, reply]).end_with(turn)
-        return turn
 
     def turns_of(self, completion_id: str) -> list[Turn]:
         """Return the choices of one model call.

@@ -108,7 +108,7 @@ def _fault_of_length(generation: Generation, expected: Expected) -> str | None:
         return f"it has {count} tokens, {bound} were asked for at most"
     if generation.finish not in FINISHES:
         return f"it ended with {_shown(generation.finish)}"
-    if not count and generation.finish != "abort" and bound != 0:
+    if not count and generation.finish != "abort":
         return f"it ended with {generation.finish} before its first token"
     if tops != count and (tops or expected.top_logprobs):
         return f"it has {count} tokens and the most likely ones of {tops}"

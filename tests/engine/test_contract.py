@@ -310,15 +310,6 @@ async def test_a_client_that_leaves_frees_its_place(server: Server) -> None:
     assert len(reply["output_ids"]) == 3
 
 
-async def test_health_and_model_info(server: Server) -> None:
-    async with server.http.get(server.url + "/health") as response:
-        assert response.status == 200
-    for path in ("/model_info", "/get_model_info"):
-        async with server.http.get(server.url + path) as response:
-            info = await response.json()
-        assert {"model_path", "weight_version", "is_generation"} <= info.keys()
-
-
 async def test_many_requests_at_once_all_end(server: Server) -> None:
     replies: list[Any] = []
     async with anyio.create_task_group() as group:

@@ -81,7 +81,9 @@ def test_of_all_recorded_replies_the_longest_that_it_begins_with_is_continued(
         before = turns[after % len(turns)].token_ids() if turns and after % 3 else []
         prompt = session.raw_prompt(nano_format, before + asked)
         assert prompt.parent is by_looking_at_all(session.record, before + asked)
-        session.add(f"call-{number}", prompt, reply(said), 1.0, {"content": "x"}, choice, session.role(""))
+        turn = session.record.add(f"call-{number}", prompt.parent, prompt.input_ids, reply(said), 1.0)
+        turn.choice_index = choice
+        session.remember(prompt, {"content": "x"}, turn)
     for turn in [*session.record.turns]:
         path = turn.token_ids() + last
         assert session.raw_prompt(nano_format, path).parent is by_looking_at_all(session.record, path)

@@ -23,6 +23,13 @@ def generation(choice: int) -> Generation:
     return Generation(output_ids=ids, logprobs=[-0.5, -0.5], versions=[VersionSpan(0, 0, 2)], finish="stop")
 
 
+def add(session: Session, call_id: str, asked: Prompt, choice: int = 0) -> Any:
+    turn = session.record.add(call_id, asked.parent, asked.input_ids, generation(choice), 1.0, asked.images)
+    turn.choice_index = choice
+    session.remember(asked, SAID, turn)
+    return turn
+
+
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("ended", list(permutations(range(3))))
 def test_of_choices_that_say_the_same_the_first_of_the_newest_call_is_continued_whichever_ended_last(
@@ -35,7 +42,7 @@ def test_of_choices_that_say_the_same_the_first_of_the_newest_call_is_continued_
     for call_id in ("first", "second"):
         asked = prompt("1 + 1 =", USER)
         for choice in ended:
-            session.add(call_id, asked, generation(choice), 1.0, SAID, choice, session.role(""))
+            add(session, call_id, asked, choice)
     parent = prompt("1 + 1 =2 + 1 =", [*USER, SAID, {"role": "user", "content": "and + 1?"}]).parent
     assert parent is not None
     assert (parent.completion_id, parent.choice_index) == ("second", 0)
@@ -65,7 +72,7 @@ def test_a_conversation_whose_recorded_ids_would_come_back_altered_begins_anew(n
     for at in range(asked + said + 1):
         altering = ChatFormat(nano_format.tokenizer, Altering(nano_format.renderer, at), nano_format.context_length)
         session = Session()
-        turn = session.add("call", session.prompt(altering, USER, None), generation(0), 1.0, SAID, 0, session.role(""))
+        turn = add(session, "call", session.prompt(altering, USER, None))
         path = turn.token_ids()
         extended = altering.extend(path[:asked], path[asked:], messages[-1:], None)
         if at < asked + said:
@@ -91,5 +98,5 @@ class Seeing:
 def test_a_conversation_about_another_image_goes_on_from_no_turn_though_its_ids_are_the_same() -> None:
     session, seeing = Session(), cast(ChatFormat, Seeing())
     red, blue = ({"role": "user", "content": colour} for colour in ("red", "blue"))
-    session.add("call", session.prompt(seeing, [red], None), generation(0), 1.0, SAID, 0, session.role(""))
+    add(session, "call", session.prompt(seeing, [red], None))
     assert session.prompt(seeing, [blue, SAID, blue], None).parent is None

@@ -1,6 +1,6 @@
 """On-policy distillation: what another model, behind a server, would have given to the tokens that the policy sampled.
 
-The server speaks SGLang's native API, as the embedded one does, or, where the URL ends with /v1, OpenAI's completions with `echo`.
+The server speaks SGLang's native API, or, where the URL ends with /v1, OpenAI's completions with `echo`. The embedded one scores no prompts.
 """
 
 from __future__ import annotations

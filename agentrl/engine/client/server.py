@@ -107,10 +107,10 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
 class SGLangServer:
     """A server at `url`. What it can do is found out by `probe`."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, model: ServedModel | None = None) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, model: ServedModel) -> None:
         self._http = http
         self.move(url)
-        self._model = model or ServedModel()
+        self._model = model
         self.serving = False
         self.down_at = time.monotonic()
         """When it was last in service."""
@@ -161,7 +161,7 @@ class SGLangServer:
         self.bad_in_a_row = 0
         self.serving = True
 
-    def _expected(self, sampling: Sampling, version: int | None = None, updates: int = 0) -> Expected:
+    def _expected(self, sampling: Sampling, version: int | None, updates: int) -> Expected:
         # An update in the middle of a reply may also go back.
         current = self._model.version
         return Expected(

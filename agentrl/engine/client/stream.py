@@ -204,7 +204,7 @@ class GrowingReply:
             raise _FaultError(f"it stopped at {matched!r:.80}, which was not asked for")
         if type(matched) is int and last != [matched]:
             raise _FaultError(f"it stopped at token {matched}, and its last is {last}")
-        if not count and finish["type"] != "abort" and expected.max_new_tokens != 0:
+        if not count and finish["type"] != "abort":
             raise _FaultError(f"it ended with {finish['type']} before its first token")
 
     def _spans_after(self, meta: dict[str, Any], count: int, expected: Expected) -> list[VersionSpan]:

@@ -168,7 +168,7 @@ class BatchingEngine:
                 self._begin_waiting()
                 self._plan()
                 for adapter in dict.fromkeys(request.adapter for request in self._running):
-                    await self._forward([r for r in self._running if r.new_tokens and r.adapter == adapter], adapter)
+                    await self._forward([r for r in self._running if r.adapter == adapter], adapter)
 
     def _begin_waiting(self) -> None:
         """Start requests that wait, as long as the cache has room for their tokens and a page more for each that runs."""

@@ -129,7 +129,6 @@ class EmbeddedServer:
                 web.post("/unload_lora_adapter", self.unload_lora_adapter),
                 web.get("/health", self.health),
                 web.get("/model_info", self.model_info),
-                web.get("/get_model_info", self.model_info),
                 web.get("/server_info", self.server_info),
             ]
         )

@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client import EngineLimits, sglang_engine
 from agentrl.engine.client.fleet import Fleet
-from agentrl.engine.client.server import SGLangServer, open_session
+from agentrl.engine.client.server import ServedModel, SGLangServer, open_session
 from agentrl.engine.client.stream import ServerLostError
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
@@ -181,7 +181,7 @@ async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
 async def test_a_server_that_is_gone_is_named_in_a_short_sentence_and_its_time_does_not_count() -> None:
     urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
     async with open_session() as http:
-        fleet = Fleet([SGLangServer(http, url) for url in urls], EngineLimits(), None)
+        fleet = Fleet([SGLangServer(http, url, ServedModel()) for url in urls], EngineLimits(), None)
         with pytest.raises(ServerLostError, match=f"^{urls[0]} cannot be reached: nothing listens there$"):
             await fleet.servers[0].get("/health", 60)
         for server in fleet.servers:
