@@ -7,6 +7,7 @@ are `adapters.py`'s.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,11 +106,8 @@ def check_fit(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor], wher
 
 def sharing_weights(model: Any, count: int) -> list[Any]:
     """Return a model and `count` − 1 copies of it that have its very weights: only what is put on one of them is its own."""
-    copies = []
-    for _ in range(count - 1):
-        kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        copies.append(copy.deepcopy(model, kept))
-    return [model, *copies]
+    kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return [model, *(copy.deepcopy(model, dict(kept)) for _ in range(count - 1))]
 
 
 class LoadedAdapters:
@@ -117,8 +115,9 @@ class LoadedAdapters:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._in_model: dict[str, str] = {}
-        """Name → its name in the model, which takes no dots and is never used again. Those that were unloaded stay."""
+        self.in_model: dict[str | None, str | None] = {None: None}
+        """Name → its name in the model, which takes no dots and is never used again. Those that were unloaded stay; None is the model alone."""
+        self._serials = itertools.count()
         self._active: str | None = None
         self.names: list[str] = []
         """Those that are loaded."""
@@ -133,7 +132,7 @@ class LoadedAdapters:
         if name in self.names:
             raise ValueError(f"LoRA with name {name} already exists.")
         config, tensors = read_adapter_config(directory), read_adapter(directory)
-        own = f"adapter{len(self._in_model)}"
+        own = f"adapter{next(self._serials)}"
         self._model.add_adapter(config, own)
         self._active = ""  # it is in use in some layers, and in others what was before
         self._model.eval()
@@ -146,7 +145,7 @@ class LoadedAdapters:
         with torch.no_grad():
             for key, parameter in found.items():
                 parameter.copy_(tensors[key])
-        self._in_model[name] = own
+        self.in_model[name] = own
         self.names.append(name)
 
     def unload(self, name: str) -> None:
@@ -158,11 +157,11 @@ class LoadedAdapters:
         if name not in self.names:
             raise ValueError(f"LoRA with name {name} does not exist. Loaded LoRAs: {self.names}")
         self.names.remove(name)
-        self._model.delete_adapter(self._in_model[name])
+        self._model.delete_adapter(self.in_model[name])
 
     def activate(self, name: str | None) -> None:
         """Compute with an adapter that is loaded from now on, or with the model alone."""
-        own = None if name is None else self._in_model[name]
+        own = self.in_model[name]
         if own == self._active:
             return
         if own is not None:

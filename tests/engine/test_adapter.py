@@ -138,9 +138,9 @@ async def test_the_embedded_server_computes_each_request_with_its_adapter_and_re
     ):
         server = Server(http, engine.serving[0])
 
-        async def ask(adapter: str | None, status: int = 200) -> Any:
+        async def ask(adapter: str | None, status: int = 200, prompt: Any = (1, 20)) -> Any:
             params = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
-            body = {"input_ids": [1, 20], "sampling_params": params, "return_logprob": True, "lora_path": adapter}
+            body = {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True, "lora_path": adapter}
             return await server.post("/generate", body, status)
 
         async def load(name: str, path: Path, status: int = 200) -> Any:
@@ -160,11 +160,13 @@ async def test_the_embedded_server_computes_each_request_with_its_adapter_and_re
             assert [r["meta_info"]["output_token_logprobs"] for r in replies] == [
                 r["meta_info"]["output_token_logprobs"] for r in (one, two, base)
             ]
+        assert (await ask("one", prompt=range(40)))["meta_info"]["cached_tokens"] == 0
         await server.post("/unload_lora_adapter", {"lora_name": "one"})
         assert "not loaded: one" in (await ask("one", status=400))["error"]["message"]
+        await load("one", other / "adapter")  # another of the same name does not go on from what that one computed
+        assert (await ask("one", prompt=range(40)))["meta_info"]["cached_tokens"] == 0
         await load("three", adapters[3] / "adapter")
-        three = await ask("three")
-        assert three["meta_info"]["output_token_logprobs"] == one["meta_info"]["output_token_logprobs"]
+        assert (await ask("three"))["meta_info"]["output_token_logprobs"] == one["meta_info"]["output_token_logprobs"]
 
         # What is no adapter, or fits another model, leaves the model as it is.
         assert "adapter_config.json" in (await load("four", tmp_path, status=400))["error_message"]
@@ -174,7 +176,7 @@ async def test_the_embedded_server_computes_each_request_with_its_adapter_and_re
         assert (await ask(None))["meta_info"]["output_token_logprobs"] == base["meta_info"]["output_token_logprobs"]
         await load("six", adapters[3] / "adapter")
         assert (await ask("six"))["output_ids"] == one["output_ids"]
-        for name in ("two", "three", "six"):
+        for name in ("one", "two", "three", "six"):
             await server.post("/unload_lora_adapter", {"lora_name": name})
         assert (await ask(None))["output_ids"] == base["output_ids"]
 
@@ -182,7 +184,5 @@ async def test_the_embedded_server_computes_each_request_with_its_adapter_and_re
 def _cut(source: Path, target: Path) -> None:
     target.mkdir()
     (target / "adapter_config.json").write_bytes((source / "adapter_config.json").read_bytes())
-    tensors = {
-        name: tensor[..., :-1].contiguous() for name, tensor in load_file(source / "adapter_model.safetensors").items()
-    }
-    save_file(tensors, target / "adapter_model.safetensors")
+    tensors = load_file(source / "adapter_model.safetensors")
+    save_file({name: t[..., :-1].contiguous() for name, t in tensors.items()}, target / "adapter_model.safetensors")
