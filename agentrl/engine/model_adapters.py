@@ -81,7 +81,10 @@ def read_adapter_config(directory: Path) -> LoraConfig:
     """
     from peft import LoraConfig, PeftConfig
 
-    config = PeftConfig.from_pretrained(str(directory))
+    try:
+        config = PeftConfig.from_pretrained(str(directory))
+    except ValueError as error:
+        raise ValueError(f"{directory} holds no adapter that can be read: {error}") from error
     if not isinstance(config, LoraConfig):
         raise ValueError(f"{directory} holds an adapter of kind {config.peft_type}, not LORA")
     return config
