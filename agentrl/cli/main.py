@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
+from agentrl.errors import UsageError, one_line
 from agentrl.system.exit_code import exit_code_of
 
 COMMANDS = {
@@ -28,7 +29,7 @@ COMMANDS = {
         "agentrl.cli.vet:vet",
         "Find the tasks of a code task set that cannot be solved, or are rewarded for nothing.",
     ),
-    "config": ("agentrl.cli.config:config", "Print the configuration that a command would have, or its JSON schema."),
+    "config": ("agentrl.cli.config:config", "Print the configuration that a command would have."),
     "init": ("agentrl.cli.init:init", "Write a new workflow, environment, task set and test to start from."),
     "doctor": ("agentrl.cli.doctor:doctor", "Tell what works on this machine, and what to do about the rest."),
 }
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # no character that a terminal lacks ends a run
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("AGENTRL_DEBUG"))
-    return exit_code_of(lambda: _run([word for word in words if word != "--debug"]), debug=debug, in_words=_in_options)
+    return exit_code_of(lambda: _run([word for word in words if word != "--debug"]), debug=debug)
 
 
 def command_line() -> App:
@@ -69,12 +70,6 @@ def _version() -> str:
     return f"agentrl {agentrl.__version__}"
 
 
-def _in_options(line: str) -> str:
-    from agentrl.cli.option_words import in_options  # it knows every key, which takes a moment to import
-
-    return in_options(line)
-
-
 def _run(words: Sequence[str]) -> int:
     if any(name.startswith("OTEL_") for name in os.environ):
         from agentrl.system.traces import begin_traces  # which imports what only they need
@@ -83,9 +78,8 @@ def _run(words: Sequence[str]) -> int:
     try:
         return command_line()(words, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
-        from agentrl.cli.word_errors import usage_error  # it knows every key, which takes a moment to import
-
-        raise usage_error(error) from None
+        command = " ".join(("agentrl", *(error.command_chain or ())))
+        raise UsageError(f"{one_line(error).rstrip('.')}; see {command} --help") from None
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Proxy(CompletionService):
         """Return a session with a key of its own, whose calls are kept in `call_log`.
 
         Raises:
-            TooManySessionsError: There are `proxy.max_sessions` already.
+            TooManySessionsError: There are as many as there may be.
         """
         return self.sessions.open(defaults, call_log)
 
@@ -176,9 +176,9 @@ class Proxy(CompletionService):
             ApiError: 429: it asks for more.
         """
         if not admitted and session.requests >= self.limits.max_requests_per_session:
-            limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
+            limit = self.limits.max_requests_per_session
             raise ApiError(
-                429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
+                429, f"This session has {limit} requests in work, as many as it may.", code="too_many_requests"
             )
         session.requests += 1
         try:

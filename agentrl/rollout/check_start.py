@@ -20,7 +20,9 @@ from typing import Any
 
 import httpx
 
-from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
+from agentrl.config import RunConfig
+from agentrl.config.run import check_roles, check_set
+from agentrl.config.trainer import LoraConfig
 from agentrl.engine.adapters import ADAPTER_CONFIG, role_folders
 from agentrl.engine.launch import check_engine
 from agentrl.episode import Task
@@ -65,7 +67,7 @@ async def check_start(config: RunConfig, *, training: bool = False) -> RunConfig
     config = await in_thread(lambda: with_roles(config, training=training))
     await in_thread(check_engine, config.engine)
     await in_thread(check_address, config.proxy.host, config.proxy.port)
-    check_names(model_name(config.model.path), config.proxy)
+    check_names(model_name(config.model.path), config.proxy.model_names)
     await load_backend(config.sandbox.backend)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
     return config

@@ -28,7 +28,8 @@ from typing import Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.config import RunConfig, check_is_config
+from agentrl.config import RunConfig
+from agentrl.config.run import check_is_config
 from agentrl.engine.adapters import adapter_folders
 from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError

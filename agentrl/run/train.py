@@ -17,7 +17,9 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
-from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, config_text, on_cluster
+from agentrl.config import RunConfig
+from agentrl.config.load import config_text
+from agentrl.config.run import check_groups, check_is_config, check_sampling, on_cluster
 from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task

@@ -42,6 +42,8 @@ from agentrl.system.tasks import in_thread
 from agentrl.tasks.curriculum import DrawnTasks
 from agentrl.tracking.tracker import Tracking
 
+SAMPLES_EVERY = 10
+"""Steps from one table of sample transcripts in the trackers to the next."""
 COUNTERS = (
     "wall_s",
     "tokens",
@@ -147,7 +149,7 @@ async def _train(run: TrainingRun) -> None:
                 log.flush()
                 view.on_step(record)
                 run.tracking.log(record["step"], record)
-                if (every := config.tracking.samples_every) and record["step"] % every == 0:
+                if record["step"] % SAMPLES_EVERY == 0:
                     run.tracking.show(record["step"], partial(_finished, recorded, batch.group_ids))
                 if (step := run.trainer.weights.version) % config.trainer.checkpoint.every == 0 or step == config.steps:
                     view.say(f"writing the checkpoint of step {step}")

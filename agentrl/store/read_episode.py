@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
+from agentrl.config import RunConfig, TrainerConfig
+from agentrl.config.trainer import GroupAdvantage
 from agentrl.errors import one_line
 from agentrl.models.text import TokenText
 from agentrl.record.credit import group_advantages, turn_returns

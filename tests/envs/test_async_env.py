@@ -11,7 +11,7 @@ import gymnasium
 import pytest
 
 from agentrl import Episode
-from agentrl.config import TurnsConfig
+from agentrl.config.trainer import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
 from agentrl.proxy import ChatFormat, SamplingDefaults, limits, open_proxy
 from agentrl.proxy.errors import ApiError

@@ -12,9 +12,9 @@ import openai
 import pydantic
 import pytest
 
-from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, Proxy, open_proxy
+from agentrl.proxy.limits import ProxyLimits
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio

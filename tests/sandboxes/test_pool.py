@@ -244,9 +244,7 @@ async def test_who_holds_a_sandbox_gets_another_before_all_who_wait(bubblewrap: 
 
 async def test_episodes_that_hold_a_sandbox_and_ask_for_more_do_not_wait_for_each_other() -> None:
     """All hold their first before any asks for its second, as episodes do that start together; and some ask for two at once."""
-    config = RunConfig.model_validate(
-        {"sandbox": {"backend": "bubblewrap", "leases": 3, "wait_timeout_s": 60}, "rollout": {"max_concurrent": 3}}
-    )
+    config = RunConfig.model_validate({"sandbox": {"backend": "bubblewrap"}, "rollout": {"max_concurrent": 3}})
     holding, all_hold, ended = 0, anyio.Event(), 0
 
     async def play(episode: Episode) -> None:
