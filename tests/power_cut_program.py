@@ -17,8 +17,7 @@ from typing import Any, cast
 import anyio
 import torch
 
-from agentrl.config import RunConfig
-from agentrl.config.load import config_text
+from agentrl.config.run import RunConfig, config_text
 from agentrl.record.end_reason import EndReason
 from agentrl.run.run_directory import appending, begin_store, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir

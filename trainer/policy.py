@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.config import TrainerConfig
-from agentrl.config.trainer import RatioObjective
+from agentrl.config.trainer import RatioObjective, TrainerConfig
 from agentrl.store.manifest import Manifest
 from agentrl.trainer.algorithms.losses import (
     LossStats,

@@ -9,12 +9,13 @@ import tomlkit
 from agentrl.cli.configuration import configuration
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Keys, Workflow
 from agentrl.config import config_fields
+from agentrl.config.machine import sized, this_machine
 from agentrl.config.section import REQUIRED
 from agentrl.system.failure_text import masked
 
 
 def config(workflow: Workflow = None, /, *, config: Files = NO_FILES, keys: Keys = NO_KEYS) -> int:
-    """Print the configuration that a command with these files and keys would have: TOML, every key with its documentation.
+    """Print the configuration that `agentrl train` would have here with these files and keys: TOML, every key with its documentation.
 
     What is printed can be given to `--config` again, but for the credentials in addresses, which are shown as ***.
 
@@ -23,7 +24,8 @@ def config(workflow: Workflow = None, /, *, config: Files = NO_FILES, keys: Keys
         config: TOML files of keys.
         keys: The keys that were typed.
     """
-    print(toml_of(masked(configuration(keys, config, workflow).model_dump())).rstrip())
+    chosen, _ = sized(configuration(keys, config, workflow), this_machine(), training=True)
+    print(toml_of(masked(chosen.model_dump())).rstrip())
     return 0
 
 

@@ -21,8 +21,7 @@ from cyclopts import Group, Parameter, Token
 from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry, NameRenderer
 from cyclopts.help.specs import get_default_parameter_columns
 
-from agentrl.config import config_fields
-from agentrl.config.load import read_value
+from agentrl.config.load import config_fields, read_value
 from agentrl.config.section import REQUIRED, Key
 
 if TYPE_CHECKING:

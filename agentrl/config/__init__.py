@@ -1,6 +1,6 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
-from agentrl.config.data import DataConfig
+from agentrl.config.data import DataConfig, DifficultyOrder, TaskSource
 from agentrl.config.load import config_fields, config_keys, load_config
 from agentrl.config.run import (
     ClusterConfig,
@@ -18,6 +18,7 @@ from agentrl.config.trainer import TrainerConfig
 __all__ = [
     "ClusterConfig",
     "DataConfig",
+    "DifficultyOrder",
     "EngineConfig",
     "EvalConfig",
     "ModelConfig",
@@ -25,6 +26,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "SandboxConfig",
+    "TaskSource",
     "TrackingConfig",
     "TrainerConfig",
     "config_fields",

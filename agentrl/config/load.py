@@ -66,11 +66,6 @@ def load_config(
     return config_of(content, overrides, places)
 
 
-def config_text(config: RunConfig) -> str:
-    """Return what config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
-    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
-
-
 def config_of(
     content: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, places: Mapping[str, str] | None = None
 ) -> RunConfig:

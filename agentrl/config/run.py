@@ -40,7 +40,7 @@ class RolloutConfig(Section):
     window: Positive | None = None
     """W: groups in the window of order = "window". Default: the groups of one batch."""
     max_concurrent: Positive = 64
-    """Episodes that run at the same time, at most."""
+    """Episodes that run at the same time, at most. Not set: more with SGLang on GPUs."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Sampling temperature, where the workflow does not say."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -92,9 +92,9 @@ class EngineConfig(Section):
     """Where tokens come from."""
 
     kind: Literal["embedded", "sglang"] = "embedded"
-    """Which servers are started: the embedded one, or SGLang. `--engine sglang` is short for `--engine.kind sglang`."""
+    """Which servers are started: the embedded one, or SGLang. Not set: SGLang where it and a GPU are. `--engine sglang` is short for it."""
     servers: Positive = 1
-    """How many servers are started."""
+    """How many servers are started. Not set: of SGLang, one a GPU."""
     urls: list[str] = Field(default_factory=list)
     """Servers that serve the model already and are used instead; trainer and servers then share a file system."""
     python: str = ""
@@ -112,7 +112,7 @@ class EngineConfig(Section):
     start_timeout_s: Seconds = 300
     """Bound of starting a server."""
     threads: Positive = 1
-    """CPU threads of an embedded server, and of an SGLang server with `device = "cpu"`."""
+    """CPU threads of an embedded server, and of an SGLang server with `device = "cpu"`. Not set: its share of the cores."""
     max_total_tokens: Positive = 65_536
     """KV cache of an embedded server, in tokens."""
 
@@ -279,33 +279,24 @@ def check_roles(roles: Sequence[str], proxy: ProxyConfig) -> None:
             )
 
 
-def check_groups(config: RunConfig) -> None:
-    """Check that a training run whose advantages compare the episodes of a group has groups of two or more.
+def check_training(config: RunConfig) -> None:
+    """Check what a training run alone needs: episodes that are compared with others, and replies that are the policy's own.
 
     Raises:
-        ConfigError: It has not, so every advantage would be 0.
+        ConfigError: Every advantage would be 0, or every reply would be masked.
     """
-    trainer = config.trainer
+    rollout, trainer = config.rollout, config.trainer
     compared = trainer.advantage.kind in ("grpo", "dr_grpo", "reinforce_pp_baseline")
     discounted = isinstance(trainer.advantage, GroupAdvantage) and trainer.advantage.turn_discount
-    if config.rollout.group_size == 1 and compared and not (trainer.teacher or discounted):
+    if rollout.group_size == 1 and compared and not (trainer.teacher or discounted):
         raise ConfigError(
             f'`rollout.group_size` = 1 leaves `trainer.advantage` = "{trainer.advantage.kind}" nothing to compare an episode with: '
             'every advantage would be 0. Use `rollout.group_size` = 2 or more, or `trainer.advantage` = "gae", "reinforce_pp" or "rloo"'
         )
-
-
-def check_sampling(config: RunConfig) -> None:
-    """Check that a training run does not have its replies sampled so that it masks them.
-
-    Raises:
-        ConfigError: It has: `rollout.top_p` is below 1.
-    """
-    top_p, altered = config.rollout.top_p, config.trainer.turns.altered_sampling
-    if top_p < 1 and altered != "train":
+    if rollout.top_p < 1 and trainer.turns.altered_sampling == "mask":
         raise ConfigError(
-            f"`rollout.top_p` = {top_p:g} draws every reply from a part of the policy's distribution, and `trainer.turns.altered_sampling` = "
-            f'"{altered}" leaves such replies out: nothing would be trained on. Use `rollout.top_p` = 1, or "train"'
+            f"`rollout.top_p` = {rollout.top_p:g} draws every reply from a part of the policy's distribution, and "
+            '`trainer.turns.altered_sampling` = "mask" leaves such replies out: nothing would be trained on. Use `rollout.top_p` = 1, or "train"'
         )
 
 
@@ -345,3 +336,8 @@ def on_cluster(config: RunConfig) -> RunConfig:
     if not config.cluster.address or config.rollout.workers:
         return config
     return config.model_copy(update={"rollout": config.rollout.model_copy(update={"workers": 1})})
+
+
+def config_text(config: RunConfig) -> str:
+    """Return what config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"

@@ -310,13 +310,13 @@ class TrainerConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the trainer computes. auto: a GPU, where torch sees one."""
     precision: Literal["float32", "mixed"] = "float32"
-    """Number format of the computation; mixed: bfloat16 where torch's autocast says so, over float32 weights."""
+    """Number format of the computation; mixed: bfloat16 where torch's autocast says so, over float32 weights. Not set: mixed on a GPU."""
     offload: bool = False
     """Keep weights, gradients and the optimizer's state in CPU memory; a layer's weights visit the GPU while it computes."""
     recompute_activations: bool = False
     """Keep one activation a layer, and compute the others again in the backward pass: less memory, a third more time."""
     threads: Positive = 1
-    """CPU threads of the trainer."""
+    """CPU threads of the trainer. Not set: its share of the cores."""
     step_timeout_s: Seconds = 3600
     """Bound of one training step."""
     optimizer: OptimizerConfig = OptimizerConfig()

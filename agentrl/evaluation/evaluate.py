@@ -16,8 +16,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.config import RunConfig
-from agentrl.config.run import check_is_config, check_set
+from agentrl.config.run import RunConfig, check_is_config, check_set
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
@@ -101,7 +100,7 @@ async def evaluate(
         await check_endpoint(base_url)
         opened = partial(_remote, config, run, base_url, api_key)
     else:
-        config, chat_format = await with_chat_format(await check_start(config))
+        config, chat_format = await with_chat_format(await check_start(config, view.say))
         opened, decode = partial(_served, config, run, chat_format, view), chat_format.decode
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)

@@ -24,8 +24,6 @@ class ProxyLimits:
     """A larger request is refused with 413."""
     max_sessions: int = 100_000
     """Sessions open at the same time."""
-    max_requests_per_session: int = 4096
-    """Requests of one session in work at the same time; 429 beyond."""
     threads: int = 2
     """Threads for requests and replies that take long to read, render or write."""
     body_timeout_s: float = 60

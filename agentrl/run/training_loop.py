@@ -96,8 +96,7 @@ async def evaluate_held_out(
     )
     run.tracking.log(run.trainer.weights.version, result.to_metrics())
     if when == "before training":
-        text = json.dumps(result.to_json()) + "\n"
-        await in_thread(write_whole, before, text)
+        await in_thread(write_whole, before, json.dumps(result.to_json()) + "\n")
     return result
 
 

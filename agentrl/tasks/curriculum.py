@@ -20,7 +20,7 @@ from itertools import accumulate, groupby
 
 import numpy as np
 
-from agentrl.config.data import DifficultyOrder
+from agentrl.config import DifficultyOrder
 from agentrl.episode import Task
 from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
 

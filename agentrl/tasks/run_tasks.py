@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from agentrl.config import DataConfig, RunConfig
-from agentrl.config.data import DifficultyOrder, TaskSource
+from agentrl.config import DataConfig, DifficultyOrder, RunConfig, TaskSource
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.tasks.curriculum import DrawnTasks, MixedOrder, PooledOrder, SamplingOrder

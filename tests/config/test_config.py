@@ -10,7 +10,7 @@ import pytest
 
 import agentrl
 from agentrl.config import RunConfig, load_config
-from agentrl.config.run import check_groups, check_sampling
+from agentrl.config.run import check_training
 from agentrl.errors import ConfigError, UsageError
 
 
@@ -153,11 +153,11 @@ def test_a_group_of_one_needs_an_advantage_that_compares_with_nobody() -> None:
         with pytest.raises(
             ConfigError, match=rf'`rollout\.group_size` = 1 leaves `trainer\.advantage` = "{advantage}" nothing'
         ):
-            check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
+            check_training(load_config(overrides={**one, "trainer.advantage": advantage}))
     for advantage in ("gae", "rloo", "reinforce_pp"):
-        check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
+        check_training(load_config(overrides={**one, "trainer.advantage": advantage}))
     taught = {**one, "trainer.advantage": "dr_grpo", "trainer.teacher.url": "http://teacher"}
-    check_groups(load_config(overrides=taught))
+    check_training(load_config(overrides=taught))
 
 
 def test_a_complaint_about_a_url_does_not_show_its_password() -> None:
@@ -174,10 +174,10 @@ def test_values_add_to_what_a_file_says_of_their_section(tmp_path: Path) -> None
 
 
 def test_a_run_that_would_mask_every_reply_for_its_own_top_p_is_refused() -> None:
-    check_sampling(load_config())
-    check_sampling(load_config(overrides={"rollout.temperature": 0.7}))
+    check_training(load_config())
+    check_training(load_config(overrides={"rollout.temperature": 0.7}))
     with pytest.raises(
         ConfigError, match=r"`rollout.top_p` = 0.9 .*nothing would be trained on.*`rollout.top_p` = 1, or \"train\""
     ):
-        check_sampling(load_config(overrides={"rollout.top_p": 0.9}))
-    check_sampling(load_config(overrides={"rollout.top_p": 0.9, "trainer.turns.altered_sampling": "train"}))
+        check_training(load_config(overrides={"rollout.top_p": 0.9}))
+    check_training(load_config(overrides={"rollout.top_p": 0.9, "trainer.turns.altered_sampling": "train"}))

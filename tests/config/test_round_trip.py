@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from agentrl.cli.config import toml_of
-from agentrl.config import RunConfig, load_config
-from agentrl.config.load import config_of, config_text
+from agentrl.config.load import config_of, load_config
+from agentrl.config.run import RunConfig, config_text
 from agentrl.config.section import Section, sections_of
 from agentrl.errors import StoreError
 from agentrl.run.run_directory import read_config, write_config

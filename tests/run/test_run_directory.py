@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.config import ModelConfig, RunConfig
-from agentrl.config.load import config_text
+from agentrl.config.run import ModelConfig, RunConfig, config_text
 from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.run import run_lock
 from agentrl.run.run_directory import (

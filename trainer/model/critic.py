@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from agentrl.config import TrainerConfig
-from agentrl.config.trainer import GaeAdvantage
+from agentrl.config.trainer import GaeAdvantage, TrainerConfig
 from agentrl.trainer.model.packed_model import decoder_layers, load_model, recompute_activations
 from agentrl.trainer.model.ranks import Ranks, full_tensor
 from agentrl.trainer.model.tree_attention import use_tree_attention
