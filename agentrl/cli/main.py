@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody r
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -79,7 +80,16 @@ def _run(words: Sequence[str]) -> int:
         return command_line()(words, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
         command = " ".join(("agentrl", *(error.command_chain or ())))
-        raise UsageError(f"{one_line(error).rstrip('.')}; see {command} --help") from None
+        said = one_line(error)
+        if (
+            isinstance(error.__cause__, ValueError)
+            and error.argument
+            and (problems := getattr(error.__cause__, "errors", None))
+        ):
+            said = (
+                f"{error.argument.name} = {one_line(json.dumps(problems()[0]['input']), 100)}: {problems()[0]['msg']}"
+            )
+        raise UsageError(f"{said.rstrip('.')}; see {command} --help") from None
 
 
 if __name__ == "__main__":
