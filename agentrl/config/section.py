@@ -155,6 +155,8 @@ def problem_text(problem: ErrorDetails, root: type[Section]) -> tuple[str, str]:
         if key in known:
             said += f"; it is a key of {', '.join(known[key].kinds)}"
         else:
-            near = difflib.get_close_matches(key, known, 1)
+            last_words = {name.rpartition(".")[2]: name for name in known}
+            near = difflib.get_close_matches(key, known, 1, 0.8)
+            near += [last_words[word] for word in difflib.get_close_matches(key.rpartition(".")[2], last_words, 1, 0.8)]
             said += f"; did you mean {near[0]}?" if near else "; `agentrl config` shows all keys"
     return key, f"{key}{shown}: {said}" if key else said

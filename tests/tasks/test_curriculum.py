@@ -185,8 +185,8 @@ def test_a_stream_is_not_drawn_from() -> None:
         ({"order": {"kind": "difficulty", "weights": [0, 0, 0], "unseen": 0}}, "every weight is 0"),
         ({"order": {"kind": "difficulty", "bounds": [0.5, 0.5]}}, "each above the one before it"),
         ({"order": "difficulty", "epochs": 2}, "draws tasks without epochs"),
-        ({"order": {"kind": "in_order", "weights": [1]}}, "has no such key"),
-        ({"order": "until_learned"}, "it should be one of"),
+        ({"order": {"kind": "in_order", "weights": [1]}}, "it is a key of difficulty"),
+        ({"order": "until_learned"}, "Input tag .until_learned."),
         ({"sources": [{"tasks": "a", "weight": 0}]}, r"data\.sources\.0\.weight = 0"),
     ],
 )
