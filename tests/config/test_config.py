@@ -27,7 +27,10 @@ def test_later_sources_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"trainer.lrr": "1"}, r"trainer\.lrr = 1: Extra inputs are not permitted; did you mean trainer\.optimizer\.lr\?"),
+        (
+            {"trainer.lrr": "1"},
+            r"trainer\.lrr = 1: Extra inputs are not permitted; did you mean trainer\.optimizer\.lr\?",
+        ),
         ({"steps": "0"}, r"steps = 0: .*greater than or equal to 1"),
         ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24 or 32"),
         ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
