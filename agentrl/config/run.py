@@ -244,17 +244,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> RunConfig:
-        if self.engine.transfer == "broadcast" and self.trainer.lora is not None:
+        if self.engine.transfer == "broadcast" and (self.trainer.lora or self.cluster.address):
             raise ValueError(
-                '`engine.transfer` = "broadcast" sends whole weights, and `trainer.lora` publishes an adapter alone; use '
-                '`engine.transfer` = "disk"'
+                '`engine.transfer` = "broadcast" sends neither the adapter of `trainer.lora` nor weights to the nodes of a cluster; use "disk"'
             )
         check_roles(self.trainer.roles, self.proxy)
-        if self.cluster.address and self.engine.transfer == "broadcast":
-            raise ValueError(
-                '`engine.transfer` = "broadcast" does not reach the nodes of a cluster yet; use `engine.transfer` = "disk", which '
-                "brings weights to each node once"
-            )
         if self.tasks and self.data.sources:
             raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")
         return self

@@ -116,7 +116,7 @@ def test_a_checkpoint_of_another_kind_is_refused(
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match=r"lora\.rank\n  Field required"):
         TrainerConfig(lora={"alpha": 8})
-    with pytest.raises(ValueError, match="sends whole weights"):
+    with pytest.raises(ValueError, match="sends neither the adapter"):
         RunConfig.model_validate(
             {"engine": {"kind": "sglang", "transfer": "broadcast"}, "trainer": {"lora": {"rank": 4}}}
         )
