@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from agentrl.errors import UsageError, one_line
 from agentrl.system.exit_code import exit_code_of
@@ -81,6 +81,14 @@ def _run(words: Sequence[str]) -> int:
     except CycloptsError as error:
         command = " ".join(("agentrl", *(error.command_chain or ())))
         said = one_line(error)
+        if isinstance(error, UnknownOptionError):
+            from agentrl.config.section import nearest  # it imports pydantic, which takes a moment
+
+            names = (name for argument in error.argument_collection for name in argument.names)
+            near = nearest(
+                str(error.token.keyword or error.token.value).lstrip("-"), (name.lstrip("-") for name in names)
+            )
+            said = said.partition(" Did you mean")[0].rstrip(".") + (f"; did you mean --{near}?" if near else "")
         if (
             isinstance(error.__cause__, ValueError)
             and error.argument

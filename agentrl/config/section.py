@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -131,6 +131,15 @@ def _key(prefix: str, name: str, found: Sequence[tuple[type[Section], FieldInfo]
     return Key(prefix + name, hint, default, text, about, name == section.short_key, kinds)
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known dotted name that is most like another as a whole, or else by its last word; None: none is."""
+    known = list(known)
+    last_words = {one.rpartition(".")[2]: one for one in reversed(known)}
+    near = difflib.get_close_matches(name, known, 1, 0.8)
+    near += [last_words[word] for word in difflib.get_close_matches(name.rpartition(".")[2], last_words, 1, 0.8)]
+    return near[0] if near else None
+
+
 def problem_text(problem: ErrorDetails, root: type[Section]) -> tuple[str, str]:
     """Return the dotted key that something is wrong with, and a sentence: the key, its value, and what pydantic says of them.
 
@@ -155,8 +164,6 @@ def problem_text(problem: ErrorDetails, root: type[Section]) -> tuple[str, str]:
         if key in known:
             said += f"; it is a key of {', '.join(known[key].kinds)}"
         else:
-            last_words = {name.rpartition(".")[2]: name for name in known}
-            near = difflib.get_close_matches(key, known, 1, 0.8)
-            near += [last_words[word] for word in difflib.get_close_matches(key.rpartition(".")[2], last_words, 1, 0.8)]
-            said += f"; did you mean {near[0]}?" if near else "; `agentrl config` shows all keys"
+            near = nearest(key, known)
+            said += f"; did you mean {near}?" if near else "; `agentrl config` shows all keys"
     return key, f"{key}{shown}: {said}" if key else said
