@@ -20,32 +20,17 @@ from itertools import accumulate, groupby
 
 import numpy as np
 
-from agentrl.config import DifficultyOrder
 from agentrl.episode import Task
 from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
 
 Metrics = dict[str, float]
+POOL_WEIGHTS = np.array([1.0, 4.0, 1.0, 4.0])
+"""Weight of a task that is too hard, sometimes solved, solved, and not tried yet."""
+FLOOR = 0.1
+"""Share of the groups whose task is drawn from all tasks alike: with N tasks, each has at least FLOOR / N."""
 
 
-class SamplingOrder:
-    """An order whose state is a fold over `drawn` and `ended`. Tasks go by their index over all sources."""
-
-    def draw(self, rng: random.Random) -> int:
-        """Return the task of the next group, by the state and numbers of `rng`. Nothing changes by it."""
-        raise NotImplementedError
-
-    def drawn(self, index: int) -> None:
-        """Note that a group got this task."""
-
-    def ended(self, index: int, mean: float | None) -> None:
-        """Note the mean reward of a group of this task that has ended; None: no episode of it finished."""
-
-    def to_metrics(self) -> Metrics:
-        """Return the metrics of the state."""
-        return {}
-
-
-class MixedOrder(SamplingOrder):
+class MixedOrder:
     """Sources mixed by their weights; each goes through its tasks in epochs of its own."""
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], *, seed: int, shuffle: bool) -> None:
@@ -56,8 +41,8 @@ class MixedOrder(SamplingOrder):
         """Groups that each source gave a task."""
 
     def draw(self, rng: random.Random) -> int:
-        """Return the next task of a source that is drawn by its weight."""
-        source = choose(rng, self._weights)
+        """Return the next task of a source that is drawn by its weight. Nothing changes by it."""
+        (source,) = rng.choices(range(len(self._sizes)), self._weights)
         size = self._sizes[source]
         epoch, position = divmod(self._counts[source], size)
         if self._shuffle:
@@ -68,45 +53,48 @@ class MixedOrder(SamplingOrder):
         """Go on to the next task of its source."""
         self._counts[source_of(self._first, index)] += 1
 
+    def ended(self, index: int, mean: float | None) -> None:
+        """Change nothing: rewards do not count here."""
 
-class PooledOrder(SamplingOrder):
+    def to_metrics(self) -> Metrics:
+        """Return no metrics."""
+        return {}
+
+
+class PooledOrder:
     """Tasks in pools by the mean reward of their last group.
 
-        mean of a task's last group    none yet │ … < bounds[0] ≤ … < bounds[1] ≤ …
-        pool                            unseen  │     0               1         2
+        mean of a task's last group    … < bounds[0] ≤ … < bounds[1] ≤ …    none yet
+        pool                              0               1          2         3
 
-    With the share `floor` a task is drawn from all alike; else a source by its weight, and in it a task by the weight of its pool.
-    A pool's share is then (tasks in it · its weight) / Σ over pools.
+    A group draws a source by its weight, and in it a task by the weight of its pool. With the share FLOOR it draws from all tasks alike.
     """
 
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], config: DifficultyOrder) -> None:
-        self._source_weights, self._pool_weights = np.array(weights), np.array([*config.weights, config.unseen])
-        self._bounds, self._floor = config.bounds, config.floor
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._source_weights = np.array(weights)  # [source]
         self._source = np.repeat(np.arange(len(sizes)), sizes)  # [task]
-        self._pool = np.full(len(self._source), len(config.bounds) + 1)  # [task]
+        self._pool = np.full(len(self._source), len(POOL_WEIGHTS) - 1)  # [task]
 
     def draw(self, rng: random.Random) -> int:
-        """Return a task by the floor, or by its source and pool."""
-        sources, pools = len(self._source_weights), len(self._pool_weights)
-        counts = np.bincount(self._source * pools + self._pool, minlength=sources * pools).reshape(sources, pools)
-        by_pool = counts * self._pool_weights  # [source, pool]
-        by_source = self._source_weights * (by_pool.sum(axis=1) > 0)
-        if rng.random() < self._floor or not by_source.any():  # or no task is in a pool that has a weight
-            return int(rng.random() * len(self._pool))
-        source = choose(rng, by_source)
-        tasks = np.flatnonzero((self._source == source) & (self._pool == choose(rng, by_pool[source])))
-        return int(tasks[int(rng.random() * len(tasks))])
+        """Return a task by the weights of its source and pool. Nothing changes by it."""
+        weights = POOL_WEIGHTS[self._pool]  # [task]
+        weights *= (self._source_weights / np.bincount(self._source, weights))[self._source]
+        ends = np.cumsum((1 - FLOOR) * weights / weights.sum() + FLOOR / len(weights))
+        return int(np.searchsorted(ends[:-1], rng.random() * ends[-1], side="right"))
+
+    def drawn(self, index: int) -> None:
+        """Change nothing: a task's rewards alone count."""
 
     def ended(self, index: int, mean: float | None) -> None:
-        """Put a task into the pool of its group's mean reward."""
+        """Put a task into the pool of its group's mean reward; None: no episode of the group finished."""
         if mean is not None:
             self._pool[index] = bisect_right(self._bounds, mean)
 
     def to_metrics(self) -> Metrics:
         """Return the share of tasks in each pool."""
-        names = [*(f"tasks_pool_{pool}" for pool in range(len(self._pool_weights) - 1)), "tasks_unseen"]
-        shares = np.bincount(self._pool, minlength=len(names)) / len(self._pool)
-        return dict(zip(names, shares.tolist(), strict=True))
+        shares = np.bincount(self._pool, minlength=len(POOL_WEIGHTS)) / len(self._pool)
+        return dict(zip(("tasks_pool_0", "tasks_pool_1", "tasks_pool_2", "tasks_unseen"), shares.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -145,7 +133,8 @@ class DrawnTasks:
     """Those of all sources, one behind another."""
     sizes: Sequence[int]
     """Tasks of each source."""
-    order: SamplingOrder
+    order: MixedOrder | PooledOrder
+    """Its state is a fold over `drawn` and `ended`. Tasks go by their index over all sources."""
     described: str
     """The order and its settings: another text is another order."""
     seed: int = 0
@@ -199,15 +188,6 @@ class DrawnTasks:
         self._visits[index] = self._visits.get(index, 0) + 1
         self._recent.append(index)
         self.order.drawn(index)
-
-
-def choose(rng: random.Random, weights: Iterable[float]) -> int:
-    """Return an index, drawn by `weights`, of which at least one is above 0."""
-    weights = list(weights)
-    sums = list(accumulate(weights))
-    drawn = rng.random() * sums[-1]
-    last = max(i for i, weight in enumerate(weights) if weight > 0)  # where the product was rounded up to the sum
-    return next((i for i, total in enumerate(sums) if drawn < total and weights[i] > 0), last)
 
 
 def first_indices(sizes: Sequence[int]) -> list[int]:

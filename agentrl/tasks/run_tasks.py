@@ -15,7 +15,7 @@ from typing import Any
 from agentrl.config import DataConfig, DifficultyOrder, RunConfig, TaskSource
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.tasks.curriculum import DrawnTasks, MixedOrder, PooledOrder, SamplingOrder
+from agentrl.tasks.curriculum import DrawnTasks, MixedOrder, PooledOrder
 from agentrl.tasks.task_type import TaskType, as_task
 from agentrl.tasks.tasks import (
     AnyTasks,
@@ -63,9 +63,9 @@ def open_run_tasks(
         return TaskList(lists[0], config.seed, data.order.kind == "shuffled", data.epochs), held_out
     together = [task for tasks in lists for task in tasks]
     sizes, weights = [len(tasks) for tasks in lists], [source.weight for source in sources]
-    order: SamplingOrder
+    order: MixedOrder | PooledOrder
     if isinstance(data.order, DifficultyOrder):
-        order = PooledOrder(sizes, weights, data.order)
+        order = PooledOrder(sizes, weights, data.order.bounds)
     else:
         order = MixedOrder(sizes, weights, seed=config.seed, shuffle=data.order.kind == "shuffled")
     described = f"order {data.order.model_dump_json()}, sources {sizes} by {weights}"
