@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,8 @@ from agentrl.tasks.task_type import first_problem, unusable_task
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-_CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+_CANARY = re.compile(r"\A(\s*(<!--.*canary.*-->|#.*canary.*))*\s*", re.IGNORECASE)
+"""The lines before an instruction that mark benchmark data, which no agent is to see."""
 
 
 class TaskFolder(BaseModel):
@@ -93,25 +93,16 @@ def is_task_folder(task: Task) -> bool:
     return {"folder", "digest", "prompt"} <= task.keys()
 
 
-def is_folder_of_task(folder: Path) -> bool:
-    """Return whether a folder is a task folder."""
-    return (folder / "task.toml").is_file()
-
-
 def find_folders(folder: Path) -> list[Path]:
     """Return the task folders at or right below a folder, by name.
 
     Raises:
         TaskFileError: There are none.
     """
-    if is_folder_of_task(folder):
-        return [folder.absolute()]
-    found = sorted(below.absolute() for below in folder.iterdir() if below.name[0] != "." and is_folder_of_task(below))
+    found = [file.parent for file in (folder / "task.toml", *sorted(folder.glob("[!.]*/task.toml"))) if file.is_file()]
     if not found:
-        raise TaskFileError(
-            f"{folder.absolute()} holds no task folders: neither it nor a folder in it has a task.toml, as Harbor's form has"
-        )
-    return found
+        raise TaskFileError(f"{folder.absolute()} holds no task folders: neither it nor a folder in it has a task.toml")
+    return [path.absolute() for path in found]
 
 
 def read_task_folder(folder: Path) -> TaskFolder:
@@ -127,18 +118,24 @@ def read_task_folder(folder: Path) -> TaskFolder:
         raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
     except ValidationError as error:
         raise TaskFileError(f"{file}, {first_problem(error)}") from error
-    instruction = _without_canary(_read_text(folder / "instruction.md"))
+    instruction = _CANARY.sub("", _read_text(folder / "instruction.md"))
     if not instruction.strip():
         raise TaskFileError(f"{folder / 'instruction.md'}: the instruction is empty")
-    variables(settings.environment.env, f"{file}, environment.env")
-    variables(settings.verifier.env, f"{file}, verifier.env")
-    variables(settings.solution.env, f"{file}, solution.env")
+    for name in ("environment", "verifier", "solution"):
+        variables(getattr(settings, name).env, f"{file}, {name}.env")
     here = folder.absolute()
     script = here / "solution" / "solve.sh"
     task = TaskFolder(
         folder=here, instruction=instruction, settings=settings, solution=script if script.is_file() else None
     )
-    _check_image(file, task)
+    compose = task.context / "docker-compose.yaml"
+    if compose.is_file():
+        raise TaskFileError(
+            f"{compose}: services of Docker Compose are not started; give the task one image, by a Dockerfile"
+        )
+    dockerfile = task.context / "Dockerfile"
+    if not dockerfile.is_file() and settings.environment.docker_image is None:
+        raise TaskFileError(f"{file}: the task has no image; write {dockerfile}, or set environment.docker_image")
     if not (task.tests / "test.sh").is_file():
         raise TaskFileError(
             f"{task.tests / 'test.sh'} is missing: it runs the tests and writes the reward to /logs/verifier/reward.txt"
@@ -165,44 +162,16 @@ def folder_digest(folder: Path) -> str:
     """
     digest = hashlib.sha256()
     try:
-        for path in sorted(folder.rglob("*")):
-            info = path.lstat()
-            if stat.S_ISDIR(info.st_mode):
-                continue
-            if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+        for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
+            if not (path.is_symlink() or path.is_file()):
                 raise TaskFileError(f"{path} is no file, folder or link; take it out")
-            target = os.fsencode(os.readlink(path)) if path.is_symlink() else None
-            size = info.st_size if target is None else len(target)
-            head = f"{path.relative_to(folder)}\0{target is not None}\0{bool(info.st_mode & 0o100)}\0{size}\0"
-            digest.update(head.encode(errors="surrogateescape"))
-            if target is not None:
-                digest.update(target)
-                continue
-            with path.open("rb") as file:
-                while part := file.read(2**20):
-                    digest.update(part)
+            content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+            runs = bool(path.lstat().st_mode & 0o100)
+            head = f"{path.relative_to(folder)}\0{path.is_symlink()}\0{runs}\0{len(content)}\0"
+            digest.update(head.encode(errors="surrogateescape") + content)
     except OSError as error:
         raise TaskFileError(f"{error.filename} cannot be read: {error.strerror}") from error
     return digest.hexdigest()[:16]
-
-
-def _check_image(file: Path, task: TaskFolder) -> None:
-    for compose in (task.context / "docker-compose.yaml", task.tests / "docker-compose.yaml"):
-        if compose.is_file():
-            raise TaskFileError(
-                f"{compose}: services of Docker Compose are not started; give the task one image, by a Dockerfile"
-            )
-    dockerfile = task.context / "Dockerfile"
-    if not dockerfile.is_file() and task.settings.environment.docker_image is None:
-        raise TaskFileError(f"{file}: the task has no image; write {dockerfile}, or set environment.docker_image")
-
-
-def _without_canary(instruction: str) -> str:
-    """Return an instruction without the lines at its start that mark benchmark data, which no agent is to see."""
-    lines = instruction.split("\n")
-    first = next((i for i, line in enumerate(lines) if not _CANARY.fullmatch(line.strip())), len(lines))
-    first = next((i for i in range(first, len(lines)) if lines[i].strip()), len(lines))
-    return "\n".join(lines[first:])
 
 
 def _read_text(file: Path) -> str:

@@ -10,10 +10,11 @@ A folder or row of a source that can be no task has one that says why: a run is 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -51,13 +52,10 @@ class TaskType:
         try:
             value = self.adapter.validate_python(task)
         except ValidationError as error:
-            problems = error.errors(include_url=False)
-            complaints = [_complaint(problem) for problem in problems[:MAX_COMPLAINTS]]
-            if len(problems) > MAX_COMPLAINTS:
-                complaints.append(f"and {len(problems) - MAX_COMPLAINTS} more")
-            raise TaskFileError(
-                f"{where} is no {self.name}, which run(episode) takes: {'; '.join(complaints)}"
-            ) from error
+            shown = error.errors(include_url=False)[:MAX_COMPLAINTS]
+            more = f"; and {error.error_count() - len(shown)} more" if error.error_count() > len(shown) else ""
+            complaints = "; ".join(map(_complaint, shown))
+            raise TaskFileError(f"{where} is no {self.name}, which run(episode) takes: {complaints}{more}") from error
         return task if self.stays_dict else value
 
 
@@ -71,18 +69,15 @@ def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
 
 
 def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
-    parameter = next(iter(inspect.signature(workflow).parameters.values()), None)
-    annotation = None if parameter is None else parameter.annotation
-    if isinstance(annotation, str):
-        try:
-            annotation = eval(annotation, dict(_globals_of(workflow)))  # noqa: S307
-        except Exception as error:
-            if "Episode[" not in annotation:
-                return None  # an annotation for type checkers alone
-            raise WorkflowError(
-                f"the task type in run(episode: {annotation}) cannot be found: {one_line(error)}; define or import it at the top of "
-                "the workflow's file"
-            ) from error
+    try:
+        annotation = _first_annotation(workflow, eval_str=True)
+    except Exception as error:
+        written = _first_annotation(workflow)
+        if "Episode[" not in str(written):
+            return None  # an annotation for type checkers alone
+        raise WorkflowError(
+            f"the task type in run(episode: {written}) cannot be found: {one_line(error)}; define or import it at the top of the workflow's file"
+        ) from error
     if get_origin(annotation) is not Episode:
         return None
     (named,) = get_args(annotation)
@@ -103,16 +98,9 @@ def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
 _known_task_type = lru_cache(maxsize=64)(_task_type)
 
 
-def _globals_of(workflow: Callable[..., Any]) -> dict[str, Any]:
-    """Return the names that a workflow's annotations are written with, be it a function, an object that is called, or a part of one."""
-    function: Any = workflow
-    while isinstance(function, partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    if not hasattr(function, "__globals__"):
-        function = inspect.unwrap(type(function).__call__)
-    found: dict[str, Any] = getattr(function, "__globals__", {})
-    return found
+def _first_annotation(workflow: Callable[..., Any], *, eval_str: bool = False) -> Any:
+    parameter = next(iter(inspect.signature(workflow, eval_str=eval_str).parameters.values()), None)
+    return None if parameter is None else parameter.annotation
 
 
 def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
@@ -122,7 +110,7 @@ def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
         TaskFileError: It is not of the workflow's class of tasks.
     """
     task_type = task_type_of(workflow)
-    own = _copy(task)
+    own = copy.deepcopy(task)
     return own if task_type is None else task_type.value(own)
 
 
@@ -168,30 +156,20 @@ def as_dict(value: Any, where: str) -> Any:
 
 def first_problem(error: ValidationError) -> str:
     """Return the first problem of a value that a user wrote: the field, what is wrong with it, and what it holds."""
-    problem = error.errors(include_url=False)[0]
-    field = ".".join(map(str, problem["loc"])) or "the task"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
-    return f"{field}: {message}{given}"
+    return _complaint(error.errors(include_url=False)[0])
 
 
 def _complaint(problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "missing":
-        return f"the field {field!r} is missing"
-    if problem["type"] == "extra_forbidden":
-        return f"there is no field {field!r}; leave it out"
+    match problem["type"]:
+        case "missing":
+            return f"the field {field!r} is missing"
+        case "extra_forbidden":
+            return f"there is no field {field!r}; leave it out"
     text = problem["msg"].removeprefix("Value error, ")
-    message = f"{text[:1].lower()}{text[1:]}"
-    if problem["type"] == "value_error" and not field:  # of the whole task, which the message is about
-        return message
-    return f"{f'the field {field!r}: ' if field else ''}{message}, not {one_line(repr(problem['input']), 80)}"
-
-
-def _copy(task: Any) -> Any:
-    if isinstance(task, dict):
-        return {name: _copy(value) for name, value in task.items()}
-    return [_copy(value) for value in task] if isinstance(task, list) else task
+    text = f"{text[:1].lower()}{text[1:]}"
+    given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
+    return f"the field {field!r}: {text}{given}" if field else f"{text}{given}"
 
 
 def check_usable(source: str, what: str, tasks: Sequence[Task]) -> Sequence[Task]:
