@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from agentrl.config import DataConfig, DifficultyOrder, RunConfig, TaskSource
+from agentrl.config import DataConfig, RunConfig, TaskSource
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.tasks.curriculum import DrawnTasks, MixedOrder, PooledOrder
+from agentrl.tasks.curriculum import DrawnTasks
 from agentrl.tasks.task_type import TaskType, as_task
 from agentrl.tasks.tasks import (
     AnyTasks,
@@ -61,15 +61,7 @@ def open_run_tasks(
     held_out = held_out[: config.eval.limit]
     if not data.sources and not data.follows_rewards:
         return TaskList(lists[0], config.seed, data.order.kind == "shuffled", data.epochs), held_out
-    together = [task for tasks in lists for task in tasks]
-    sizes, weights = [len(tasks) for tasks in lists], [source.weight for source in sources]
-    order: MixedOrder | PooledOrder
-    if isinstance(data.order, DifficultyOrder):
-        order = PooledOrder(sizes, weights, data.order.bounds)
-    else:
-        order = MixedOrder(sizes, weights, seed=config.seed, shuffle=data.order.kind == "shuffled")
-    described = f"order {data.order.model_dump_json()}, sources {sizes} by {weights}"
-    return DrawnTasks(together, sizes, order, described, config.seed), held_out
+    return DrawnTasks(lists, [source.weight for source in sources], data.order, config.seed), held_out
 
 
 def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: Sequence[Task]) -> TaskStream:

@@ -81,31 +81,28 @@ def test_a_restored_order_has_the_groups_of_the_one_before_and_goes_on_as_it_wou
     assert after.take_metrics() == before.take_metrics()
 
 
+def shares(tasks: DrawnTasks, ended: list[tuple[int, float | None]], draws: int = 10_000) -> list[float]:
+    """How often each task is drawn once groups of some tasks have ended."""
+    tasks.restore([GivenTask(index, True, mean) for index, mean in ended])
+    found = (tasks.task_of_group(len(ended) + n) for n in range(draws))
+    counts = Counter(one.index for one in found if one is not None)
+    return [counts[index] / draws for index in range(len(tasks.tasks))]
+
+
 def test_tasks_are_drawn_by_the_weights_of_their_pools_and_each_has_its_share_of_the_floor(tmp_path: Path) -> None:
     tasks = drawn_tasks(tmp_path, {"kind": "difficulty", "bounds": [0.3, 0.6]}, [20])
     means = {**dict.fromkeys(range(2), 0.0), **dict.fromkeys(range(2, 6), 0.3), **dict.fromkeys(range(6, 12), 1.0)}
-    for index, mean in means.items():
-        tasks.order.ended(index, 1 - mean)
-        tasks.order.ended(index, None)
-        tasks.order.ended(index, mean)
+    drawn = shares(tasks, [(index, m) for index, mean in means.items() for m in (1 - mean, None, mean)])
     weights = [{0.0: 1, 0.3: 4, 1.0: 1, None: 4}[means.get(index)] for index in range(20)]
-    counts = Counter(tasks.order.draw(random.Random(n)) for n in range(20_000))
-    for index, weight in enumerate(weights):
-        assert counts[index] / 20_000 == pytest.approx(0.9 * weight / sum(weights) + 0.1 / 20, abs=0.006)
-    assert tasks.order.to_metrics() == {
-        "tasks_pool_0": 0.1,
-        "tasks_pool_1": 0.2,
-        "tasks_pool_2": 0.3,
-        "tasks_unseen": 0.4,
-    }
+    assert drawn == pytest.approx([0.9 * weight / sum(weights) + 0.1 / 20 for weight in weights], abs=0.012)
+    pools = {"tasks_pool_0": 0.1, "tasks_pool_1": 0.2, "tasks_pool_2": 0.3, "tasks_unseen": 0.4}
+    assert tasks.take_metrics() == {**pools, "drawn_groups": 10_000}
 
 
 def test_a_source_keeps_its_weight_whatever_its_tasks_are_worth(tmp_path: Path) -> None:
     tasks = drawn_tasks(tmp_path, {"kind": "difficulty"}, [5, 5])
-    for index in range(5):
-        tasks.order.ended(index, 1.0)
-    share = sum(tasks.order.draw(random.Random(n)) >= 5 for n in range(10_000)) / 10_000
-    assert share == pytest.approx(0.9 * 2 / 3 + 0.1 / 2, abs=0.02)
+    drawn = shares(tasks, [(index, 1.0) for index in range(5)])
+    assert sum(drawn[5:]) == pytest.approx(0.9 * 2 / 3 + 0.1 / 2, abs=0.02)
 
 
 def test_sources_are_mixed_by_their_weights_and_each_is_gone_through_in_epochs(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_stream_gives_a_group_the_same_task_in_whatever_order_it_is_asked(grou
 def test_a_stream_ends_after_its_epochs() -> None:
     stream = TaskStream(lambda: iter(TASKS), epochs=2)
     assert [stream.task_of_group(group) is None for group in (0, 13, 14, 6)] == [False, False, True, False]
-    with pytest.raises(TaskFileError, match="the stream of tasks holds no task that can be used$"):
+    with pytest.raises(TaskFileError, match=r"the stream of tasks holds no task that can be used$"):
         TaskStream(lambda: iter(())).task_of_group(0)
 
 
