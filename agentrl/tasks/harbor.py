@@ -187,15 +187,10 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
     """Return environment variables with `${NAME}` and `${NAME:-default}` filled in from this machine's, as Harbor does.
 
     Raises:
-        TaskFileError: A variable without a default is not set.
+        TaskFileError: One is not set.
     """
-
-    def value(found: re.Match[str]) -> str:
-        known = os.environ.get(found[1], found[2])
-        if known is None:
-            raise TaskFileError(
-                f"{where} names the variable {found[1]}, which is not set; set it, or write ${{{found[1]}:-default}}"
-            )
-        return known
-
-    return {name: _VARIABLE.sub(value, text) for name, text in given.items()}
+    own = lambda found: os.environ.get(found[1], found[0] if found[2] is None else found[2])  # noqa: E731
+    filled = {name: _VARIABLE.sub(own, text) for name, text in given.items()}
+    if unset := [text for text in filled.values() if "${" in text]:
+        raise TaskFileError(f"{where} names a variable that is not set, in {unset[0]}; set it")
+    return filled

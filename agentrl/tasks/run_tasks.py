@@ -50,8 +50,7 @@ def open_run_tasks(
     sources = data.sources or [TaskSource(tasks=config.tasks or "the tasks from Python")]
     lists: list[list[Task]] = []
     for source in sources:
-        named = with_columns(source.tasks if given is None else given, data)
-        tasks = open_tasks(named, task_type, source.tasks if given is None else "tasks")
+        tasks = open_tasks(with_columns(source.tasks if given is None else given, data), task_type, source.tasks)
         if isinstance(tasks, TaskStream):
             return _stream(tasks, config, source, held_out), held_out
         lists.append(tasks)
@@ -66,15 +65,15 @@ def open_run_tasks(
 
 def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: Sequence[Task]) -> TaskStream:
     data = config.data
-    if data.sources:
-        raise ConfigError(f"`data.sources` mixes lists of tasks, and {source.tasks} is a stream; give a list")
-    if data.follows_rewards:
+    needs_number = {
+        "data.sources": data.sources,
+        "data.order": data.follows_rewards,
+        "data.eval_share": data.eval_share and not held_out,
+    }
+    if named := [name for name, is_set in needs_number.items() if is_set]:
         raise ConfigError(
-            f'`data.order` = "{data.order.kind}" draws from tasks whose number is known, and {source.tasks} is a stream; give a list, '
-            'or use `data.order` = "shuffled"'
+            f"`{named[0]}` needs tasks whose number is known, and {source.tasks} is a stream; give a list"
         )
-    if data.eval_share and not held_out:
-        raise ConfigError("`data.eval_share` needs tasks whose number is known; name other tasks with `eval.tasks`")
     tasks.epochs = data.epochs
     return tasks
 

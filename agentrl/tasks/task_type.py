@@ -186,13 +186,10 @@ def check_usable(source: str, what: str, tasks: Sequence[Task]) -> Sequence[Task
     faults = [fault for task in tasks if (fault := why_unusable(task)) is not None]
     if not faults:
         return tasks
-    if len(tasks) == 1:
-        raise TaskFileError(faults[0])
-    first = f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else ""
     shown = "\n".join(faults[:SHOWN_FAULTS])
     raise TaskFileError(
-        f"{source}: {len(faults)} of {len(tasks)} {what} cannot be used: mend them, take them out, or use those that "
-        f"`agentrl vet {source} --output tasks.jsonl` keeps{first}:\n{shown}"
+        f"{source}: {len(faults)} of {len(tasks)} {what} cannot be used: mend them, or use those that `agentrl vet {source} --output "
+        f"tasks.jsonl` keeps. The first:\n{shown}"
     )
 
 

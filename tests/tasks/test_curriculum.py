@@ -160,7 +160,7 @@ def test_a_group_keeps_the_task_that_it_was_given(tmp_path: Path) -> None:
 
 
 def test_a_stream_is_not_drawn_from() -> None:
-    with pytest.raises(ConfigError, match=r"`data\.order` = \"difficulty\" draws from tasks whose number is known"):
+    with pytest.raises(ConfigError, match=r"`data\.order` needs tasks whose number is known"):
         open_run_tasks(RunConfig(data={"order": "difficulty"}), lambda: iter([{"n": 1}]))
 
 

@@ -88,7 +88,7 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SET_HERE", "here")
     given = {"A": "${SET_HERE}/x", "B": "${NOT_SET_HERE:-default}", "C": "$SET_HERE"}
     assert variables(given, "task.toml") == {"A": "here/x", "B": "default", "C": "$SET_HERE"}
-    with pytest.raises(TaskFileError, match=r"task\.toml names the variable NOT_SET_HERE, which is not set"):
+    with pytest.raises(TaskFileError, match=r"task\.toml names a variable that is not set, in \$\{NOT_SET_HERE\}"):
         variables({"A": "${NOT_SET_HERE}"}, "task.toml")
 
 
@@ -102,7 +102,7 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
         ({"task.toml": "[environment]\ngpus = 1"}, "task.toml, the field 'environment': gpus cannot be had in a container"),
         ({"task.toml": "[environment]\nos = 'windows'"}, "the field 'environment.os': input should be 'linux'"),
         ({"task.toml": "[environment]\nworkdir = 'app'"}, "the field 'environment.workdir': string should match pattern"),
-        ({"task.toml": "[environment]\nenv = {A = '${NOT_SET_HERE}'}"}, "environment.env names the variable NOT_SET_HERE"),
+        ({"task.toml": "[environment]\nenv = {A = '${NOT_SET_HERE}'}"}, "environment.env names a variable that is not set, in ${NOT_SET_HERE}"),
         ({"task.toml": "[[steps]]\nname = 'one'"}, "a task of several steps ([[steps]]) is not run"),
         ({"environment/docker-compose.yaml": "services: {main: , api: {build: ./api}}"}, "docker-compose.yaml: services of Docker Compose are not started"),
         ({"instruction.md": "# canary"}, "instruction.md: the instruction is empty"),
@@ -126,7 +126,7 @@ def test_all_folders_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> No
     with pytest.raises(TaskFileError) as refused:
         open_tasks(f"harbor:{tmp_path}")
     said = str(refused.value)
-    assert "7 of 8 task folders cannot be used: mend them, take them out, or use those that `agentrl vet" in said
+    assert "7 of 8 task folders cannot be used: mend them, or use those that `agentrl vet" in said
     assert said.count("the instruction is empty") == 5
     names = [task["name"] for task in tasks_of_folder(str(tmp_path))]
     assert names == [f"task-{number}" for number in range(8)]

@@ -310,5 +310,5 @@ def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
     assert (len(tasks.tasks), held_out) == (7, [{"n": 99}])
     stream, held_out = chosen({"epochs": 3}, lambda: iter(TASKS))
     assert (stream.epochs, held_out) == (3, [])
-    with pytest.raises(ConfigError, match=r"`data\.eval_share` needs tasks whose number is known"):
+    with pytest.raises(ConfigError, match=r"`data\.eval_share` needs tasks whose number is known, and"):
         chosen({"eval_share": 0.3}, lambda: iter(TASKS))
