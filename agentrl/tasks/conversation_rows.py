@@ -135,7 +135,7 @@ def _as_sent(rows: list[dict[str, Any]], form: str) -> list[Message]:
     for index, row in enumerate(rows):
         field = f"{form}.{index}"
         message = _renamed(row, field)
-        kind = message.get("role")
+        kind = message.get("role", "")
         message["role"] = _ROLES.get(kind, kind)
         if kind in _CALLS:
             if messages and messages[-1]["role"] == "assistant":

@@ -23,8 +23,10 @@ def _megabytes(given: Any) -> Any:
     return given if found is None else int(float(found[1]) * _MB[found[2].upper()])
 
 
-Megabytes = Disk = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-Cpus = Seconds = Annotated[float, Field(gt=0)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
+Disk = Megabytes
+Cpus = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
 ImageName = Annotated[str, Field(min_length=1)]
 AbsolutePath = Annotated[str, Field(pattern="^/")]
 User = Annotated[str | None, BeforeValidator(lambda given: str(given) if isinstance(given, int) else given)]
@@ -38,8 +40,8 @@ class Environment(_Section):
     workdir: AbsolutePath | None = None
     """None: the WORKDIR of the image."""
     cpus: Cpus = 1.0
-    memory_mb: Megabytes = Field(2048, validation_alias=AliasChoices("memory_mb", "memory"))
-    storage_mb: Disk = Field(10240, validation_alias=AliasChoices("storage_mb", "storage"))
+    memory_mb: Megabytes = Field(default=2048, validation_alias=AliasChoices("memory_mb", "memory"))
+    storage_mb: Disk = Field(default=10240, validation_alias=AliasChoices("storage_mb", "storage"))
     env: dict[str, str] = Field(default_factory=dict)
     os: Literal["linux"] = "linux"
     gpus: int = 0
