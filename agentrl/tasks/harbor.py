@@ -78,7 +78,10 @@ def tasks_of_folder(source: str) -> list[Task]:
         folder = Path(path)
     if not folder.is_dir():
         raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one that holds tasks")
-    return [_task_of(found, agent) for found in find_folders(folder)]
+    found = [file.parent for file in (folder / "task.toml", *sorted(folder.glob("[!.]*/task.toml"))) if file.is_file()]
+    if not found:
+        raise TaskFileError(f"{folder.absolute()} holds no task folders: neither it nor a folder in it has a task.toml")
+    return [_task_of(path.absolute(), agent) for path in found]
 
 
 def _task_of(folder: Path, agent: str) -> Task:
@@ -91,18 +94,6 @@ def _task_of(folder: Path, agent: str) -> Task:
 def is_task_folder(task: Task) -> bool:
     """Return whether a task is one of `tasks_of_folder`."""
     return {"folder", "digest", "prompt"} <= task.keys()
-
-
-def find_folders(folder: Path) -> list[Path]:
-    """Return the task folders at or right below a folder, by name.
-
-    Raises:
-        TaskFileError: There are none.
-    """
-    found = [file.parent for file in (folder / "task.toml", *sorted(folder.glob("[!.]*/task.toml"))) if file.is_file()]
-    if not found:
-        raise TaskFileError(f"{folder.absolute()} holds no task folders: neither it nor a folder in it has a task.toml")
-    return [path.absolute() for path in found]
 
 
 def read_task_folder(folder: Path) -> TaskFolder:

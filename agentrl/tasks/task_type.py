@@ -14,7 +14,7 @@ import copy
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, get_args, get_origin, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -69,15 +69,18 @@ def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
 
 
 def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
-    try:
-        annotation = _first_annotation(workflow, eval_str=True)
-    except Exception as error:
-        written = _first_annotation(workflow)
-        if "Episode[" not in str(written):
-            return None  # an annotation for type checkers alone
-        raise WorkflowError(
-            f"the task type in run(episode: {written}) cannot be found: {one_line(error)}; define or import it at the top of the workflow's file"
-        ) from error
+    parameter = next(iter(inspect.signature(workflow).parameters.values()), None)
+    annotation = None if parameter is None else parameter.annotation
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, _globals_of(workflow))  # noqa: S307
+        except Exception as error:
+            if "Episode[" not in annotation:
+                return None  # an annotation for type checkers alone
+            raise WorkflowError(
+                f"the task type in run(episode: {annotation}) cannot be found: {one_line(error)}; define or import it at the top of "
+                "the workflow's file"
+            ) from error
     if get_origin(annotation) is not Episode:
         return None
     (named,) = get_args(annotation)
@@ -98,9 +101,11 @@ def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
 _known_task_type = lru_cache(maxsize=64)(_task_type)
 
 
-def _first_annotation(workflow: Callable[..., Any], *, eval_str: bool = False) -> Any:
-    parameter = next(iter(inspect.signature(workflow, eval_str=eval_str).parameters.values()), None)
-    return None if parameter is None else parameter.annotation
+def _globals_of(workflow: Any) -> dict[str, Any]:
+    """Return the names that a workflow's annotations are written with, be it a function, an object that is called, or a part of one."""
+    function = inspect.unwrap(workflow.func if isinstance(workflow, partial) else workflow)
+    found: dict[str, Any] = (function if inspect.isroutine(function) else type(function).__call__).__globals__
+    return found
 
 
 def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
