@@ -93,13 +93,14 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
         messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
     # A message that opens a conversation answers no prompt.
     weights = [weight if i and messages[i]["role"] == "assistant" else 0 for i, weight in enumerate(weights)]
-    if empty := [
-        i for i, said in enumerate(messages) if weights[i] and not (said["content"] or said.get("tool_calls"))
-    ]:
-        raise TaskFileError(f"{where}: its message {empty[0]} says nothing; give it 'content' or 'tool_calls'")
+    learned = [message for message, weight in zip(messages, weights, strict=True) if weight]
+    if not all(message["content"] or message.get("tool_calls") for message in learned):
+        raise TaskFileError(
+            f"{where}: a reply to learn from says nothing; give it 'content', 'tool_calls' or the weight 0"
+        )
     if row.get("empty_thoughts") not in (None, True, False):
         raise TaskFileError(f"{where}: empty_thoughts = {row['empty_thoughts']!r}: write true or false")
-    if not any(weights) or row.get("label") is False:  # a bad example, in rows for KTO
+    if not learned or row.get("label") is False:  # a bad example, in rows for KTO
         raise TaskFileError(f"{where} has no message of the assistant to learn from: by its roles, weights or label")
     return messages, read.tools or [], weights, row.get("empty_thoughts") in (None, True)
 

@@ -188,7 +188,7 @@ def test_a_row_says_whether_empty_thoughts_are_learned(given: dict[str, Any], le
             ({"messages": [USER, {**REPLY, "content": no}]}, r"Invalid 'messages\.1\.content[.0]*'")
             for no in (5, {}, [5])
         ),
-        *(({"messages": [USER, {**REPLY, "content": no}]}, "its message 1 says nothing") for no in (None, "")),
+        *(({"messages": [USER, {**REPLY, "content": no}]}, "a reply to learn from says nothing") for no in (None, "")),
         *(
             (
                 {"messages": [USER, {**REPLY, name: value}]},
