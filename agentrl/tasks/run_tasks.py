@@ -17,16 +17,7 @@ from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.tasks.curriculum import DrawnTasks
 from agentrl.tasks.task_type import TaskType, as_task
-from agentrl.tasks.tasks import (
-    AnyTasks,
-    PythonTasks,
-    TaskList,
-    Tasks,
-    TaskStream,
-    list_tasks,
-    open_tasks,
-    split_tasks,
-)
+from agentrl.tasks.tasks import AnyTasks, PythonTasks, TaskList, Tasks, TaskStream, list_tasks, open_tasks, split_tasks
 
 
 def open_run_tasks(

@@ -247,11 +247,7 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
             )
 
 
-def list_tasks(
-    source: AnyTasks,
-    limit: int | None = None,
-    task_type: TaskType | None = None,
-) -> list[Task]:
+def list_tasks(source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None) -> list[Task]:
     """Return the first tasks of a source.
 
     Args:
