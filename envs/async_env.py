@@ -200,9 +200,7 @@ class AsyncToolEnv:
             await _in_thread(env.close)
 
 
-def make_async_env(
-    resources: Resources, env: str | AnyEnv | Callable[..., AnyEnv], /, **kwargs: Any
-) -> AsyncToolEnv:
+def make_async_env(resources: Resources, env: str | AnyEnv | Callable[..., AnyEnv], /, **kwargs: Any) -> AsyncToolEnv:
     """Return the async face of an environment.
 
     Args:
@@ -212,7 +210,9 @@ def make_async_env(
     """
     if isinstance(env, gymnasium.Env):
         return AsyncToolEnv(lambda: env, resources)
-    return AsyncToolEnv(partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs), resources)
+    return AsyncToolEnv(
+        partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs), resources
+    )
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
@@ -239,7 +239,7 @@ async def _made(make: Callable[[], AnyEnv]) -> AnyEnv:
         if "unexpected keyword argument" not in str(error):
             raise
         raise EpisodeError(
-            f"{error}; what follows the environment in episode.env(...), and \"make\" of a task, are arguments of its class: bound its turns "
+            f'{error}; what follows the environment in episode.env(...), and "make" of a task, are arguments of its class: bound its turns '
             "by env.play(episode, max_turns=...), or by max_turns in a ToolEnv's class"
         ) from error
     finally:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
+from agentrl.system.imports import import_from
 from agentrl.tasks.task_type import TaskType, as_task
 
 
@@ -40,6 +41,7 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
         raise TaskFileError(f"{path} needs the package pyarrow: pip install -e '/path/to/agentrl[data]'") from None
     except UnicodeDecodeError as error:
         raise TaskFileError(f"the task file {path} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
+    import_from(path.parent)  # a task may name an environment of a module beside its file
     tasks: list[Task] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -13,8 +13,7 @@ from agentrl.engine.protocol import Engine, PauseMode, Sampling
 from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation
 from agentrl.system.tasks import in_users_thread
-from agentrl.testing.clause import require, try_cases
-from agentrl.testing.problems import Problems
+from agentrl.testing.problems import Problems, require, try_cases
 
 TokenLogprobs = Callable[[list[int], list[int], float], Sequence[float]]
 """(prompt ids, output ids [T], temperature) -> the logprob of every output token [T], from a forward pass of your own."""

@@ -13,11 +13,14 @@ import pytest
 from agentrl import Episode
 from agentrl.config import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
+from agentrl.envs.async_env import make_async_env
+from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, limits, open_proxy
 from agentrl.proxy.errors import ApiError
 from agentrl.record.credit import mask_turns
 from agentrl.rollout.run_episode import local_runner
 from agentrl.store.outcome import Outcome
+from agentrl.system.tasks import open_resources
 from tests.components import wait_until
 from tests.scripted_engine import ScriptedEngine
 
@@ -44,7 +47,7 @@ class Counted(gymnasium.Env[Any, Any]):
         self._open.remove(self)
 
 
-@pytest.mark.parametrize("after_s", [0, 0.01, 0.05])
+@pytest.mark.parametrize("after_s", [0, 0.05])
 async def test_an_environment_that_is_there_only_after_its_reset_was_cancelled_is_closed(after_s: float) -> None:
     made, open_now, before = threading.Event(), list[Any](), Counted.made
     asked = threading.Event()
@@ -62,6 +65,29 @@ async def test_an_environment_that_is_there_only_after_its_reset_was_cancelled_i
         group.cancel_scope.cancel()
     await env.close()
     await wait_until(lambda: Counted.made > before and not open_now, 40)
+
+
+@pytest.mark.parametrize("env", ["FrozenLake-v1", Counted])
+async def test_an_argument_that_an_environment_does_not_take_names_the_remedy(env: Any) -> None:
+    async with open_resources() as resources:
+        with pytest.raises(
+            EpisodeError, match=r"unexpected keyword argument 'max_turns'.*env.play\(episode, max_turns="
+        ):
+            await make_async_env(resources, env, max_turns=3).reset()
+
+
+async def test_an_environment_that_was_made_is_played_as_it_is() -> None:
+    async with open_resources() as resources:
+        env = make_async_env(resources, gymnasium.make("FrozenLake-v1", is_slippery=False))
+        await env.reset(seed=1)
+        assert env.tools[0]["function"]["name"] == "act"
+        await env.close()
+
+
+async def test_an_await_too_many_is_named() -> None:
+    async with open_resources() as resources:
+        with pytest.raises(EpisodeError, match="without `await`"):
+            await make_async_env(resources, "FrozenLake-v1")
 
 
 class Talk(ToolEnv):

@@ -76,7 +76,9 @@ async def test_each_episode_has_a_server_of_its_own() -> None:
 async def test_a_server_that_dies_fails_its_episode_with_the_end_of_its_standard_error() -> None:
     async with open_resources() as resources:
         env = await opened(resources, **STDIO)
-        with pytest.raises(EpisodeError, match=r"was lost in a call of die: Connection closed\..*standard error: .*I die\n"):
+        with pytest.raises(
+            EpisodeError, match=r"was lost in a call of die: Connection closed\..*standard error: .*I die\n"
+        ):
             await said(env, "die")
         await env.close()
 

@@ -23,7 +23,9 @@ LEAVES = st.one_of(
     st.builds(lambda n: spaces.Box(-2, 2, (n,), np.float32), st.integers(1, 4)),
     st.builds(lambda n: spaces.Box(-9, 9, (2, n), np.int64), st.integers(1, 3)),
     st.just(spaces.Box(-np.inf, np.inf, (), np.float64)),
-    st.builds(lambda n: spaces.MultiDiscrete(n, start=[2] * len(n)), st.lists(st.integers(1, 5), min_size=1, max_size=4)),
+    st.builds(
+        lambda n: spaces.MultiDiscrete(n, start=[2] * len(n)), st.lists(st.integers(1, 5), min_size=1, max_size=4)
+    ),
     st.builds(spaces.MultiBinary, st.integers(1, 5)),
     st.builds(lambda n: spaces.Text(n), st.integers(1, 12)),
 )
@@ -97,7 +99,9 @@ def test_a_bound_of_float32_is_the_number_that_it_was_made_from() -> None:
 
 
 def test_numbers_are_shown_short_and_text_as_it_is() -> None:
-    assert shown({"at": np.array([0.123456, -1], np.float32), "n": (np.int64(3),)}) == '{"at": [0.1235, -1.0], "n": [3]}'
+    assert (
+        shown({"at": np.array([0.123456, -1], np.float32), "n": (np.int64(3),)}) == '{"at": [0.1235, -1.0], "n": [3]}'
+    )
     assert shown("hello") == "hello"
     assert is_image(spaces.Box(0, 255, (8, 8, 3), np.uint8))
     assert not is_image(spaces.Box(0, 255, (8,), np.uint8))

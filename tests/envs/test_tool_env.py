@@ -91,7 +91,7 @@ def test_without_an_event_loop_it_is_any_gymnasium_environment(registered: str) 
     assert observation[0]["role"] == "user"
     assert info == {"failed_calls": 0}
     observation, reward, terminated, truncated, info = env.step([calls(("compare", {"number": "x"}))])
-    assert observation[0]["content"].startswith('error: number: Input should be')
+    assert observation[0]["content"].startswith("error: number: Input should be")
     assert (reward, terminated, truncated, info) == (0.0, False, False, {"failed_calls": 1})
     assert env.step([{"role": "assistant", "content": "7"}])[1:4] == (0.0, True, False)
     env.close()
