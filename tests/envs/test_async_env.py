@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -82,6 +85,24 @@ async def test_an_environment_that_was_made_is_played_as_it_is() -> None:
         await env.reset(seed=1)
         assert env.tools[0]["function"]["name"] == "act"
         await env.close()
+
+
+async def test_what_an_environment_imports_is_left_out_of_searches_for_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "imported_by_an_environment.py").write_text("THINGS = [[number] for number in range(1000)]")
+
+    def make() -> Talk:
+        import_module("imported_by_an_environment")
+        return Talk()
+
+    before = gc.get_freeze_count()
+    try:
+        await AsyncToolEnv(make).reset(options={"opening": 1})
+        assert gc.get_freeze_count() >= before + 1000
+    finally:
+        gc.unfreeze()
 
 
 async def test_an_await_too_many_is_named() -> None:
