@@ -226,6 +226,7 @@ async def _made(make: Callable[[], AnyEnv]) -> AnyEnv:
 
     Raises:
         EpisodeError: It takes other arguments.
+        TypeError: Its own code raises one.
     """
     abandoned = False
 

@@ -105,7 +105,7 @@ def test_the_program_writes_tasks_for_the_tool_loop(monkeypatch: pytest.MonkeyPa
     options = ["--train", "2", "--eval", "1", "--level", "1", "--attempts", "3"]
     monkeypatch.setattr("sys.argv", ["reasoning", str(tmp_path), "gcd", "lcm", *options])
     assert main() == 0
-    held_out, train = ([*map(json.loads, open(tmp_path / f"{part}.jsonl"))] for part in ("eval", "train"))
+    held_out, train = ([*map(json.loads, (tmp_path / f"{part}.jsonl").open())] for part in ("eval", "train"))
     task = {"env": "agentrl/ReasoningGym-v0", "dataset": "gcd", "index": 0, "level": 1, "make": {"attempts": 3}}
     assert held_out == [task, {**task, "dataset": "lcm"}]
     assert [task["index"] for task in train] == [1, 1, 2, 2]

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import anyio
 import gymnasium
 import numpy as np
 import pytest
