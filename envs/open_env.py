@@ -109,7 +109,9 @@ class OpenEnv(ToolEnv):
                 Tool(t["name"], t.get("description", ""), t["input_schema"], partial(self._call_tool, t["name"]))
                 for t in listed.observation["tools"]
             ]
-        parameters = {key: action[key] for key in ("type", "properties", "required", "$defs") if key in action}
+        parameters: dict[str, Any] = {
+            key: action[key] for key in ("type", "properties", "required", "$defs") if key in action
+        }
         parameters["properties"].pop("metadata", None)
         return [Tool("act", action.get("description", "Take an action."), parameters, self._act)]
 

@@ -15,7 +15,7 @@ import logging
 import math
 import re
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -29,8 +29,8 @@ import numpy as np
 from gymnasium import spaces
 
 from agentrl.envs.tools import Tool, tools_of
-from agentrl.errors import BadRewardError, EpisodeError, ToolCallError, one_line
-from agentrl.reward import MAX_REWARD, checked_number, is_number
+from agentrl.errors import EpisodeError, ToolCallError, one_line
+from agentrl.reward import MAX_REWARD, checked_number
 from agentrl.system import traces
 from agentrl.system.failure_text import cut_middle, place_of
 from agentrl.system.tasks import Resources
@@ -213,7 +213,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     async def aclose(self) -> None:
         """Give back what `on_reset` took, on an event loop. A subclass overrides it for what is awaited."""
 
-    def _await(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    def _await(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Return what `call` does, for plain code: on the event loop of the episode, which waits for it, or on one for all such code."""
         return anyio.from_thread.run(call) if self.in_episode else _portal().call(call)
 
@@ -278,19 +278,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return await done if isinstance(done, Awaitable) else done
 
     def _scored(self, returned: Any) -> Result:
-        """Return what `on_answer` returned, as a Result.
-
-        Raises:
-            BadRewardError: It is neither a Result nor a number.
-        """
+        """Return what `on_answer` returned, a number or a `Result`, as a Result."""
         if isinstance(returned, Result):
             return returned
-        if not is_number(returned):
-            raise BadRewardError(
-                f"{type(self).__name__}.on_answer returned {one_line(repr(returned), 200)} of type {type(returned).__name__}; "
-                "return a number, or a Result"
-            )
-        return Result(reward=returned, done=True)
+        name = f"the reward that {type(self).__name__}.on_answer returned"
+        return Result(reward=checked_number(name, returned, MAX_REWARD), done=True)
 
     def _shortened(self, content: Content) -> Content:
         if not isinstance(content, str):
