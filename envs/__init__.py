@@ -49,6 +49,5 @@ def registered(env_id: str) -> str:
 
 
 for env_id, entry_point in _ENVIRONMENTS.items():
-    if env_id not in gymnasium.registry:
-        # Without gymnasium's wrappers, a ToolEnv is stepped on the event loop and not in a thread.
-        gymnasium.register(env_id, entry_point=entry_point, order_enforce=False, disable_env_checker=True)
+    # Without gymnasium's wrappers, a ToolEnv is stepped on the event loop and not in a thread.
+    gymnasium.register(env_id, entry_point=entry_point, order_enforce=False, disable_env_checker=True)

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from agentrl.envs.space_types import element_of, is_image, shown, type_of
-from agentrl.envs.tool_env import Content, Result, ToolEnv
+from agentrl.envs.tool_env import Content, Message, Result, Step, ToolEnv
 from agentrl.envs.tools import Tool, typed_tool
 from agentrl.errors import ToolCallError
 
@@ -84,6 +84,7 @@ class GymEnv(ToolEnv):
 
     def on_reset(self, task: dict[str, Any] | None) -> Any:
         """Return the instructions, and the first observation."""
+        self._cut_off = False
         observation, info = self.inner.reset(seed=int(self.np_random.integers(2**31)), options=task)
         self._note(info)
         seen = self._seen(observation)
@@ -103,7 +104,13 @@ class GymEnv(ToolEnv):
             action = int(space.start) + list(self._names).index(action)
         observation, reward, terminated, truncated, info = self.inner.step(element_of(space, action))
         self._note(info)
+        self._cut_off = bool(truncated) and not terminated
         return Result(self._seen(observation), reward, bool(terminated or truncated))  # type: ignore[arg-type] # it takes every number
+
+    async def astep(self, action: Sequence[Message]) -> Step:
+        """Take a step, which is truncated where that of the environment within is."""
+        messages, reward, terminated, truncated, info = await super().astep(action)
+        return messages, reward, terminated and not self._cut_off, truncated or self._cut_off, info
 
     def close(self) -> None:
         """Close the environment within."""

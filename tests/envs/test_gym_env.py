@@ -78,7 +78,7 @@ async def test_cart_pole_balances_until_its_time_limit() -> None:
         _, _, angle, speed = observation
         await env.step(act("right" if angle + 0.3 * speed > 0 else "left"))
         observation = json.loads(env.messages[-1]["content"])
-    assert env.total_reward == 30.0
+    assert (env.total_reward, env.truncated) == (30.0, True)
 
 
 async def test_what_is_rendered_is_seen() -> None:
