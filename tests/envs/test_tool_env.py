@@ -456,13 +456,6 @@ async def test_neither_does_one_inside_a_wrapper_and_what_it_awaits_is_cancelled
     await env.close()
 
 
-async def test_a_wrapped_environment_awaits_on_the_loop_of_its_episode() -> None:
-    env = AsyncToolEnv(lambda: RecordEpisodeStatistics(Trouble()))
-    await env.reset()
-    assert await said(env, "fine", word="here") == "here"
-    await env.close()
-
-
 class Echo(ToolEnv):
     """Returns what it is given."""
 
