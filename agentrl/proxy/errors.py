@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=BaseModel)
 
 RETRY_AFTER_S = 1
+OUTGROWN = "context_length_exceeded"
+"""The code of the refusal of a prompt that is longer than the context."""
 _MAX_MESSAGE = 2000
 _WORDS = {
     # status: OpenAI's type, Anthropic's type, Google's status

@@ -70,6 +70,13 @@ async def test_a_field_of_several_types_is_told_the_bound_that_it_breaks(
     assert bound in reply["error"]["message"]
 
 
+@pytest.mark.parametrize("prompt", ["1 " * 200_000, [30] * 200_000])
+async def test_a_raw_prompt_that_is_too_long_is_refused_by_its_own_name(nano_format: ChatFormat, prompt: Any) -> None:
+    async with opened(nano_format) as (_, proxy):
+        _, reply = await asked(proxy, {**TEXT, "prompt": prompt}, "completions")
+    assert (reply["error"]["param"], "'prompt' takes" in reply["error"]["message"]) == ("prompt", True)
+
+
 TOO_LONG: list[tuple[str, dict[str, Any]]] = [
     ("chat/completions", {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 1_000_000}]}),
     ("completions", {**TEXT, "prompt": "1 2 3 " * 1_000_000}),
