@@ -20,8 +20,7 @@ from opentelemetry.trace import Span, SpanKind
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService, record
 from agentrl.proxy.errors import ApiError, error_json, map_errors
-from agentrl.proxy.http_messages import Response
-from agentrl.proxy.json_text import to_json
+from agentrl.proxy.http_messages import Response, to_json
 from agentrl.system import traces
 
 Framing = Literal["named", "done", "plain", "array"]

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agentrl.errors import EngineError, TooManySessionsError
-from agentrl.proxy.http_messages import Response
-from agentrl.proxy.json_text import read_json, to_json
+from agentrl.proxy.http_messages import Response, read_json, to_json
 
 log = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=BaseModel)

@@ -1,6 +1,6 @@
 """The limits of a request, each checked before the work that it bounds.
 
-bytes of the body (`server.py`) ─► nesting of its JSON (`json_text.py`) ─► replies, least tokens ─► rendered ─► tokens of the prompt
+bytes of the body (`server.py`) ─► nesting of its JSON (`http_messages.py`) ─► replies, least tokens ─► rendered ─► tokens of the prompt
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_line
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors, read_body
-from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
-from agentrl.proxy.json_text import to_json
+from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key, to_json
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.record.conversations import are_main, conversations_of
 from agentrl.record.credit import turn_returns

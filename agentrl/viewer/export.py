@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from agentrl.proxy.json_text import strict_json
+from agentrl.proxy.http_messages import strict_json
 from agentrl.store.read_episode import RunEpisode
 from agentrl.viewer.transcript import turns_of
 

@@ -23,7 +23,7 @@ from aiohttp.typedefs import Handler
 from anyio.from_thread import start_blocking_portal
 
 from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, one_line
-from agentrl.proxy.json_text import strict_json
+from agentrl.proxy.http_messages import strict_json
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import LOOPBACK, is_loopback
 from agentrl.viewer.act import Acts, body_of
