@@ -1,4 +1,4 @@
-"""`check_engine`: the contract of `agentrl.engine.protocol.Engine`, as a program that anyone runs on their own engine."""
+"""`check_engine`: the contract of `agentrl.engine.protocol.UpdatableEngine`, as a program that anyone runs on their own engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.engine.protocol import Engine, PauseMode, Sampling
+from agentrl.engine.protocol import PauseMode, Sampling, UpdatableEngine
 from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation
 from agentrl.system.tasks import in_users_thread
@@ -28,7 +28,7 @@ MAX_LOGPROB_ERROR = 1e-3
 
 
 async def check_engine(
-    engine: Engine,
+    engine: UpdatableEngine,
     /,
     prompt: Sequence[int],
     *,
@@ -67,7 +67,7 @@ async def check_engine(
 
 @dataclass(frozen=True)
 class _Contract:
-    engine: Engine
+    engine: UpdatableEngine
     prompt: list[int]
     checkpoints: tuple[Path, Path] | None
     token_logprobs: TokenLogprobs | None

@@ -138,7 +138,9 @@ async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path:
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path) -> None:
+async def test_a_run_goes_on_when_its_only_server_dies_and_its_end_is_said_with_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with launch_engine(NANO, EngineConfig(health_interval_s=0.2), log=tmp_path / "engine.log") as engine:
         results: list[Generation] = []
 
@@ -148,9 +150,13 @@ async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(one)
             await anyio.sleep(0.3)
-            for pid in await anyio.to_thread.run_sync(server_pids, engine.serving[0]):
+            (url,) = engine.serving
+            for pid in await anyio.to_thread.run_sync(server_pids, url):
                 os.kill(pid, signal.SIGKILL)
         assert results[0].finish in ("stop", "length")
+    (lost,) = (message for message in caplog.messages if "taken out of service" in message)
+    assert lost.count(url) == 1
+    assert f"the embedded engine 0 was killed by SIGKILL; its log is {tmp_path / 'engine.log'}" in caplog.messages
 
 
 async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ async def test_a_server_that_was_started_again_behind_our_back_is_given_its_adap
         assert engine.fleet.failures == 1
 
 
+async def test_a_server_that_puts_its_adapter_away_again_and_again_fails_the_call_and_not_the_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ADAPTER_CONFIG).write_text("{}")
+    save_file({}, tmp_path / ADAPTER_WEIGHTS)
+    async with (
+        scripted_server(lambda body: web.json_response({"error": body["lora_path"]}, status=400)) as server,
+        sglang_engine([server.url], limits=LIMITS) as engine,
+    ):
+        await engine.update_weights(tmp_path, 1)
+        with pytest.raises(EngineError, match=f"3 replies in a row.*{server.url} lost the adapter.*--max-loaded-loras"):
+            await engine.generate([1, 2, 3], FOUR, "session")
+
+
 async def test_another_refusal_of_a_request_with_an_adapter_is_the_requests_fault(tmp_path: Path) -> None:
     (tmp_path / ADAPTER_CONFIG).write_text("{}")
     save_file({}, tmp_path / ADAPTER_WEIGHTS)
