@@ -63,7 +63,7 @@ def with_metrics(
                     code="invalid_api_key",
                 )
             own = {"sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
-            ignored = {f"ignored_{name}": count for name, count in proxy.ignored.items()}
+            ignored = {f"ignored_{name}_total": count for name, count in proxy.ignored.items()}
             values = {**own, **ignored, **read()}
             if isinstance(proxy.engine, ReplyClient):
                 values["engine_requests_in_flight"] = proxy.engine.in_flight
@@ -76,7 +76,7 @@ def with_metrics(
 
 
 def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -> str:
-    """Return numbers as gauges. Those of a role, `role_NAME_METRIC`, are METRIC with the label `role`."""
+    """Return numbers as gauges, NAME_total as a counter. Those of a role, `role_NAME_METRIC`, are METRIC with the label `role`."""
     gauges: dict[str, list[str]] = {}
     for name, value in values.items():
         if not isinstance(value, int | float):
@@ -88,4 +88,7 @@ def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -
         labels_text = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
         gauge = f"agentrl_{re.sub('[^a-zA-Z0-9_]', '_', metric)}"
         gauges.setdefault(gauge, []).append(f"{gauge}{{{labels_text}}} {float(value)}\n")
-    return "".join(f"# TYPE {gauge} gauge\n{''.join(samples)}" for gauge, samples in gauges.items())
+    return "".join(
+        f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{''.join(samples)}"
+        for name, samples in gauges.items()
+    )
