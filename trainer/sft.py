@@ -102,7 +102,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         signal.signal(signal.SIGINT, interrupt)
         if resume and (ended := read_summary(run_dir)) and ended["steps"] >= config.steps:
             print(
-                f"nothing is left to train, and no key is changed: run {run_dir} ended with step {ended['steps']} of {config.steps}; give more --steps"
+                f"nothing is left to train, and no key is changed: run {run_dir} ended with step {ended['steps']} of {config.steps}"
             )
             return ended
         write_config(config)

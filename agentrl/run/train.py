@@ -112,7 +112,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
     if resume and (ended := await in_thread(_last_step, run_dir)) and ended >= config.steps:
         view.say(
-            f"nothing is left to train, and no key is changed: run {run_dir} ended with step {ended} of {config.steps}; give more --steps"
+            f"nothing is left to train, and no key is changed: run {run_dir} ended with step {ended} of {config.steps}"
         )
         return
     workflow = await in_users_thread(sources.load_workflow)
