@@ -100,11 +100,9 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         stack.callback(_leave_ranks)
         stack.callback(signal.signal, signal.SIGINT, before)
         signal.signal(signal.SIGINT, interrupt)
-        if resume and (ended := read_summary(run_dir)) and ended["steps"] >= config.steps:
-            print(
-                f"nothing is left to train, and no key is changed: run {run_dir} ended with step {ended['steps']} of {config.steps}"
-            )
-            return ended
+        if resume and (summary := read_summary(run_dir)) and (ended := summary["steps"]) >= config.steps:
+            print(f"nothing is left to train, no key changes: run {run_dir} ended with step {ended} of {config.steps}")
+            return summary
         write_config(config)
         if config.trainer.ranks == 1:
             _fine_tune(config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload), interrupted)

@@ -85,10 +85,8 @@ def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -
         metric = name.removeprefix(f"role_{labels['role']}_") if owners else name
         # Strings of JSON are escaped as a label's value is, but for what is not ASCII.
         labels_text = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
-        family, kind = (
-            f"agentrl_{re.sub('[^a-zA-Z0-9_]', '_', metric)}",
-            "counter" if name.endswith("_total") else "gauge",
-        )
+        family = f"agentrl_{re.sub('[^a-zA-Z0-9_]', '_', metric)}"
+        kind = "counter" if name.endswith("_total") else "gauge"
         samples = families.setdefault(f"# TYPE {family} {kind}\n", [])
         samples.append(f"{family}{{{labels_text}}} {float(value)}\n")
     return "".join(header + "".join(samples) for header, samples in families.items())

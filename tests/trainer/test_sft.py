@@ -174,7 +174,7 @@ def test_ctrl_c_finishes_its_step_and_the_run_goes_on_until_nothing_is_left(
     )
     assert summary["nll_held_out_before"] > summary["nll_held_out_after"]
     assert fine_tune(config.model_copy(update={"seed": 9}), resume=True) == summary
-    assert "nothing is left to train, and no key is changed" in capfd.readouterr().out
+    assert "nothing is left to train, no key changes" in capfd.readouterr().out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == config.seed
 
 
