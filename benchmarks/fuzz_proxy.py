@@ -311,9 +311,10 @@ async def serve() -> None:
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
 
         def service(proxy: Proxy) -> Any:
-            return Service(proxy, SessionStore(store), ADMIN_KEY).handle
+            return Service(proxy, engine, SessionStore(store), ADMIN_KEY).handle
 
-        async with open_proxy(InstantEngine(), chat_format, "nano", middleware=service) as proxy:
+        engine = InstantEngine()
+        async with open_proxy(engine, chat_format, "nano", middleware=service) as proxy:
             with settled():
                 print(proxy.url, flush=True)
                 watching = asyncio.create_task(watch())

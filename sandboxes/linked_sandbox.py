@@ -117,7 +117,7 @@ class Process:
         return max_bytes is not None and self._searched > max_bytes
 
     async def wait(self) -> ExecResult:
-        """Return how it ended, with the output that nobody has read.
+        """Return how it ended, with the output that is still unread.
 
         Raises:
             SandboxLostError: The sandbox is gone.

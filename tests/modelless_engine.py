@@ -13,7 +13,7 @@ LOGPROB = -0.5
 
 
 class ModellessEngine:
-    """It is `agentrl.engine.Engine`; the `answer` of a subclass says what it replies."""
+    """It is `agentrl.engine.UpdatableEngine`; the `answer` of a subclass says what it replies."""
 
     version: int = 0
     has_grammar: bool = False

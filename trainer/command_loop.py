@@ -24,7 +24,6 @@ the process is obeyed. `lost` says that only a new process, from a checkpoint, g
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import time
@@ -48,7 +47,7 @@ from agentrl.store.episodes import FinishedEpisode
 from agentrl.store.store import Store
 from agentrl.store.token_figures import write_figures
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
-from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
+from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policies import Policies, together
 from agentrl.trainer.sequences import training_sequences
@@ -319,24 +318,3 @@ def _origins(
         origins += [(episode.group_id, number) for number in range(first, first + len(own))]
         sizes[episode.group_id] += len(own)
     return origins, sizes
-
-
-def main() -> None:
-    """Answer commands until standard input closes."""
-    if len(sys.argv) != 2:
-        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer WEIGHTS_DIR")
-    config = RunConfig.model_validate_json(sys.stdin.readline())
-    try:
-        # Whatever a library prints must not mix with the answers.
-        answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
-    except AgentRLError as error:
-        sys.exit(f"agentrl: {error}")
-    process = TrainerProcess(config, Path(sys.argv[1]), ranks)
-    # Every rank is told every command: waiting for the next one is then no collective, which would have a time limit.
-    while line := sys.stdin.readline():
-        reply = process.answer(line)
-        if ranks.rank == 0:
-            answers.write(reply + "\n")
-            answers.flush()

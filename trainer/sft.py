@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -32,6 +34,7 @@ from agentrl.run.run_directory import (
     checkpoint_directory,
     quarantine,
     read_config,
+    read_summary,
     whole_checkpoints,
     write_config,
 )
@@ -48,6 +51,7 @@ from agentrl.trainer.policy import Policy
 
 LIKELIHOOD = {"objective": "likelihood", "importance": "none", "kl": "none", "advantage": "dr_grpo"}
 """What makes a training step supervised learning."""
+NLL_BEFORE = "nll_before.json"
 
 
 def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
@@ -67,6 +71,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         StoreError: The run directory holds a run already.
         ConfigError: The run that is to go on began with another model, or its order of tasks goes by rewards, or roles are to have adapters.
         TrainerError: One of several ranks ended.
+        KeyboardInterrupt: It was interrupted. The step that had begun is finished, and a checkpoint of it is there.
     """
     if config.data.follows_rewards:
         raise ConfigError(
@@ -79,6 +84,13 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
             "trained"
         )
     run_dir = Path(config.run_dir)
+    interrupted, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, _: object) -> None:
+        interrupted.set()
+        signal.signal(number, before)  # the next one ends the run at once
+        print(f"interrupted; go on with: agentrl sft --resume {run_dir}", flush=True)
+
     check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
     config = with_roles(with_model(config), training=True)
     with ExitStack() as stack:
@@ -86,9 +98,14 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         # Checkpoints are for their user alone, whoever writes their files; ranks inherit it.
         stack.callback(os.umask, os.umask(0o077))
         stack.callback(_leave_ranks)
+        stack.callback(signal.signal, signal.SIGINT, before)
+        signal.signal(signal.SIGINT, interrupt)
+        if resume and (summary := read_summary(run_dir)) and (ended := summary["steps"]) >= config.steps:
+            print(f"nothing is left to train, no key changes: run {run_dir} ended with step {ended} of {config.steps}")
+            return summary
         write_config(config)
         if config.trainer.ranks == 1:
-            _fine_tune(config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload))
+            _fine_tune(config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload), interrupted)
         else:
             elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.trainer.ranks}"]
             command = [sys.executable, *elastic, "-m", "agentrl.trainer.sft", str(run_dir)]
@@ -102,8 +119,12 @@ def _leave_ranks() -> None:
         dist.destroy_process_group()
 
 
-def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
-    """Train, on every rank. Rank 0 alone writes and prints."""
+def _fine_tune(config: RunConfig, ranks: Ranks, interrupted: threading.Event) -> None:
+    """Train, on every rank. Rank 0 alone writes and prints.
+
+    Raises:
+        KeyboardInterrupt: The run was interrupted; the step that had begun is finished.
+    """
     run_dir, first = Path(config.run_dir), ranks.rank == 0
     tasks, held_out = open_run_tasks(config, None, CONVERSATION)
     chat_format = chat_format_of(config)
@@ -123,11 +144,14 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
         policy.load(last)
     if first:
         print(f"run {run_dir}: step {policy.version} of {config.steps}", flush=True)
-    before = nll(policy, held_out_sequences) if last is None else None
+    if last is None:
+        before = nll(policy, held_out_sequences)
+        if first:
+            write_whole(run_dir / NLL_BEFORE, json.dumps(before))
     batch = _batch(tasks, policy.version, config, chat_format)
     # The file says that there is a run, so what cannot be learned is refused before. Of other ranks the lines go nowhere.
     with appending(run_dir / "metrics.jsonl") if first else Path(os.devnull).open("w") as log:
-        while batch:
+        while batch and not interrupted.is_set():
             started = time.perf_counter()
             result = policy.step(batch)
             tokens, step_s = max(1.0, result.stats.tokens), time.perf_counter() - started
@@ -149,15 +173,17 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
                 last = _checkpoint(policy, config)
             batch = _batch(tasks, policy.version, config, chat_format)
     more = config.data.epochs and tasks.task_of_group(policy.version * config.rollout.batch_size)
-    if first and more:
+    if first and more and not interrupted.is_set():
         print(f"`steps` = {config.steps} ends the run before its last epoch; go on with --resume {run_dir} --steps N")
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
     after = nll(policy, held_out_sequences)
     if first:
         summary = {
             "steps": policy.version,
-            "nll_held_out_before": before,
+            "nll_held_out_before": json.loads((run_dir / NLL_BEFORE).read_text()),
             "nll_held_out_after": after,
             "checkpoint": str(last),
         }
@@ -242,7 +268,7 @@ def main() -> None:
     except AgentRLError as error:
         sys.exit(f"agentrl sft: {error}")
     try:
-        _fine_tune(config, ranks)
+        _fine_tune(config, ranks, threading.Event())
     except AgentRLError as error:
         sys.exit(f"agentrl sft: {error}" if ranks.rank == 0 else 1)
     dist.destroy_process_group()

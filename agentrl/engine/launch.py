@@ -6,6 +6,7 @@ then gives it the current weights.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -21,11 +22,14 @@ from agentrl.engine.client import EngineLimits, SGLangEngine, sglang_engine
 from agentrl.engine.client.stream import ServerLostError
 from agentrl.engine.model_facts import vocabulary_of
 from agentrl.errors import ClusterError, ConfigError, EngineError, one_line
+from agentrl.system.child_process import STATUS_TIMEOUT_S, Child, how_ended
 from agentrl.system.files import scratch_directory
 from agentrl.system.host import Host, OpenHost, on_this_machine
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import raise_file_limit
+
+log = logging.getLogger(__name__)
 
 
 def check_engine(config: EngineConfig) -> None:
@@ -73,6 +77,7 @@ class LocalServer:
     _host: Host = field(default_factory=Host)
     _port: int = 0
     _process: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _child: Child | None = None
 
     @property
     def url(self) -> str:
@@ -98,7 +103,7 @@ class LocalServer:
                 command, environment = self.sglang_command(model_path), self._environment(host.scratch or Path(own))
             else:
                 command, environment = self._embedded_command(model_path), None
-            child = await self._process.enter_async_context(
+            child = self._child = await self._process.enter_async_context(
                 host.child_process(name, command, log=self.log, error=EngineError, env=environment)
             )
             with anyio.move_on_after(config.start_timeout_s):
@@ -108,6 +113,14 @@ class LocalServer:
         except ClusterError as error:
             raise EngineError(str(error)) from error
         raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self.log}")
+
+    async def restart(self) -> None:
+        """Start it again, and log how it ended. Raises as `start` does."""
+        how = "does not answer"
+        with anyio.move_on_after(STATUS_TIMEOUT_S):
+            how = how_ended(await self._child.wait()) if self._child else how
+        log.warning("the %s engine %d %s; its log is %s", self.config.kind, self.index, how, self.log)
+        await self.start()
 
     async def stop(self) -> None:
         """End the process, if it runs."""
@@ -243,7 +256,7 @@ async def launch_engine(
 
         async def restart(url: str) -> str:
             server = by_url[url]
-            await server.start()
+            await server.restart()
             by_url[server.url] = server
             return server.url
 

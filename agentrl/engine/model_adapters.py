@@ -118,12 +118,10 @@ class LoadedAdapters:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.in_model: dict[str | None, str | None] = {None: None}
-        """Name → its name in the model, which takes no dots and is never used again. Those that were unloaded stay; None is the model alone."""
+        self.in_model: dict[str | None, str] = {}
+        """Name of a loaded one → its name in the model, which takes no dots and is never used again."""
         self._serials = itertools.count()
         self._active: str | None = None
-        self.names: list[str] = []
-        """Those that are loaded."""
 
     def load(self, name: str, directory: Path) -> None:
         """Put an adapter on the model.
@@ -132,7 +130,7 @@ class LoadedAdapters:
             ValueError: It is loaded already, is no LoRA adapter, or does not fit the model. Nothing has changed then.
             OSError: There is none.
         """
-        if name in self.names:
+        if name in self.in_model:
             raise ValueError(f"LoRA with name {name} already exists.")
         config, tensors = read_adapter_config(directory), read_adapter(directory)
         own = f"adapter{next(self._serials)}"
@@ -149,7 +147,6 @@ class LoadedAdapters:
             for key, parameter in found.items():
                 parameter.copy_(tensors[key])
         self.in_model[name] = own
-        self.names.append(name)
 
     def unload(self, name: str) -> None:
         """Take an adapter off the model.
@@ -157,19 +154,18 @@ class LoadedAdapters:
         Raises:
             ValueError: It is not loaded.
         """
-        if name not in self.names:
-            raise ValueError(f"LoRA with name {name} does not exist. Loaded LoRAs: {self.names}")
-        self.names.remove(name)
-        self._model.delete_adapter(self.in_model[name])
+        if name not in self.in_model:
+            raise ValueError(f"LoRA with name {name} does not exist. Loaded LoRAs: {[*self.in_model]}")
+        self._model.delete_adapter(self.in_model.pop(name))
 
     def activate(self, name: str | None) -> None:
         """Compute with an adapter that is loaded from now on, or with the model alone."""
-        own = self.in_model[name]
+        own = None if name is None else self.in_model[name]
         if own == self._active:
             return
         if own is not None:
             self._model.enable_adapters()
             self._model.set_adapter(own)
-        elif self.names:
+        elif self.in_model:
             self._model.disable_adapters()
         self._active = own

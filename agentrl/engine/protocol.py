@@ -78,7 +78,7 @@ OnProgress = Callable[[list[int]], None]
 
 
 class Engine(Protocol):
-    """A source of tokens whose weights can change while replies are in flight."""
+    """A source of tokens, whose weights something else may change while replies are in flight."""
 
     @property
     def version(self) -> int:
@@ -130,6 +130,13 @@ class Engine(Protocol):
     def end_session(self, session: str) -> None:
         """Forget a session: no more calls of it will come."""
 
+    async def health(self) -> None:
+        """Return when every server answers; raise EngineError when one does not."""
+
+
+class UpdatableEngine(Engine, Protocol):
+    """A source of tokens whose weights can change while replies are in flight."""
+
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Load `checkpoint` as `version` into every server, interrupting replies in flight.
 
@@ -141,6 +148,3 @@ class Engine(Protocol):
 
     async def resume(self) -> None:
         """Produce tokens again."""
-
-    async def health(self) -> None:
-        """Return when every server answers; raise EngineError when one does not."""

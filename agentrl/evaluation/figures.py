@@ -143,7 +143,7 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it: its figures, and its first episodes that were kept."""
-        from agentrl.viewer.notebook import (
+        from agentrl.viewer.export import (
             evaluation_html,
         )  # the page stands above, and is loaded by who looks at it
 

@@ -1,6 +1,6 @@
 """The one loop that answers a request, in any dialect: its replies are generated all at once, and a writer says them.
 
-a dialect's `read` ─► Writer ─► answer ─► CompletionService.reply, once a choice ─► Writer: whole, or events ─► the client
+a dialect's `read` ─► requests, and their Writer ─► answer ─► CompletionService.reply, once a choice ─► Writer: whole, or events ─► the client
                                                                                           └─ `record`, as the client takes the last of it
 """
 
@@ -17,11 +17,10 @@ import anyio.abc
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind
 
-from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService, record
 from agentrl.proxy.errors import ApiError, error_json, map_errors
-from agentrl.proxy.http_messages import Response
-from agentrl.proxy.json_text import to_json
+from agentrl.proxy.http_messages import Response, to_json
 from agentrl.system import traces
 
 Framing = Literal["named", "done", "plain", "array"]
@@ -69,6 +68,8 @@ class Writer(ABC):
         return None
 
 
+ReadRequest = tuple[Sequence[CompletionRequest], Callable[[Sequence[PreparedCompletion]], Writer]]
+"""A request as a dialect reads it: one for each of its prompts, and what makes the writer of their replies."""
 _Say = Callable[[Iterable[Json], bool], Awaitable[None]]
 """Hands on events. With True, who has the last of them has all of the reply."""
 

@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import anyio.abc
 
-from agentrl.proxy.answer import Answer, Framing, Writer
-from agentrl.proxy.call_log import replay_logged, reuse_reply
+from agentrl.proxy.answer import Answer, Framing, ReadRequest, Writer
+from agentrl.proxy.call_log import number_choices, replay_logged, reuse_reply
 from agentrl.proxy.completion import CompletionRequest, Json
 from agentrl.proxy.completion_service import BYTES_PER_TOKEN, CompletionService, run_sized
 from agentrl.proxy.dialects import chat_completions, completions, gemini, messages, responses
@@ -35,16 +34,16 @@ from agentrl.record.recorded_choice import CallLog
 from agentrl.system import traces
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-Prepare = Callable[[CompletionService, SessionRole, bytes], T]
-"""Reads a request's body and renders its prompt, before anything is generated. Raises ApiError."""
+Read = Callable[[Session, bytes], ReadRequest]
+"""Reads the body of a session's request. Raises ApiError."""
 
-READERS: dict[str, Prepare[Writer]] = {
-    "/v1/chat/completions": chat_completions.read,
-    "/v1/completions": completions.read,
-    "/v1/responses": responses.read,
-    "/v1/messages": messages.read,
+DIALECTS: dict[str, tuple[Read, str]] = {
+    "/v1/chat/completions": (chat_completions.read, "chatcmpl-"),
+    "/v1/completions": (completions.read, "cmpl-"),
+    "/v1/responses": (responses.read, "resp_"),
+    "/v1/messages": (messages.read, "msg_"),
 }
+"""Path -> the reader of its requests, and how the ids of its replies begin."""
 MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 RESPONSES = "/v1/responses/"
 MAX_IGNORED = 64
@@ -111,17 +110,17 @@ class Proxy(CompletionService):
             return json_response({"status": "ok"})
         role = self.sessions.find(request_key(headers, query))
         match method, path:
-            case "POST", _ if path in READERS:
-                return await self._reply(READERS[path], path, role, body, again=is_retry(headers))
+            case "POST", _ if path in DIALECTS:
+                return await self._reply(*DIALECTS[path], path, role, body, again=is_retry(headers))
             case "POST", "/v1/messages/count_tokens":
-                return await self._count(messages.count, role, body)
+                return json_response({"input_tokens": await self._count(messages.read, role, body)})
             case "POST", _ if (called := gemini.called(path)) is not None:
                 model, name = called
-                if name == "countTokens":
-                    return await self._count(partial(gemini.count, model), role, body)
                 streamed: Framing = "plain" if "alt=sse" in query.split("&") else "array"
-                framing = None if name == "generateContent" else streamed
-                return await self._reply(partial(gemini.read, model, framing), path, role, body)
+                read = partial(gemini.read, model, streamed if name == "streamGenerateContent" else None)
+                if name == "countTokens":
+                    return json_response({"totalTokens": await self._count(read, role, body)})
+                return await self._reply(read, "resp_", path, role, body)
             case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
                 return json_response(self._models(listed[1]))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
@@ -134,16 +133,17 @@ class Proxy(CompletionService):
         self.names.check(name)
         return one_model(name, self.context_length)
 
-    async def _count(self, count: Prepare[Json], role: SessionRole, body: Body) -> Response:
+    async def _count(self, read: Read, role: SessionRole, body: Body) -> int:
         with self._request_in_work(role.session):
-            return json_response(await self._prepared(count, role, body))
+            writer = await self._prepared(read, "", role, body)
+        return len(writer.calls[0].prompt.input_ids)
 
     async def _reply(
-        self, read: Prepare[Writer], path: str, role: SessionRole, body: Body, *, again: bool = False
+        self, read: Read, id_prefix: str, path: str, role: SessionRole, body: Body, *, again: bool = False
     ) -> Response:
         session, within = role.session, traces.current_or(role.session.trace)
         with self._request_in_work(session):
-            writer = await self._prepared(read, role, body)
+            writer = await self._prepared(read, id_prefix, role, body)
             replay_logged(writer.calls)
             if again:
                 reuse_reply(writer.calls)
@@ -161,12 +161,19 @@ class Proxy(CompletionService):
         if new:
             log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(new))
 
-    async def _prepared(self, prepare: Prepare[T], role: SessionRole, body: Body) -> T:
-        """Receive a body and prepare what it asks for: the work is on all of it, or on the conversation of before that it leaves out."""
+    async def _prepared(self, read: Read, id_prefix: str, role: SessionRole, body: Body) -> Writer:
+        """Receive a request and prepare it: the work is on all of its body, or on the conversation of before that it leaves out."""
         received = body if isinstance(body, bytes) else await body()
+
+        def prepare() -> Writer:
+            requests, writer_of = read(role.session, received)
+            calls = [self.prepare(role, request, id_prefix) for request in requests]
+            number_choices(calls)
+            return writer_of(calls)
+
         turns = role.session.record.turns
         held = BYTES_PER_TOKEN * turns[-1].length if turns else 0
-        return await run_sized(max(len(received), held), lambda: prepare(self, role, received), self.threads)
+        return await run_sized(max(len(received), held), prepare, self.threads)
 
     @contextmanager
     def _request_in_work(self, session: Session) -> Iterator[None]:

@@ -27,9 +27,13 @@ def request_digest(prompt: Prompt, sampling: Sampling, tools: Sequence[Tool] | N
     return prompt.digest.with_bytes(pydantic_core.to_json([prompt.images, vars(sampling), tools, role])).value.hex()
 
 
-def digest_of_several(digests: Sequence[str]) -> str:
-    """Return a digest that tells a request of several prompts from another, from the digests of its prompts."""
-    return RollingDigest().with_text("".join(digests)).value.hex()
+def number_choices(calls: Sequence[PreparedCompletion]) -> None:
+    """Give the prompts of a request one digest, and number their replies one after another."""
+    if len(calls) == 1:
+        return
+    digest = RollingDigest().with_text("".join(call.digest for call in calls)).value.hex()
+    for position, call in enumerate(calls):
+        call.digest, call.first_choice = digest, position * call.request.choices // len(calls)
 
 
 def replay_logged(calls: Sequence[PreparedCompletion]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.errors import ApiError
-from agentrl.proxy.session import Prompt, Session, SessionRole
+from agentrl.proxy.session import History, Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
 
@@ -86,6 +86,11 @@ class CompletionRequest:
         return None if self.tool_choice == "none" else self.tools or None
 
     @property
+    def prompt_field(self) -> str:
+        """The field that holds the prompt."""
+        return "messages" if self.raw is None else "prompt"
+
+    @property
     def named_tool(self) -> str | None:
         """The tool that must be called; None: whichever."""
         return self.tool_choice.name if isinstance(self.tool_choice, NamedTool) else None
@@ -149,6 +154,11 @@ class PreparedCompletion:
     def session(self) -> Session:
         """The session of the role that asks."""
         return self.role.session
+
+    def keep_history(self, reply: Completion, *, begin: int = 0) -> None:
+        """Let later requests go on from its reply by its id, without the messages before number `begin`."""
+        messages = [*self.request.messages[begin:], reply.message.to_json()]
+        self.session.histories[self.id] = History(messages, self.request.tools)
 
     def check_open(self) -> None:
         """Check that its reply can still be recorded.

@@ -100,15 +100,6 @@ class CompletionService:
             digest=digest,
         )
 
-    def count(self, role: SessionRole, request: CompletionRequest) -> int:
-        """Count the tokens of the prompt that a request would be.
-
-        Raises:
-            ApiError: the request cannot be answered.
-        """
-        role, chat_format = self._role(role, request), self._template(request)
-        return len(self._prompt(role.session, request, chat_format).input_ids)
-
     def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
         """Return the role that a request is of, which has an adapter where others have.
 
@@ -153,7 +144,7 @@ class CompletionService:
         if begun or forced:
             prompt = replace(prompt, prefill=begun.get("content") or "")
             prompt = prompt.with_forced(prefill_ids(chat_format, prompt.input_ids, begun) + forced)
-        check_length(session, len(prompt.input_ids), self.context_length)
+        check_length(session, request.prompt_field, len(prompt.input_ids), self.context_length)
         return prompt
 
     def _check(self, session: Session, request: CompletionRequest) -> None:
@@ -171,11 +162,11 @@ class CompletionService:
         self._check_ids([token for token, _ in request.alterations.get("logit_bias", ())], "logit_bias")
         if isinstance(raw, list):
             self._check_ids(raw, "prompt")
-            check_length(session, len(raw), self.context_length)
         elif raw == "":
             raise invalid("prompt", "it is empty")
         elif longest is not None:
-            check_length(session, least_tokens(raw, request.messages, longest), self.context_length, least=True)
+            least = least_tokens(raw, request.messages, longest)
+            check_length(session, request.prompt_field, least, self.context_length, least=True)
         if images := request.images:
             if not (self.chat_format.takes_images and self.engine.takes_images):
                 raise invalid("messages", f"{self.model} does not take images")

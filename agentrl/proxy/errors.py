@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agentrl.errors import EngineError, TooManySessionsError
-from agentrl.proxy.http_messages import Response
-from agentrl.proxy.json_text import read_json, to_json
+from agentrl.proxy.http_messages import Response, read_json, to_json
 
 log = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=BaseModel)
 
 RETRY_AFTER_S = 1
+OUTGROWN = "context_length_exceeded"
+"""The code of the refusal of a prompt that is longer than the context."""
 _MAX_MESSAGE = 2000
 _WORDS = {
     # status: OpenAI's type, Anthropic's type, Google's status

@@ -1,20 +1,24 @@
-"""Requests and replies of HTTP: the headers that hold a key or say that a request is sent again, the form of a reply, and clients in this process.
+"""Requests and replies of HTTP: the headers that hold a key or say that a request is sent again, the form of a reply, JSON, and clients in this process.
 
 authorization: Bearer KEY, x-api-key, x-goog-api-key, ?key=   the key, as the clients of OpenAI, Anthropic and Google send it
 x-stainless-retry-count                                       above 0 in what the clients of OpenAI and Anthropic send again: neither sends an idempotency key
+
+JSON from outside is read so that it raises only errors that are expected. Python's own reader takes NaN, lone surrogates and any depth,
+each of which fails later and elsewhere: in the tokenizer, in a client, on the stack.
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
 import httpx2
-
-from agentrl.proxy.json_text import to_json
+import jiter
+import pydantic_core
 
 Body = bytes | Callable[[], Awaitable[bytes]]
 """A request's body, or how to receive it. Raises ApiError."""
@@ -91,3 +95,27 @@ class _EventStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._events.aclose()
+
+
+def read_json(text: str | bytes) -> Any:
+    """Read JSON.
+
+    Raises:
+        ValueError: It is anything else: also NaN, a repeated key, a lone surrogate, bytes that are no UTF-8, more than 4,300
+            digits, and more than 200 levels, which is far below Python's limit of recursion, whatever walks a value after it.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
+
+
+def to_json(value: Any) -> bytes:
+    """Write JSON. What JSON has no number for is null."""
+    return pydantic_core.to_json(value, inf_nan_mode="null")
+
+
+def strict_json(value: Any) -> bytes:
+    """Write JSON that every reader takes: what it has no number for is null, and half of a surrogate pair is replaced."""
+    try:
+        return to_json(value)
+    except ValueError:
+        return to_json(json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace")))

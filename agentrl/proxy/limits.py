@@ -1,6 +1,6 @@
 """The limits of a request, each checked before the work that it bounds.
 
-bytes of the body (`server.py`) ─► nesting of its JSON (`json_text.py`) ─► replies, least tokens ─► rendered ─► tokens of the prompt
+bytes of the body (`server.py`) ─► nesting of its JSON (`http_messages.py`) ─► replies, least tokens ─► rendered ─► tokens of the prompt
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentrl.proxy.chat_format import Message
-from agentrl.proxy.errors import ApiError, invalid
+from agentrl.proxy.errors import OUTGROWN, ApiError, invalid
 
 if TYPE_CHECKING:
     from agentrl.proxy.session import Session
@@ -65,11 +65,12 @@ def least_tokens(raw: str | None, messages: Sequence[Message], longest_token: in
     return max(size // longest_token, len(messages))
 
 
-def check_length(session: Session, tokens: int, context_length: int, *, least: bool = False) -> None:
-    """Check that a prompt leaves room for a reply. Where it does not, the session remembers the words of the refusal.
+def check_length(session: Session, param: str, tokens: int, context_length: int, *, least: bool = False) -> None:
+    """Check that a prompt leaves room for a reply. Where it does not, the session notes that it was outgrown.
 
     Args:
         session: Whose prompt it is.
+        param: The field that holds it.
         tokens: Of the prompt.
         context_length: Of the model, in tokens.
         least: Whether the prompt has `tokens` or more.
@@ -79,7 +80,9 @@ def check_length(session: Session, tokens: int, context_length: int, *, least: b
     """
     if tokens < context_length:
         return
-    session.outgrown = f"maximum context length is {context_length} tokens"
+    session.outgrown = True
     taken = f"at least {tokens}" if least else f"{tokens}"
-    message = f"This model's {session.outgrown}, but the messages take {taken}."
-    raise ApiError(400, message, param="messages", code="context_length_exceeded")
+    message = (
+        f"This model's maximum context length is {context_length} tokens, but '{param}' takes {taken} ({OUTGROWN})."
+    )
+    raise ApiError(400, message, param=param, code=OUTGROWN)

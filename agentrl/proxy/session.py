@@ -18,7 +18,7 @@ from opentelemetry.context import Context, get_current
 from agentrl.config.trainer import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.errors import ApiError
+from agentrl.proxy.errors import OUTGROWN, ApiError
 from agentrl.proxy.limits import ProxyLimits
 from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.prefixes import MessageNode, PrefixIndex
@@ -79,7 +79,7 @@ class History:
 
     messages: Sequence[Message]
     tools: list[Tool] | None = None
-    """The tools of a thread of Anthropic's, which goes on with those that it began with."""
+    """Its tools: a thread of Anthropic's goes on with those that it began with."""
 
 
 @dataclass(eq=False)
@@ -116,8 +116,8 @@ class Session:
     requests: int = 0
     """Requests being answered, of all its roles together."""
     last_used: float = field(default_factory=time.monotonic, repr=False)
-    outgrown: str = ""
-    """The words in which a prompt that is longer than the context was refused; "": none was."""
+    outgrown: bool = False
+    """Whether a prompt was refused since it is longer than the context."""
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
@@ -217,11 +217,11 @@ class Session:
         return f"`trainer.lora.roles`: {', '.join(self.adapters)}"
 
     def has_outgrown(self, error: BaseException) -> bool:
-        """Return whether an error is the refusal of a prompt that has outgrown the context, in whichever form its client raises it.
+        """Return whether an error is the refusal of a prompt that has outgrown the context: its message holds the code, whichever client raises it.
 
         A first prompt that is too long is a fault of the workflow's.
         """
-        return bool(self.record.turns and self.outgrown) and self.outgrown in str(error)
+        return self.outgrown and bool(self.record.turns) and OUTGROWN in str(error)
 
     def end(self) -> None:
         """Answer no more, and record no more."""

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from agentrl.errors import one_line
 
 MARK = "\ud800"
-"""Half of a surrogate pair, which no request holds (`json_text.read_json`), no token stands for and no template writes."""
+"""Half of a surrogate pair, which no request holds (`http_messages.read_json`), no token stands for and no template writes."""
 _OWN = secrets.token_hex(8)
 """Drawn anew in each process, so that no text can spell it."""
 _TAG = re.compile(r"</?[^\s<>]+>")

@@ -28,7 +28,7 @@ import jiter
 from renderers.base import ParsedToolCall, ToolCallParseStatus
 from renderers.parsers import TOOL_PARSERS
 
-from agentrl.proxy.json_text import read_json
+from agentrl.proxy.http_messages import read_json
 
 _LLAMA_HEADS = '{"name":"', '{"type":"function","name":"'
 """How a call begins, without blanks: Llama also copies the type from the tools that it is shown."""

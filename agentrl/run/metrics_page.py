@@ -63,8 +63,7 @@ def with_metrics(
                     code="invalid_api_key",
                 )
             own = {"sessions_open": len(proxy.sessions), "generated_tokens": proxy.generated_tokens}
-            ignored = {f"ignored_{name}": count for name, count in proxy.ignored.items()}
-            values = {**own, **ignored, **read()}
+            values = {**own, **{f"ignored_{name}_total": count for name, count in proxy.ignored.items()}, **read()}
             if isinstance(proxy.engine, ReplyClient):
                 values["engine_requests_in_flight"] = proxy.engine.in_flight
             handled.reply = Response(
@@ -76,8 +75,8 @@ def with_metrics(
 
 
 def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -> str:
-    """Return numbers as gauges. Those of a role, `role_NAME_METRIC`, are METRIC with the label `role`."""
-    gauges: dict[str, list[str]] = {}
+    """Return numbers as gauges, NAME_total as a counter. Those of a role, `role_NAME_METRIC`, are METRIC with the label `role`."""
+    families: dict[str, list[str]] = {}
     for name, value in values.items():
         if not isinstance(value, int | float):
             continue
@@ -86,6 +85,8 @@ def metrics_text(values: Mapping[str, object], run: str, roles: Sequence[str]) -
         metric = name.removeprefix(f"role_{labels['role']}_") if owners else name
         # Strings of JSON are escaped as a label's value is, but for what is not ASCII.
         labels_text = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
-        gauge = f"agentrl_{re.sub('[^a-zA-Z0-9_]', '_', metric)}"
-        gauges.setdefault(gauge, []).append(f"{gauge}{{{labels_text}}} {float(value)}\n")
-    return "".join(f"# TYPE {gauge} gauge\n{''.join(samples)}" for gauge, samples in gauges.items())
+        family = f"agentrl_{re.sub('[^a-zA-Z0-9_]', '_', metric)}"
+        kind = "counter" if name.endswith("_total") else "gauge"
+        samples = families.setdefault(f"# TYPE {family} {kind}\n", [])
+        samples.append(f"{family}{{{labels_text}}} {float(value)}\n")
+    return "".join(header + "".join(samples) for header, samples in families.items())

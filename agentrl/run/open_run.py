@@ -189,7 +189,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it."""
-        from agentrl.viewer.notebook import run_html  # the page stands above, and is loaded by who looks at it
+        from agentrl.viewer.export import run_html  # the page stands above, and is loaded by who looks at it
 
         return run_html(self)
 

@@ -60,9 +60,6 @@ class _NoEngine(Engine):
         self.asked.append(input_ids)
         raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
 
-    async def update_weights(self, checkpoint: Path, version: int) -> float:
-        raise EngineError("a replay has no engine")
-
 
 async def replay(
     run_dir: Path,

@@ -31,13 +31,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentrl.config.run import RunConfig, check_is_config
 from agentrl.engine.adapters import adapter_folders
 from agentrl.engine.client.stream import VERSION_DIGITS
+from agentrl.engine.protocol import UpdatableEngine
 from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
 from agentrl.evaluation.directory import hold_store, new_directory
 from agentrl.evaluation.progress import print_line
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors, read_body
-from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key
-from agentrl.proxy.json_text import to_json
+from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key, to_json
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.record.conversations import are_main, conversations_of
 from agentrl.record.credit import turn_returns
@@ -97,11 +97,12 @@ async def serve(
         bounded, chat_format = await with_chat_format(config)  # while the servers start
 
         def middleware(proxy: Proxy) -> Handle:
-            service = Service(proxy, kept, key)
+            service = Service(proxy, served, kept, key)
             stack.push_async_callback(service.keep_all)  # once the proxy answers no more
             return with_metrics(proxy, service.handle, "serve", config.proxy.host, key)
 
-        opened = open_model_proxy(bounded, await engine(), chat_format, middleware=middleware)
+        served = await engine()
+        opened = open_model_proxy(bounded, served, chat_format, middleware=middleware)
         proxy = await stack.enter_async_context(opened)
         with settled():
             if not given:
@@ -159,8 +160,9 @@ class _Entry:
 class Service:
     """The paths of `agentrl serve` around a proxy's own."""
 
-    def __init__(self, proxy: Proxy, kept: SessionStore, admin_key: str) -> None:
+    def __init__(self, proxy: Proxy, engine: UpdatableEngine, kept: SessionStore, admin_key: str) -> None:
         self._proxy = proxy
+        self._engine = engine
         self._kept = kept
         self._admin_key = admin_key
         self._entries: dict[str, _Entry] = {}
@@ -232,7 +234,7 @@ class Service:
     async def _open(self, body: OpenBody) -> dict[str, Any]:
         session = self._proxy.open_session(SamplingDefaults(**body.model_dump(), is_bound=True))
         try:
-            entry = _Entry(await in_thread(self._kept.open, self._proxy.engine.version), session)
+            entry = _Entry(await in_thread(self._kept.open, self._engine.version), session)
         except AgentRLError:
             self._proxy.close_session(session)
             raise
@@ -317,7 +319,7 @@ class Service:
     async def _load(self, body: WeightsBody) -> dict[str, Any]:
         try:
             await in_thread(self._check_roles, Path(body.path))
-            pause_s = await self._proxy.engine.update_weights(Path(body.path), body.version)
+            pause_s = await self._engine.update_weights(Path(body.path), body.version)
         except (EngineError, OSError, ValueError) as error:  # ValueError: a path with a null byte in it
             raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
         return {"version": body.version, "pause_s": pause_s}

@@ -38,17 +38,17 @@ class SessionStore:
         self._groups = itertools.count(store.next_group_id())
         lost = store.read(lambda db: db.execute("SELECT id, task_digest FROM groups WHERE state = 'open'").fetchall())
         why = "the service was killed while the session was open"
-        for group, session in lost:
-            state = {"id": session, "status": "lost", "opened_at": None, "calls": 0, "tokens": 0, "reward": None}
+        for group, session_id in lost:
+            state = {"id": session_id, "status": "lost", "opened_at": None, "calls": 0, "tokens": 0, "reward": None}
             details = json.dumps({"session": state})
             self._end(group, Outcome(reason=EndReason.CANCELLED, error=why, details=details, started_at=time.time()))
 
     def open(self, version: int) -> str:
         """Return the id of a new session, which begins under this version of the weights."""
         group = next(self._groups)
-        session = f"ses_{group}_{secrets.token_hex(8)}"
-        self._write(OpenGroup(group, 0, group, version, session))
-        return session
+        session_id = f"ses_{group}_{secrets.token_hex(8)}"
+        self._write(OpenGroup(group, 0, group, version, session_id))
+        return session_id
 
     def keep(self, state: Mapping[str, Any], outcome: Outcome, conversations: list[dict[str, Any]]) -> None:
         """Keep a session that has ended.
@@ -68,13 +68,13 @@ class SessionStore:
         self._store.check_in_place()  # a client would be told that it is kept
         self._store.write(changes)
 
-    def delete(self, session: str) -> None:
+    def delete(self, session_id: str) -> None:
         """Delete what is kept of a session, open or ended."""
-        self._write(DeleteEpisodes(_group(session)), CloseGroup(_group(session), "deleted"))
+        self._write(DeleteEpisodes(_group(session_id)), CloseGroup(_group(session_id), "deleted"))
 
-    def details(self, session: str) -> dict[str, Any] | None:
+    def details(self, session_id: str) -> dict[str, Any] | None:
         """Return the `session` and the `conversations` of one that has ended; None: there is none of this id."""
-        return next(iter(self._details("WHERE g.id = ? AND g.task_digest = ?", _group(session), session)), None)
+        return next(iter(self._details("WHERE g.id = ? AND g.task_digest = ?", _group(session_id), session_id)), None)
 
     def states(self) -> list[dict[str, Any]]:
         """Return the states of those that have ended, the oldest first."""
@@ -84,14 +84,14 @@ class SessionStore:
         query = f"SELECT e.details FROM episodes e JOIN groups g ON g.id = e.group_id {where}"
         return [json.loads(text) for (text,) in self._store.read(lambda db: db.execute(query, values).fetchall())]
 
-    def record(self, session: str) -> TokenRecord:
+    def record(self, session_id: str) -> TokenRecord:
         """Return the record of one that has ended."""
         query = "SELECT id FROM episodes WHERE group_id = ?"
-        (number,) = self._store.read(lambda db: db.execute(query, (_group(session),)).fetchone())
+        (number,) = self._store.read(lambda db: db.execute(query, (_group(session_id),)).fetchone())
         return self._store.record(number)
 
 
-def _group(session: str) -> int:
+def _group(session_id: str) -> int:
     """Return the group of a session; -1, which none is, for what is no id."""
-    found = _ID.fullmatch(session)
+    found = _ID.fullmatch(session_id)
     return int(found[1]) if found else -1

@@ -110,7 +110,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     url = await in_thread(checkpoint_url, config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
     if resume and (ended := await in_thread(_last_step, run_dir)) and ended >= config.steps:
-        view.say(f"nothing is left to train: run {run_dir} ended with step {ended}, and steps = {config.steps}")
+        view.say(f"nothing is left to train, no key changes: run {run_dir} ended with step {ended} of {config.steps}")
         return
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))

@@ -156,7 +156,7 @@ class RunEpisode(ListedEpisode):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it."""
-        from agentrl.viewer.notebook import episode_html  # the page stands above, and is loaded by who looks at it
+        from agentrl.viewer.export import episode_html  # the page stands above, and is loaded by who looks at it
 
         return episode_html(self)
 

@@ -62,8 +62,8 @@ class LoopWatchdog:
                 if self.blocked[place] == 1:
                     log.warning(
                         "%s blocks the event loop, for %.1f s by now, and with it every episode. Await an asynchronous call there, such as "
-                        "one of episode.client, or `asyncio.to_thread(...)`. A client that is not asynchronous waits for ever: its server "
-                        "is in this loop",
+                        "one of episode.client, or `asyncio.to_thread(...)`; make a client of your own once, and not in each episode. A client "
+                        "that is not asynchronous waits for ever: its server is in this loop",
                         place,
                         time.monotonic() - since,
                     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.proxy.json_text import read_json
+from agentrl.proxy.http_messages import read_json
 from agentrl.system.imports import import_from
 from agentrl.tasks.task_type import TaskType, as_task
 

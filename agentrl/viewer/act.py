@@ -35,7 +35,8 @@ from agentrl.run.open_run import Run
 from agentrl.run.replay import replay
 from agentrl.store.database import files_at
 from agentrl.store.read_episode import RunEpisode
-from agentrl.system.tasks import Resources, in_thread, open_resources
+from agentrl.system.event_loop import run_loop
+from agentrl.system.tasks import Resources, in_thread, in_users_thread, open_resources
 from agentrl.viewer.queries import ShownRun
 from agentrl.viewer.transcript import reply_of
 
@@ -133,10 +134,10 @@ class Acts:
             temperature=turn.temperature,
             stop_token_ids=reader.chat_format.stop_token_ids if reader else (),
         )
-        found = await _continuations(engine, turn, prompt, sampling, asked.count)
+        generations = await _continuations(engine, turn, prompt, sampling, asked.count)
 
         def replies() -> list[dict[str, Any]]:
-            turns = [TokenRecord().add("", None, prompt, one, turn.temperature) for one in found]
+            turns = [TokenRecord().add("", None, prompt, one, turn.temperature) for one in generations]
             return [reply_of(one, reader, episode.source.text) for one in turns]
 
         return {"continuations": await in_thread(replies)}
@@ -173,13 +174,13 @@ async def _continuations(
     Raises:
         EngineError: One of them failed.
     """
-    found: list[Generation] = []
+    generations: list[Generation] = []
     failures: list[EngineError] = []
     images = turn.path_images()
 
     async def one() -> None:
         try:
-            found.append(await engine.generate(prompt, sampling, "fork", images=images, adapter=turn.adapter))
+            generations.append(await engine.generate(prompt, sampling, "fork", images=images, adapter=turn.adapter))
         except EngineError as error:
             failures.append(error)
 
@@ -188,7 +189,7 @@ async def _continuations(
             group.start_soon(one)
     if failures:
         raise failures[0]
-    return found
+    return generations
 
 
 async def _score(shown: ShownRun, episode: RunEpisode, asked: ActBody) -> dict[str, Any]:
@@ -205,7 +206,8 @@ async def _score(shown: ShownRun, episode: RunEpisode, asked: ActBody) -> dict[s
 
 async def _grade(shown: ShownRun, episode: RunEpisode, asked: ActBody) -> dict[str, Any]:
     """Return what an episode earns when its workflow runs again on the recorded replies."""
-    found = await replay(shown.path, episode.id)
-    facts = {name: getattr(found.outcome, name) for name in ("reason", "reward", "metrics", "error")}
-    details = json.loads(found.outcome.details or "null")
-    return facts | {"details": details, "recorded": episode.reward, "unknown": found.unknown}
+    # In a loop of its own, as a workflow may block it: the page answers meanwhile.
+    replayed = await in_users_thread(run_loop, lambda: replay(shown.path, episode.id))
+    facts = {name: getattr(replayed.outcome, name) for name in ("reason", "reward", "metrics", "error")}
+    details = json.loads(replayed.outcome.details or "null")
+    return facts | {"details": details, "recorded": episode.reward, "unknown": replayed.unknown}

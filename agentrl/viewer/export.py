@@ -1,8 +1,10 @@
-"""Exports of a run: JSON lines, one HTML page that needs nothing else, and conversations to learn from.
+"""Exports of a run: JSON lines, one HTML page that needs nothing else, which notebooks show too, and conversations to learn from.
 
 jsonl   an episode a line, with its turns, as the API gives them
 html    a page without a script, which shows what a model wrote as text and loads nothing
 sft     a conversation a line, as `agentrl sft` reads it: every conversation of the agent's own, up to each of its ends
+
+A notebook shows the page of a run, an evaluation or an episode in a frame.
 """
 
 from __future__ import annotations
@@ -12,18 +14,19 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from agentrl.proxy.json_text import strict_json
+from agentrl.evaluation.figures import Evaluation
+from agentrl.proxy.http_messages import strict_json
+from agentrl.run.open_run import Run
 from agentrl.store.read_episode import RunEpisode
+from agentrl.viewer.queries import ShownRun
 from agentrl.viewer.transcript import turns_of
-
-if TYPE_CHECKING:
-    from agentrl.viewer.queries import ShownRun
 
 FORMATS = {
     "jsonl": (".jsonl", "application/jsonl; charset=utf-8"),
@@ -31,6 +34,8 @@ FORMATS = {
     "sft": (".sft.jsonl", "application/jsonl; charset=utf-8"),
 }
 """The end of a file's name, and its type."""
+SHOWN_EPISODES = 10
+"""Episodes of a run that a notebook shows."""
 BUFFERED = 1000
 """Parts of the template that make a piece of a page."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
@@ -140,3 +145,28 @@ def page_of(
     pieces = _PAGES.get_template("export.html").stream(title=title, episodes=episodes, figures=figures)
     pieces.enable_buffering(BUFFERED)
     return (piece.encode() for piece in pieces)
+
+
+def run_html(run: Run) -> str:
+    """Return what a notebook shows of a run or an evaluation's directory: its figures, and its newest episodes."""
+    shown = ShownRun(run.path)
+    episodes = run.episodes(limit=SHOWN_EPISODES, newest_first=True) if (run.path / "store.sqlite").is_file() else []
+    return _framed(run.path.name, map(shown.read, episodes), shown.figures().items())
+
+
+def episode_html(episode: RunEpisode) -> str:
+    """Return what a notebook shows of an episode."""
+    return _framed(f"episode {episode.id}", [ShownRun(episode.source.path).read(episode)])
+
+
+def evaluation_html(evaluation: Evaluation) -> str:
+    """Return what a notebook shows of an evaluation: its figures, and the first of its episodes that were kept."""
+    kept = [episode.kept for episode in evaluation.episodes if episode.kept][:SHOWN_EPISODES]
+    shown = ShownRun(kept[0].source.path) if kept else None
+    return _framed("evaluation", map(shown.read, kept) if shown else (), evaluation.to_table().items())
+
+
+def _framed(title: str, episodes: Iterable[dict[str, Any]], figures: Iterable[tuple[str, object]] = ()) -> str:
+    """Return the page of an export within a frame, so that a notebook shows it with its own style and policy, and nothing of it can reach the notebook."""
+    page = b"".join(page_of(title, episodes, figures)).decode()
+    return f'<iframe sandbox="" width="100%" height="600" srcdoc="{escape(page)}"></iframe>'

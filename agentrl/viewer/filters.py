@@ -38,8 +38,8 @@ class EpisodeQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 50
     after: int = -1
     """The step after which metrics are read."""
-    points: Annotated[int, Field(ge=1)] = 600
-    """Points of the curve of rewards."""
+    size: Annotated[int, Field(ge=1)] = 1
+    """Groups in a point of the curve of rewards."""
 
     @property
     def where(self) -> dict[str, Any]:

@@ -87,11 +87,11 @@ class MessageReader:
 
     def reply(self, ids: Sequence[int], prompt_ids: Sequence[int] = ()) -> ReadMessage:
         """Return what the model says in a reply to a prompt."""
-        found = self.chat_format.parsed(list(ids), None, list(prompt_ids))
-        if found is None:
+        parsed = self.chat_format.parsed(list(ids), None, list(prompt_ids))
+        if parsed is None:
             return ReadMessage("assistant", self.chat_format.plain(list(ids)).content)
-        message = ReadMessage("assistant", found.content, found.reasoning_content)
-        for call in found.tool_calls:
+        message = ReadMessage("assistant", parsed.content, parsed.reasoning_content)
+        for call in parsed.tool_calls:
             if call.status == ToolCallParseStatus.OK and isinstance(call.name, str):
                 message.tool_calls.append({"name": call.name, "arguments": call.arguments})
             else:
@@ -118,12 +118,12 @@ class MessageReader:
     @cached_property
     def _boundaries(self) -> dict[str, str]:
         """The texts that begin a message, each with its role."""
-        found: dict[str, str] = {}
+        roles: dict[str, str] = {}
         for messages, tools in (*((plain, None) for plain in _PLAIN), *((calling, TOOLS) for calling in _WITH_TOOLS)):
             for boundary, role in self._boundaries_in(messages, tools):
                 if boundary.strip():
-                    found.setdefault(boundary, role)
-        return found
+                    roles.setdefault(boundary, role)
+        return roles
 
     def _boundaries_in(self, messages: list[Message], tools: list[Tool] | None) -> Iterator[tuple[str, str]]:
         with suppress(Exception):  # a template raises what it likes where it takes no such conversation

@@ -166,8 +166,8 @@ class ShownRun:
         """Return the metrics of the steps after one."""
         return {"steps": [row for row in self.metrics if row["step"] > after]}
 
-    def rewards(self, points: int) -> dict[str, Any]:
-        """Return the mean reward of the groups in the order in which they started, in so many bins, with the 10th and the 90th percentile.
+    def rewards(self, size: int) -> dict[str, Any]:
+        """Return the mean reward of so many groups each, in the order in which they started, with the 10th and the 90th percentile.
 
         As in a run's own mean, the groups before the first that still runs count.
         """
@@ -179,10 +179,9 @@ class ShownRun:
             known[-1][0] if known else -1,
         )
         self._means = started, rows
-        size = max(1, -(-len(rows) // points))
         bins = [_bin(rows[start : start + size]) for start in range(0, len(rows), size)]
         names = ("first_group", "last_group", "mean", "low", "high", "groups")
-        return {name: [found[index] for found in bins] for index, name in enumerate(names)}
+        return {name: [part[index] for part in bins] for index, name in enumerate(names)}
 
     def audit(self) -> dict[str, Any]:
         """Return the verdict of an audit, which reads all of the store, and what it counted."""
@@ -192,16 +191,16 @@ class ShownRun:
         """Return the gain of asynchrony, estimated from its trace; None: no checkpoint contains a step that it can be made of."""
         rows, slots = self.metrics, self._config.rollout.max_concurrent
         with self._run.open_store() as store:
-            found = store.read(lambda db: speedup_of(db, rows, slots))
-        return asdict(found) if found else None
+            speedup = store.read(lambda db: speedup_of(db, rows, slots))
+        return asdict(speedup) if speedup else None
 
     def episodes(self, query: EpisodeQuery) -> dict[str, Any]:
         """Return a page of episodes, and where the next one begins."""
-        found, searched_to = self.fitting(query)
+        episodes, searched_to = self.fitting(query)
         if "reader" not in vars(self):
             threading.Thread(target=lambda: self.reader).start()  # it takes seconds, and one of them will be opened
-        cursor = searched_to or (found[-1].id if len(found) == query.limit else None)
-        return {"episodes": [_row(episode) for episode in found], "cursor": cursor, "searched_to": searched_to}
+        cursor = searched_to or (episodes[-1].id if len(episodes) == query.limit else None)
+        return {"episodes": [_row(episode) for episode in episodes], "cursor": cursor, "searched_to": searched_to}
 
     def fitting(self, query: EpisodeQuery) -> tuple[list[RunEpisode], int | None]:
         """Return the episodes that fit; and the last one looked at, where time was up before all were."""
@@ -209,17 +208,17 @@ class ShownRun:
             return [self._run.episode(one) for one in query.ids], None
         if not (query.role or query.text or query.cut):
             return self._run.listed(query.where, limit=query.limit, order=query.sort, after=query.cursor), None
-        until, after, found = time.monotonic() + SCAN_S, query.cursor, list[RunEpisode]()
+        until, after, fitting = time.monotonic() + SCAN_S, query.cursor, list[RunEpisode]()
         while batch := self._run.listed(query.where, limit=SCANNED_AT_ONCE, order=query.sort, after=after):
             for episode in batch:
                 after = episode.id
                 if self._fits(episode, query):
-                    found.append(episode)
-                if len(found) == query.limit:
-                    return found, None
+                    fitting.append(episode)
+                if len(fitting) == query.limit:
+                    return fitting, None
                 if time.monotonic() > until:
-                    return found, after
-        return found, None
+                    return fitting, after
+        return fitting, None
 
     def _fits(self, episode: RunEpisode, query: EpisodeQuery) -> bool:
         turns = episode.record.turns
@@ -244,7 +243,7 @@ class ShownRun:
             raise StoreError(f"{self.path} holds no group {group}")
         columns = ("group", "task", "epoch", "state", "rejected", "step", "version")
         weighed = weighed_group(self._run, group)
-        means = {episode: fmean(own) for episode, (_, own) in weighed.items() if own}
+        means = {episode: fmean(advantages) for episode, (_, advantages) in weighed.items() if advantages}
         episodes = [_row(episode) | {"advantage": means.get(episode.id)} for episode in self._run.episodes(group=group)]
         return dict(zip(columns, rows[0], strict=True)) | {"episodes": episodes}
 
@@ -257,8 +256,8 @@ class ShownRun:
         """Return the episodes before and after one, of those that fit: in the order of their rewards if sorted by these, else in which they ended."""
         orders = _BESIDE.get(query.sort, ("newest", "oldest"))
         either = (query.model_copy(update={"sort": order, "cursor": number, "limit": 1, "ids": []}) for order in orders)
-        found = [next(iter(self.fitting(one)[0]), None) for one in either]
-        return dict(zip(("previous", "next"), (one.id if one else None for one in found), strict=True))
+        beside = [next(iter(self.fitting(one)[0]), None) for one in either]
+        return dict(zip(("previous", "next"), (one.id if one else None for one in beside), strict=True))
 
     def read(self, episode: RunEpisode) -> dict[str, Any]:
         """Return an episode with its turns, as the page and every export show them."""

@@ -41,24 +41,24 @@ def logprobs_under(model_path: Path, record: TokenRecord, tokens_per_pack: int) 
         raise UsageError("the episode has images, which the trainer's model does not see: it cannot be scored")
     model = PackedModel(load_model(model_path))
     model.check()
-    found: list[list[float]] = [[] for _ in record.turns]
+    scores: list[list[float]] = [[] for _ in record.turns]
     for pack in pack_sequences(list(_sequences(record)), tokens_per_pack):
         with torch.no_grad():
             logprobs = model(pack).logprobs.tolist()
         for turn, logprob in zip(pack.turn_index.tolist(), logprobs, strict=True):
-            found[turn].append(logprob)
-    return [[None] * (len(turn.output_ids) - len(own)) + own for turn, own in zip(record.turns, found, strict=True)]
+            scores[turn].append(logprob)
+    return [[None] * (len(turn.output_ids) - len(part)) + part for turn, part in zip(record.turns, scores, strict=True)]
 
 
 def _sequences(record: TokenRecord) -> Iterator[TrainingSequence]:
     """Yield the paths of a record, each with those sampled tokens to be scored that no path before it has."""
     seen: set[int] = set()
     for path in record.trajectories():
-        own = [version >= 0 and turn not in seen for version, turn in zip(path.versions, path.turn_index, strict=True)]
+        mask = [version >= 0 and turn not in seen for version, turn in zip(path.versions, path.turn_index, strict=True)]
         seen.update(path.turn_index)
         yield replace(
             trained_throughout(torch.tensor(path.token_ids)),
-            loss_mask=torch.tensor(own),
+            loss_mask=torch.tensor(mask),
             temperatures=torch.tensor(path.temperatures),
             turn_index=torch.tensor(path.turn_index),
         )

@@ -23,7 +23,7 @@ from aiohttp.typedefs import Handler
 from anyio.from_thread import start_blocking_portal
 
 from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError, one_line
-from agentrl.proxy.json_text import strict_json
+from agentrl.proxy.http_messages import strict_json
 from agentrl.system.tasks import in_thread
 from agentrl.system.this_process import LOOPBACK, is_loopback
 from agentrl.viewer.act import Acts, body_of
@@ -79,12 +79,12 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
         form, shown = http.query.get("format", "jsonl"), shown_of(http)
         if form not in FORMATS:
             raise UsageError(f"format = {form!r}: use one of {', '.join(FORMATS)}")
-        found, _ = await in_limited_thread(lambda: shown.fitting(read_query(http.query)))
-        pieces = exported(form, shown, found)
+        episodes, _ = await in_limited_thread(lambda: shown.fitting(read_query(http.query)))
+        pieces = exported(form, shown, episodes)
         piece = await in_limited_thread(lambda: next(pieces, b""))  # what fails, fails before the answer has begun
         suffix, kind = FORMATS[form]
         name = re.sub(r"[^\w.-]", "_", shown.path.name)
-        attachment = f'attachment; filename="{name}-{len(found)}-episodes{suffix}"'
+        attachment = f'attachment; filename="{name}-{len(episodes)}-episodes{suffix}"'
         response = web.StreamResponse(headers={"Content-Type": kind, "Content-Disposition": attachment})
         await response.prepare(http)
         while piece:
@@ -96,8 +96,8 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
         if acts is None:
             raise web.HTTPForbidden(text="this page only reads; `agentrl view --act RUN` serves one that acts")
         kind, number = http.match_info["act"], int(http.match_info["id"])
-        found = await acts.act(kind, shown_of(http), number, body_of(http, await http.read()))
-        return web.Response(body=await in_limited_thread(lambda: strict_json(found)), content_type="application/json")
+        result = await acts.act(kind, shown_of(http), number, body_of(http, await http.read()))
+        return web.Response(body=await in_limited_thread(lambda: strict_json(result)), content_type="application/json")
 
     async def index(http: web.Request) -> web.FileResponse:
         return web.FileResponse(PAGE / "index.html")
@@ -126,7 +126,7 @@ def make_app(runs: Sequence[ShownRun], token: str = "", acts: Acts | None = None
             ),
             get_of_run("", lambda shown, http: shown.about()),
             get_of_run("/metrics", lambda shown, http: shown.steps(read_query(http.query).after)),
-            get_of_run("/rewards", lambda shown, http: shown.rewards(read_query(http.query).points)),
+            get_of_run("/rewards", lambda shown, http: shown.rewards(read_query(http.query).size)),
             get_of_run("/speedup", lambda shown, http: shown.speedup()),
             get_of_run("/audit", lambda shown, http: shown.audit()),
             get_of_run("/episodes", lambda shown, http: shown.episodes(read_query(http.query))),
@@ -165,16 +165,16 @@ def _check_allowed(http: web.Request, token: str) -> None:
     """
     cookie = f"agentrl_view_{http.url.port}"
 
-    def is_token(given: str | None) -> bool:
-        return hmac.compare_digest((given or "").encode(errors="replace"), token.encode())
+    def is_token(sent: str | None) -> bool:
+        return hmac.compare_digest((sent or "").encode(errors="replace"), token.encode())
 
     if not token:
         if not is_loopback(str(http.url)):
             raise web.HTTPForbidden(text=f"{http.host} is not this machine; open the address that was printed")
     elif is_token(http.query.get("token")):
-        found = web.HTTPSeeOther("/")
-        found.set_cookie(cookie, token, httponly=True, samesite="Strict")
-        raise found
+        redirect = web.HTTPSeeOther("/")
+        redirect.set_cookie(cookie, token, httponly=True, samesite="Strict")
+        raise redirect
     elif not is_token(http.cookies.get(cookie)):
         raise web.HTTPForbidden(text="open the address that was printed, with its token")
 

@@ -35,8 +35,8 @@ def turns_of(episode: RunEpisode, reader: MessageReader | None) -> list[dict[str
         advantage = advantages[index] if advantages else None
         reply = reply_of(turn, reader, episode.source.text, advantage)
         if figures and any(value is not None for value in figures.proximal[index]):
-            own = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
-            reply["tokens"] |= {name: values[index] for name, values in own.items()}
+            columns = {"proximal": figures.proximal, "entropy": figures.entropy, "advantages": figures.advantage}
+            reply["tokens"] |= {name: values[index] for name, values in columns.items()}
         turns.append(
             {name: getattr(turn, name) for name in _FACTS}
             | {

@@ -1,4 +1,4 @@
-"""What a process leaves when it is killed: whose it was, and containers and images of dead processes removed.
+"""Remove the containers and images that a killed process left, by the mark of whose they were.
 
 A container that outlives its process carries its owner's name as a label.
 """

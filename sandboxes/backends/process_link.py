@@ -92,7 +92,7 @@ async def process_link(command: Sequence[str], env: Mapping[str, str]) -> AsyncI
 
 
 class NoIsolation:
-    """The backend that is none. A program can read, change and delete whatever you can, and reach the network."""
+    """The backend that is none: a program can read, change and delete all that you can, and reach the network."""
 
     name = "UNSAFE_no_isolation"
 

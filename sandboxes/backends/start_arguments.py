@@ -1,4 +1,4 @@
-"""What a sandbox is started with: its settings, the modules of `inside/`, for a Python that has no agentrl, and its variables."""
+"""The arguments that a sandbox is started with: its settings, the modules of `inside/`, for a Python without agentrl, and its variables."""
 
 from __future__ import annotations
 

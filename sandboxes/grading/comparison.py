@@ -28,7 +28,7 @@ MAX_NUMBER_CHARACTERS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Checked):
-    """The same words in the same order, whatever the space and the lines between them; of two numbers the value counts, not the text.
+    """The same words in the same order, with any space and lines between them; of two numbers the value counts, not the text.
 
     `2.50` is 2.5, `1e3` is 1000, `-0` is 0, and `NaN` is nan; `0011` is text, and not 11. With a tolerance a number may differ from one that has a point or an exponent:
     |a − b| ≤ max(absolute, relative · max(|a|, |b|)). Two integers are equal or not, whatever the tolerance.

@@ -227,7 +227,7 @@ async def measured_baseline(tests: Sequence[Test], pool: SandboxPool) -> Baselin
 
 
 def cheats(task: CodeTask) -> dict[str, str]:
-    """Return the programs, in Python whatever the task's language, that must not be rewarded for a task. Those that do nothing come first."""
+    """Return the programs, in Python for every language, that must not be rewarded for a task. Programs that do nothing come first."""
     found = do_nothing_programs(task.tests)
     if any(isinstance(test, IOTest) for test in task.tests):
         known = {test.stdin: test.stdout for test in task.public_tests if isinstance(test, IOTest)}

@@ -31,7 +31,7 @@ PAIRS = ((Unknown(), Unknown()), (1_000_000_007, 1_000_000_008), ("a word", "ano
 
 
 class Guard:
-    """What is to be the same after the run as before it. `program` is the name of the program's module."""
+    """The objects that must be the same after the run as before it. `program` is the name of the program's module."""
 
     def __init__(self, program: str) -> None:
         self._program = program

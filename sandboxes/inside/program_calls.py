@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def answered(act: Callable[[], dict[str, Any]]) -> bytes:
-    """Return the line with what an act comes to, whatever that is."""
+    """Return the line with the result of an act, or with its exception."""
     try:
         return write_line(act())
     except NotPlainError as error:

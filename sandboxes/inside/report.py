@@ -26,7 +26,7 @@ class TimeUpError(BaseException):
 
 
 class Report:
-    """What becomes of the tests.
+    """The report on the tests: how each ended.
 
     With a `remote` program its calls may fail a test. Without one, program and tests share this process, and each test has `timeout_s` by
     the clock and `cpu_s` of CPU time. `job` is that of `runner.py`, and `reports` leads to the host.

@@ -18,7 +18,7 @@ from agentrl.config import load_config
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.models import NANO
 from agentrl.store.store import Store
-from agentrl.trainer.command_loop import main as trainer_main
+from agentrl.trainer.__main__ import main as trainer_main
 from agentrl.trainer.sft import main as sft_main
 from tests.components import missing
 from tests.store.test_store import fill

@@ -1,4 +1,4 @@
-"""The contract of `agentrl.engine.protocol.Engine`, kept by the client of the embedded server and of SGLang's.
+"""The contract of `agentrl.engine.protocol.UpdatableEngine`, kept by the client of the embedded server and of SGLang's.
 
 Run it on an engine of yours, which serves the nano model:
 AGENTRL_ENGINE=my_package:open_my_engine python -m pytest tests/contracts/test_engine.py
@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agentrl.engine.client import sglang_engine
-from agentrl.engine.protocol import Engine, Sampling
+from agentrl.engine.protocol import Engine, Sampling, UpdatableEngine
 from agentrl.models import NANO
 from agentrl.record.soundness import Expected, fault_of
 from agentrl.record.tokens import Generation
@@ -35,8 +35,8 @@ KINDS = [
 
 
 @pytest.fixture(params=KINDS)
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    opened: AbstractAsyncContextManager[Engine] = (
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[UpdatableEngine]:
+    opened: AbstractAsyncContextManager[UpdatableEngine] = (
         load_object(os.environ["AGENTRL_ENGINE"])()
         if request.param == "yours"
         else sglang_engine([request.getfixturevalue(request.param)])
@@ -117,7 +117,7 @@ async def test_a_call_that_is_cancelled_leaves_the_engine_free_for_others(engine
     assert len(replies) == 64
 
 
-async def test_a_paused_engine_holds_its_replies_until_it_is_resumed(engine: Engine) -> None:
+async def test_a_paused_engine_holds_its_replies_until_it_is_resumed(engine: UpdatableEngine) -> None:
     replies: list[Generation] = []
 
     async def ask() -> None:
@@ -132,7 +132,9 @@ async def test_a_paused_engine_holds_its_replies_until_it_is_resumed(engine: Eng
     assert len(replies) == 1
 
 
-async def test_replies_in_flight_go_on_under_new_weights_and_say_where(engine: Engine, versions: list[Path]) -> None:
+async def test_replies_in_flight_go_on_under_new_weights_and_say_where(
+    engine: UpdatableEngine, versions: list[Path]
+) -> None:
     before, grown = engine.version, anyio.Event()
     replies: list[Generation] = []
 

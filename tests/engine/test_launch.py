@@ -147,7 +147,9 @@ async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_goes_on_when_its_only_server_dies_and_its_end_is_said_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("agentrl.engine.launch.EngineLimits", partial(EngineLimits, health_interval_s=0.2))
     async with launch_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine:
         results: list[Generation] = []
@@ -158,9 +160,13 @@ async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path, monkeypat
         async with anyio.create_task_group() as group:
             group.start_soon(one)
             await anyio.sleep(0.3)
-            for pid in await anyio.to_thread.run_sync(server_pids, engine.serving[0]):
+            (url,) = engine.serving
+            for pid in await anyio.to_thread.run_sync(server_pids, url):
                 os.kill(pid, signal.SIGKILL)
         assert results[0].finish in ("stop", "length")
+    (lost,) = (message for message in caplog.messages if "taken out of service" in message)
+    assert lost.count(url) == 1
+    assert f"the embedded engine 0 was killed by SIGKILL; its log is {tmp_path / 'engine.log'}" in caplog.messages
 
 
 async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:

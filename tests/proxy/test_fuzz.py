@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.proxy import ChatFormat, open_proxy
+from agentrl.proxy import ChatFormat, Proxy, open_proxy
+from agentrl.proxy.http_messages import Handle
 from agentrl.run.serve import Service
 from agentrl.run.session_store import SessionStore
 from agentrl.store.store import Store
@@ -25,9 +26,11 @@ def kept(tmp_path: Path) -> Iterator[SessionStore]:
 
 @pytest.mark.soak
 async def test_no_damaged_request_is_a_failure_of_the_proxy(nano_format: ChatFormat, kept: SessionStore) -> None:
-    async with open_proxy(
-        InstantEngine(), nano_format, "nano", middleware=lambda proxy: Service(proxy, kept, ADMIN_KEY).handle
-    ) as proxy:
+    def middleware(proxy: Proxy) -> Handle:
+        return Service(proxy, engine, kept, ADMIN_KEY).handle
+
+    engine = InstantEngine()
+    async with open_proxy(engine, nano_format, "nano", middleware=middleware) as proxy:
         statuses, failed = await fuzz_bytes(proxy.url, 4, seed=1, at_once=4)
     assert not failed, statuses
     assert any(status.startswith("2") for status in statuses)

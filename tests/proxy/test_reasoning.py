@@ -66,10 +66,10 @@ def test_a_prompt_opens_a_thought_where_nothing_but_blanks_follows(
 
 def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
-    items = ResponsesWriter(call(nano_format), ASKED).whole([thought])["output"]
+    items = ResponsesWriter([call(nano_format)], ASKED).whole([thought])["output"]
     assert [item["type"] for item in items] == ["reasoning", "message"]
     request = MessagesRequest.model_validate({"model": "nano", "messages": [{"role": "user", "content": "1"}]})
-    blocks = MessagesWriter(call(nano_format), request).whole([thought])["content"]
+    blocks = MessagesWriter([call(nano_format)], request).whole([thought])["content"]
     assert [block["type"] for block in blocks] == ["thinking", "text"]
     assert blocks[0]["signature"], "clients send an unsigned thought back as text"
     deltas = SentDeltas().growth(thought.message, final=True)
@@ -77,7 +77,7 @@ def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
 
 
 def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> None:
-    thought, writer = reply(nano_format), ResponsesWriter(call(nano_format), ASKED)
+    thought, writer = reply(nano_format), ResponsesWriter([call(nano_format)], ASKED)
     events = [event for delta in SentDeltas().growth(thought.message, final=True) for event in writer.delta(0, delta)]
     events += writer.ended(0, thought)
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
@@ -87,7 +87,7 @@ def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> N
 
 def test_messages_stream_it_as_a_block_that_is_signed_at_its_end(nano_format: ChatFormat) -> None:
     thought, request = reply(nano_format), MessagesRequest(model="nano", messages=[{"role": "user", "content": "1"}])
-    writer = MessagesWriter(call(nano_format), request)
+    writer = MessagesWriter([call(nano_format)], request)
     events = [event for delta in SentDeltas().growth(thought.message, final=True) for event in writer.delta(0, delta)]
     deltas = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
     assert deltas == ["thinking_delta", "signature_delta", "text_delta"]

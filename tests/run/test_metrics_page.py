@@ -21,9 +21,10 @@ pytestmark = pytest.mark.anyio
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
-    """The value of each gauge, by its name and its role."""
+    """The value of each metric, by its name and its role."""
     families = list(text_string_to_metric_families(text))
-    assert {family.type for family in families} == {"gauge"}
+    counters = {family.name for family in families if family.type == "counter"}
+    assert counters == {family.name for family in families if family.name.startswith("agentrl_ignored_")}
     return {(one.name, one.labels.get("role", "")): one.value for family in families for one in family.samples}
 
 
@@ -62,7 +63,7 @@ async def test_a_run_shows_its_newest_step_and_what_goes_on(nano_format: ChatFor
             ("agentrl_loss", ""): 1,
             ("agentrl_sessions_open", ""): 1,
             ("agentrl_generated_tokens", ""): 3,
-            ("agentrl_ignored_service_tier", ""): 1,
+            ("agentrl_ignored_service_tier_total", ""): 1,
             ("agentrl_engine_requests_in_flight", ""): 0,
         }
         assert (await http.get("/health")).status_code == 200

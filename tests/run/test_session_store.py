@@ -71,14 +71,14 @@ async def served(out: Path, chat_format: ChatFormat, *, killed: bool = False, **
         kept = await in_thread(SessionStore, store)
 
         def middleware(proxy: Proxy) -> Handle:
-            service = Service(proxy, kept, "admin")
+            service = Service(proxy, engine, kept, "admin")
             if not killed:
                 stack.push_async_callback(service.keep_all)
             return service.handle
 
-        bounds = ProxyLimits(**limits)
+        bounds, engine = ProxyLimits(**limits), InstantEngine()
         async with (
-            open_proxy(InstantEngine(), chat_format, "nano", limits=bounds, middleware=middleware) as proxy,
+            open_proxy(engine, chat_format, "nano", limits=bounds, middleware=middleware) as proxy,
             httpx2.AsyncClient(base_url=proxy.url, headers={"Authorization": "Bearer admin"}, trust_env=False) as http,
         ):
             yield Client(http, proxy, store)

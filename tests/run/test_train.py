@@ -166,7 +166,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     logged = (run_dir / "engine.log").read_bytes()
     resumed = [*command[: command.index("train") + 1], f"--resume={run_dir}"]
     finished = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert finished.stdout.startswith(f"nothing is left to train: run {run_dir} ended with step 4, and steps = 4")
+    assert finished.stdout.startswith(f"nothing is left to train, no key changes: run {run_dir} ended with step 4 of 4")
     assert json.loads(finished.stdout[finished.stdout.index("{") :]) == summary
     assert (run_dir / "engine.log").read_bytes() == logged, "nothing was started for it"
     again_from_record = anyio.run(replay, run_dir, 7)

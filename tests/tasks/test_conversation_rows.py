@@ -233,7 +233,7 @@ def test_a_row_says_whether_empty_thoughts_are_learned(given: dict[str, Any], le
             },
             r"messages\.1\.tool_calls\.0: the arguments of add are no JSON object: x",
         ),
-        ({"messages": [USER, REPLY], "tools": [{"title": "add"}]}, r"Invalid 'tools\.0': .* needs 'name'"),
+        ({"messages": [USER, REPLY], "tools": [{"title": "add"}]}, r"Invalid 'tools': .* needs 'name'"),
         ({"messages": [USER, REPLY], "tools": [{"type": "web_search"}]}, r"tools\.web_search cannot be shown"),
         ({"messages": [USER, {**REPLY, "tool_calls": [{"x": 1}]}]}, r"messages\.1\.tool_calls\.0 needs a name"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -143,7 +144,38 @@ def test_a_run_learns_its_steps_and_refuses_at_the_start_what_is_no_conversation
         os.umask(before)
     (tmp_path / "tasks.jsonl").write_text("".join(lines) + '\n{"messages": [{"role": "model", "content": "4"}]}\n')
     with pytest.raises(TaskFileError, match=r"tasks\.jsonl, line 4 is no conversation: Invalid 'messages\.0\.role'"):
-        fine_tune(config, resume=True)
+        fine_tune(config.model_copy(update={"steps": 2}), resume=True)
+
+
+def test_ctrl_c_finishes_its_step_and_the_run_goes_on_until_nothing_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(one) + "\n" for one in demonstrations(2, 3)))
+    settings = {"rollout.batch_size": "2", "rollout.group_size": "1", "steps": "2", "eval.tasks": str(tasks)}
+    config = load_config(
+        (), {**settings, "tasks": str(tasks)}, run_dir=str(tmp_path / "run"), model={"path": str(NANO)}
+    )
+    step = Policy.step
+
+    def interrupted(policy: Policy, batch: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return step(policy, batch)
+
+    monkeypatch.setattr(Policy, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fine_tune(config)
+    assert f"go on with: agentrl sft --resume {config.run_dir}" in capfd.readouterr().out
+    monkeypatch.undo()
+    summary = fine_tune(config, resume=True)
+    said = capfd.readouterr().out
+    assert ("step    1" in said, "step    2" in said) == (False, True), (
+        "the step that was interrupted is not taken again"
+    )
+    assert summary["nll_held_out_before"] > summary["nll_held_out_after"]
+    assert fine_tune(config.model_copy(update={"seed": 9}), resume=True) == summary
+    assert "nothing is left to train, no key changes" in capfd.readouterr().out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == config.seed
 
 
 def test_the_newest_checkpoint_is_the_one_of_the_largest_step(tmp_path: Path) -> None:

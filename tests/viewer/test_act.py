@@ -165,14 +165,22 @@ def test_an_episode_of_an_evaluation_is_not_graded_again(run_dir: Path, tmp_path
     assert "is of an evaluation, which is neither trained in, replayed nor audited" in error
 
 
-def test_one_act_goes_on_at_a_time(http: httpx.Client, workflow: Path, tmp_path: Path) -> None:
-    # The workflow asks for another act while it is graded.
+def test_one_act_goes_on_at_a_time_and_a_workflow_that_blocks_does_not_keep_the_page_from_answering(
+    http: httpx.Client, workflow: Path, tmp_path: Path
+) -> None:
+    # The workflow asks for another act while it is graded, and blocks its event loop until it is answered.
     asks = f"""
-import anyio, httpx
+import httpx, pathlib, threading
+def ask(ended):
+    try:
+        pathlib.Path("{tmp_path}/answer").write_text(httpx.post("{http.base_url}score", json={{}}).text)
+    finally:
+        ended.append(True)
 async def run(episode):
-    async with httpx.AsyncClient() as client:
-        answer = await client.post("{http.base_url}score", json={{}})
-    await anyio.Path("{tmp_path}/answer").write_text(answer.text)
+    ended = []
+    threading.Thread(target=ask, args=[ended]).start()
+    while not ended:
+        pass
     return 0
 """
     workflow.write_text(asks)

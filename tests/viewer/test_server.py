@@ -60,7 +60,7 @@ def test_a_run_is_told_with_its_curves_and_its_verdict(http: httpx.Client, run_d
     assert whole["config"]["rollout"]["group_size"] == 3
     assert [(restart["step"], restart["made_at"]) for restart in whole["restarts"]] == [(0, {})]
     assert asked(http, "/0/metrics?after=1")["steps"] == [{"step": 2, "reward_mean": 0.5, "loss": None}]
-    rewards = asked(http, "/0/rewards?points=2")
+    rewards = asked(http, "/0/rewards?size=3")
     assert (rewards["first_group"], rewards["last_group"], rewards["groups"]) == ([0, 3], [2, 4], [3, 2])
     assert rewards["mean"] == [1.0, 2.0]  # the groups' rewards are 0, 1 and 2, but for the last, which has 3 alone
     assert asked(http, "/0/audit")["violations"] == ["group 4 was closed with 2 of 3 episodes accounted for"]

@@ -23,7 +23,7 @@ from agentrl.config.trainer import (
 )
 from agentrl.trainer.algorithms import objectives
 from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND
-from agentrl.trainer.sequence_map import SequenceMap
+from agentrl.trainer.packing import SequenceMap
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from agentrl.config.trainer import (
     TokenMean,
     TruncatedImportance,
 )
-from agentrl.trainer.sequence_map import SequenceMap
+from agentrl.trainer.packing import SequenceMap
 
 LOG_RATIO_BOUND = 20.0
 """Bound of |log of a ratio| before it is exponentiated, as in verl: e^20 is far outside every clip, and still a finite number whose

@@ -258,7 +258,7 @@ class Fleet:
     def mark_down(self, server: SGLangServer, reason: str, *, unreachable: bool = False) -> None:
         """Send a server nothing more until it is back."""
         if server.serving:
-            log.warning("taking %s out of service: %s", server.url, reason)
+            log.warning("taken out of service: %s", reason)
             server.serving, server.down_at = False, time.monotonic()
             self.clock()
             self.last_failure = reason

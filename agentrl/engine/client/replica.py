@@ -19,7 +19,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 import anyio
@@ -27,15 +26,12 @@ import anyio
 from agentrl.engine.client.fleet import EngineLimits, Fleet
 from agentrl.engine.client.reply import ReplyClient
 from agentrl.engine.client.server import ServedModel, ServerAbilities, SGLangServer, open_session
-from agentrl.engine.protocol import PauseMode
-from agentrl.errors import EngineError
 from agentrl.system.this_process import raise_file_limit
 
 ABORT_POLL_S = 0.005
 """Time between two looks whether aborted replies have ended."""
 ENDING_TIMEOUT_S = 2.0
 """How long to wait for replies that are being ended, before others are told how many are left."""
-_REFUSAL = "a worker process cannot do that: the main process updates weights and pauses servers"
 
 
 @dataclass(frozen=True)
@@ -134,30 +130,6 @@ class ReplicaEngine(ReplyClient):
         with anyio.move_on_after(ENDING_TIMEOUT_S):
             while self.in_flight:  # noqa: ASYNC110  # an event would be set by each reply of each server
                 await anyio.sleep(ABORT_POLL_S)
-
-    async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Refuse.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError(_REFUSAL)
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Refuse.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError(_REFUSAL)
-
-    async def resume(self) -> None:
-        """Refuse.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError(_REFUSAL)
 
 
 @asynccontextmanager

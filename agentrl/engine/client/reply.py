@@ -161,11 +161,7 @@ class ReplyClient:
             self.fleet.note(failure, server)
             part = failure.partial or _NOTHING
             if isinstance(failure, BadReplyError):
-                bad.append(server)
-                if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
-                    raise EngineError(
-                        f"{len(bad)} replies in a row could not be used; the last: {failure}"
-                    ) from failure
+                self._note_bad(server, bad, str(failure))
         except EngineError as refusal:
             if adapter is None:
                 raise
@@ -173,7 +169,9 @@ class ReplyClient:
             if adapter == adapter_of(self._model.adapters, request.adapter):
                 if adapter.name not in str(refusal):
                     raise
-                self.fleet.mark_down(server, f"{server.url} lost the adapter that it was given: {refusal}")
+                lost = f"{server.url} lost the adapter that it was given; has it room, by --max-loaded-loras? {refusal}"
+                self._note_bad(server, bad, lost)
+                self.fleet.mark_down(server, lost)
             part = _NOTHING
         server.tokens += len(part.output_ids)
         if len(part.output_ids) < shown:
@@ -183,6 +181,11 @@ class ReplyClient:
                 "weights made them"
             )
         return part
+
+    def _note_bad(self, server: SGLangServer, bad: list[SGLangServer], why: str) -> None:
+        bad.append(server)
+        if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
+            raise EngineError(f"{len(bad)} replies in a row could not be used; the last: {why}")
 
     async def health(self) -> None:
         """Return when every server in service answers.

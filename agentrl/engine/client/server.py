@@ -7,6 +7,8 @@ post, get  control calls; the failures of all of them by whose fault they are (s
 
 from __future__ import annotations
 
+import errno
+import logging
 import re
 import time
 import uuid
@@ -19,6 +21,7 @@ import aiohttp
 import anyio
 import msgspec
 import pydantic_core
+from aiohttp.connector import Connection
 
 from agentrl.engine.adapters import Adapter
 from agentrl.engine.client.stream import (
@@ -36,10 +39,13 @@ from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.system import traces
 from agentrl.system.failure_text import without_secrets
 
+log = logging.getLogger(__name__)
+
 IDLE_CONNECTION_S = 1.0
 """An idle connection is closed after at most twice this. SGLang closes it after 5 s, and a request sent at that moment would
 find its server lost."""
 CLOSE_TIMEOUT_S = 2.0
+DESCRIPTOR_RETRY_S = 1.0
 STREAM_INTERVAL_TOKENS = 32
 """Tokens that a server may gather before it sends them. A killed server loses at most so many of each reply, and they are sampled
 again."""
@@ -91,10 +97,26 @@ class ServedModel:
     """The LoRA adapters of new tokens by role, the only one by ""; {}: tokens are the served model's own."""
 
 
+class _PatientConnector(aiohttp.TCPConnector):
+    """Waits for a descriptor where this process has none left, which says nothing of the server. Its callers bound the wait."""
+
+    async def connect(self, *args: Any, **options: Any) -> Connection:
+        while True:
+            try:
+                return await super().connect(*args, **options)
+            except aiohttp.ClientConnectorError as error:
+                if error.os_error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+            log.warning(
+                "no descriptor is left for a connection to a server; raise `ulimit -n`, or lower `rollout.max_concurrent`"
+            )
+            await anyio.sleep(DESCRIPTOR_RETRY_S)
+
+
 @asynccontextmanager
 async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
     """Hold connections to servers for the length of the context."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
+    connector = _PatientConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
     timeout = aiohttp.ClientTimeout(total=None)
     http = aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22)
     try:

@@ -137,7 +137,7 @@ class BatchingEngine:
         async with self._passes:
             await in_thread(change, self.adapters)
             for request in self.open_requests():
-                if request.adapter not in (None, *self.adapters.names):
+                if request.adapter not in (None, *self.adapters.in_model):
                     self.abort(request)
 
     def _retract(self) -> None:
@@ -177,7 +177,7 @@ class BatchingEngine:
             tokens = request.input_ids + request.output_ids
             if self._cache.available <= len(tokens) // PAGE_TOKENS + len(self._running):
                 return
-            request.sequence = self._cache.open(tokens, (self._updates, self.adapters.in_model[request.adapter]))
+            request.sequence = self._cache.open(tokens, (self._updates, self.adapters.in_model.get(request.adapter)))
             if request.cached_tokens is None:
                 request.cached_tokens = request.sequence.length
             self._running.append(self._waiting.popleft())

@@ -177,7 +177,7 @@ class EmbeddedServer:
         for name, tokens in (("input_ids", body.input_ids), ("logit_bias", body.sampling_params.logit_bias)):
             if outside := [token for token in tokens if not 0 <= token < vocabulary]:
                 raise RefusedError(f"{name} holds {outside[0]}, outside the vocabulary of {vocabulary} tokens.")
-        if body.lora_path not in (None, *self._engine.adapters.names):
+        if body.lora_path not in (None, *self._engine.adapters.in_model):
             raise RefusedError(f"Got LoRA adapter that is not loaded: {body.lora_path}")
         if body.rid in self._requests:
             raise RefusedError(f"Duplicate request ID detected: {body.rid}")

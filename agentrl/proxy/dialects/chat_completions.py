@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Required
 
 from pydantic import AliasChoices, Field
 from typing_extensions import TypedDict
 
-from agentrl.proxy.answer import Writer
+from agentrl.proxy.answer import ReadRequest, Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
-from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.fields import SampledRequest, Tokens
 from agentrl.proxy.dialects.parts import Content, Format, ToolsRequest, function_call, joined, schema_text
 from agentrl.proxy.errors import invalid, read_body
-from agentrl.proxy.session import SessionRole
+from agentrl.proxy.session import Session
 
 _REASONING = AliasChoices("reasoning_content", "reasoning")
 """Its name, and the newer one of vLLM and OpenRouter."""
@@ -187,11 +187,11 @@ def _ending(reply: Completion) -> Json:
     return {"finish_reason": reply.finish, "logprobs": logprobs}
 
 
-def read(service: CompletionService, role: SessionRole, body: bytes) -> ChatWriter:
-    """Check a request and render its prompt.
+def read(session: Session, body: bytes) -> ReadRequest:
+    """Read a request.
 
     Raises:
-        ApiError: The request cannot be answered.
+        ApiError: A field is wrong.
     """
     request = read_body(ChatRequest, body)
-    return ChatWriter([service.prepare(role, request.to_completion_request(), "chatcmpl-")], request)
+    return [request.to_completion_request()], partial(ChatWriter, request=request)

@@ -6,18 +6,18 @@ A prompt that begins with a recorded prompt and its reply keeps their ids, like 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from agentrl.proxy.call_log import digest_of_several
+from agentrl.proxy.answer import ReadRequest
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json
-from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.chat_completions import ChoicesWriter
 from agentrl.proxy.dialects.fields import SampledRequest
 from agentrl.proxy.errors import read_body
-from agentrl.proxy.session import SessionRole
+from agentrl.proxy.session import Session
 
 _Prompt = str | Annotated[list[int], Field(min_length=1, fail_fast=True)]
 
@@ -62,32 +62,25 @@ def _choice(index: int, text: str, reply: Completion | None = None) -> Json:
     return choice
 
 
-def read(service: CompletionService, role: SessionRole, body: bytes) -> TextWriter:
-    """Check a request; it has one call a prompt, all of one request.
+def read(session: Session, body: bytes) -> ReadRequest:
+    """Read a request, which may have several prompts.
 
     Raises:
-        ApiError: The request cannot be answered.
+        ApiError: A field is wrong.
     """
     request = read_body(TextCompletionRequest, body)
     is_one = isinstance(request.prompt, str) or isinstance(request.prompt[0], int)
     prompts: Any = [request.prompt] if is_one else request.prompt
-    calls = [
-        service.prepare(
-            role,
-            CompletionRequest(
-                model=request.model,
-                raw=prompt,
-                choices=len(prompts) * request.n,
-                logprobs=request.logprobs is not None,
-                top_logprobs=request.logprobs or 0,
-                ignored=request.ignored(),
-                **request.sampling(),
-            ),
-            "cmpl-",
+    requests = [
+        CompletionRequest(
+            model=request.model,
+            raw=prompt,
+            choices=len(prompts) * request.n,
+            logprobs=request.logprobs is not None,
+            top_logprobs=request.logprobs or 0,
+            ignored=request.ignored(),
+            **request.sampling(),
         )
         for prompt in prompts
     ]
-    digest = digest_of_several([call.digest for call in calls])
-    for position, call in enumerate(calls):
-        call.digest, call.first_choice = digest, position * request.n
-    return TextWriter(calls, request)
+    return requests, partial(TextWriter, request=request)

@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
-from agentrl.proxy.answer import Framing, Writer
+from agentrl.proxy.answer import Framing, ReadRequest, Writer
 from agentrl.proxy.completion import (
     OBJECT_SCHEMA,
     Completion,
@@ -30,17 +31,18 @@ from agentrl.proxy.completion import (
     NamedTool,
     PreparedCompletion,
 )
-from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.dialects.fields import Count, Penalty, RequestBody, Seed, Stop, Temperature, Tokens, TopP
 from agentrl.proxy.dialects.parts import function_call, function_tool, joined, left_out
 from agentrl.proxy.errors import invalid, read_body
-from agentrl.proxy.session import SessionRole
+from agentrl.proxy.session import Session
 from agentrl.proxy.tool_calls import values_so_far
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
 _CALLS_NAMED = 128
 _NOT_SHOWN = ("nullable", "propertyOrdering", "property_ordering")
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+"""The fields of a schema that Google's clients send as text, since JSON has no integers of 64 bits."""
 _CAMEL = ConfigDict(alias_generator=to_camel, validate_by_name=True, validate_by_alias=True)
 
 
@@ -271,6 +273,7 @@ def json_schema(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     shown = {name: json_schema(one) for name, one in schema.items() if isinstance(one, dict) or name not in _NOT_SHOWN}
+    shown |= {name: int(shown[name]) for name in _COUNTS if str(shown.get(name)).isdecimal()}
     if isinstance(kind := schema.get("type"), str):
         shown["type"] = [kind.lower(), "null"] if schema.get("nullable") is True else kind.lower()
     return shown
@@ -285,8 +288,8 @@ def called(path: str) -> tuple[str, str] | None:
 class ContentWriter(Writer):
     """Write replies as a `GenerateContentResponse`, or as several. A part is a text, or a whole call."""
 
-    def __init__(self, call: PreparedCompletion, framing: Framing | None, *, shows_thoughts: bool) -> None:
-        super().__init__([call], stream=framing is not None)
+    def __init__(self, calls: Sequence[PreparedCompletion], framing: Framing | None, *, shows_thoughts: bool) -> None:
+        super().__init__(calls, stream=framing is not None)
         self.framing = framing or "plain"
         self._shows_thoughts = shows_thoughts
         self._ended: list[Completion] = []
@@ -341,33 +344,19 @@ def _candidate(index: int, parts: list[Json], reply: Completion | None = None) -
     return candidate
 
 
-def read(
-    model: str, framing: Framing | None, service: CompletionService, role: SessionRole, body: bytes
-) -> ContentWriter:
-    """Check a request to `model` and render its prompt.
+def read(model: str, framing: Framing | None, session: Session, body: bytes) -> ReadRequest:
+    """Read a request to `model`.
 
     Args:
         model: the model's name.
         framing: how the events of a stream are written; None: the reply comes whole.
-        service: what answers it.
-        role: who asks.
+        session: the session that asks.
         body: its body.
 
     Raises:
-        ApiError: The request cannot be answered.
+        ApiError: A field is wrong.
     """
     request = read_body(GenerateRequest, body)
-    call = service.prepare(role, request.to_completion_request(model), "resp_")
-    return ContentWriter(
-        call, framing, shows_thoughts=bool(request.generation_config.thinking_config.get("include_thoughts"))
-    )
-
-
-def count(model: str, service: CompletionService, role: SessionRole, body: bytes) -> Json:
-    """Return how many tokens a request's prompt has.
-
-    Raises:
-        ApiError: The request cannot be answered.
-    """
-    request = read_body(GenerateRequest, body)
-    return {"totalTokens": service.count(role, request.to_completion_request(model))}
+    shows_thoughts = bool(request.generation_config.thinking_config.get("include_thoughts"))
+    writer = partial(ContentWriter, framing=framing, shows_thoughts=shows_thoughts)
+    return [request.to_completion_request(model)], writer

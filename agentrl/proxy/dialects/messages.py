@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from agentrl.proxy.answer import Writer
+from agentrl.proxy.answer import ReadRequest, Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, NamedTool, PreparedCompletion
-from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.fields import RequestBody, Stop, Tokens, TopK, TopP
 from agentrl.proxy.dialects.parts import Format, Text, function_call, function_tool, joined, left_out, schema_text
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.session import History, Session, SessionRole
+from agentrl.proxy.session import History, Session
 from agentrl.proxy.tool_calls import readable_part, values_so_far
 
 _SIGNATURE = "YWdlbnRybA=="
@@ -159,7 +159,6 @@ class MessagesRequest(RequestBody):
     tool_choice: _ToolChoice = _ToolChoice(type="auto")
     thread: _Thread | None = None
     max_tokens: Tokens | None = None
-    """How long the reply may be; where tokens are counted, it says nothing."""
     stop_sequences: list[Stop] = Field(default_factory=list, fail_fast=True)
     stream: bool = False
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -228,8 +227,9 @@ class MessagesWriter(Writer):
 
     framing = "named"
 
-    def __init__(self, call: PreparedCompletion, request: MessagesRequest) -> None:
-        super().__init__([call], stream=request.stream)
+    def __init__(self, calls: Sequence[PreparedCompletion], request: MessagesRequest) -> None:
+        super().__init__(calls, stream=request.stream)
+        (self._call,) = calls
         self._keeps_thread = request.thread is not None
         self._index = -1
         self._open = ""
@@ -294,23 +294,20 @@ class MessagesWriter(Writer):
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
     def _head(self) -> Json:
-        (call,) = self.calls
-        return {"id": call.id, "type": "message", "role": "assistant", "model": call.request.model}
+        return {"id": self._call.id, "type": "message", "role": "assistant", "model": self._call.request.model}
 
     def _usage(self, reply: Completion | None) -> Json:
         cached = reply.generation.cached_tokens if reply else 0
         return {
-            "input_tokens": len(self.calls[0].prompt.input_ids) - cached,
+            "input_tokens": len(self._call.prompt.input_ids) - cached,
             "cache_read_input_tokens": cached,
             "cache_creation_input_tokens": 0,
             "output_tokens": len(reply.generation.output_ids) if reply else 0,
         }
 
     def _remember(self, reply: Completion) -> None:
-        (call,) = self.calls
         if self._keeps_thread:
-            messages = [*call.request.messages, reply.message.to_json()]
-            call.session.histories[call.id] = History(messages, call.request.tools)
+            self._call.keep_history(reply)
 
 
 def _content(reply: Completion) -> list[Json]:
@@ -351,23 +348,11 @@ def _ending(reply: Completion) -> Json:
     }
 
 
-def read(service: CompletionService, role: SessionRole, body: bytes) -> MessagesWriter:
-    """Check a request and render its prompt.
+def read(session: Session, body: bytes) -> ReadRequest:
+    """Read a request whose tokens are to be counted, or that is to be answered.
 
     Raises:
-        ApiError: The request cannot be answered.
+        ApiError: A field is wrong, or the session does not know the thread that it continues.
     """
     request = read_body(MessagesRequest, body)
-    if request.max_tokens is None:
-        raise invalid("max_tokens", "it is required")
-    return MessagesWriter(service.prepare(role, request.to_completion_request(role.session), "msg_"), request)
-
-
-def count(service: CompletionService, role: SessionRole, body: bytes) -> Json:
-    """Return how many tokens a request's prompt has.
-
-    Raises:
-        ApiError: The request cannot be answered.
-    """
-    request = read_body(MessagesRequest, body)
-    return {"input_tokens": service.count(role, request.to_completion_request(role.session))}
+    return [request.to_completion_request(session)], partial(MessagesWriter, request=request)

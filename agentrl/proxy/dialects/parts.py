@@ -30,7 +30,7 @@ from typing_extensions import TypedDict
 
 from agentrl.proxy.completion import OBJECT_SCHEMA, Json, NamedTool
 from agentrl.proxy.dialects.fields import RequestBody
-from agentrl.proxy.errors import ApiError
+from agentrl.proxy.errors import ApiError, invalid
 
 _RUN_BY_CLIENT = re.compile(
     r"(bash|text_editor|computer|memory)_[0-9]+|local_shell|shell|apply_patch|computer(_use(_preview)?)?|computerUse"
@@ -112,8 +112,6 @@ class Tool(BaseModel):
 
     @model_validator(mode="after")
     def _named(self) -> Tool:
-        if self.type == "function" and not self.name:
-            raise ValueError("a function needs 'name'")
         for tool in self.tools:
             tool.namespace = self.name
         return self
@@ -200,7 +198,13 @@ def shown_name(namespace: str | None, name: str) -> str:
 
 
 def function_tool(name: str, description: str | None, parameters: Any) -> Json:
-    """Return a function as the model is shown it."""
+    """Return a function as the model is shown it.
+
+    Raises:
+        ApiError: It has no name.
+    """
+    if not name:
+        raise invalid("tools", "a function needs 'name'")
     function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
 

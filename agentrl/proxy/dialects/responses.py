@@ -9,14 +9,14 @@ item_reference                   the item of this session that has the id
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from agentrl.proxy.answer import Writer
+from agentrl.proxy.answer import ReadRequest, Writer
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion
-from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.dialects.fields import Temperature, Tokens, TopP
 from agentrl.proxy.dialects.parts import (
@@ -30,7 +30,7 @@ from agentrl.proxy.dialects.parts import (
     shown_name,
 )
 from agentrl.proxy.errors import ApiError, invalid, read_body
-from agentrl.proxy.session import History, Session, SessionRole
+from agentrl.proxy.session import Session
 
 
 class _Message(TypedDict):
@@ -175,9 +175,9 @@ class ResponsesWriter(Writer):
 
     framing = "named"
 
-    def __init__(self, call: PreparedCompletion, request: ResponsesRequest) -> None:
-        super().__init__([call], stream=request.stream)
-        self._call = call
+    def __init__(self, calls: Sequence[PreparedCompletion], request: ResponsesRequest) -> None:
+        super().__init__(calls, stream=request.stream)
+        (self._call,) = calls
         self._request = request
         self._tools = [tool.said_again() for tool in request.tools]
         self._sequence = 0
@@ -343,19 +343,17 @@ class ResponsesWriter(Writer):
             session.responses[call.id] = {**response, "instructions": None, "tools": []}
             session.items.update({item["id"]: item for item in response["output"]})
         # `instructions` are of one request, and not part of the conversation that it goes on from.
-        messages = [*call.request.messages[bool(self._request.instructions) :], reply.message.to_json()]
-        session.histories[call.id] = History(messages)
+        call.keep_history(reply, begin=bool(self._request.instructions))
 
 
-def read(service: CompletionService, role: SessionRole, body: bytes) -> ResponsesWriter:
-    """Check a request and render its prompt.
+def read(session: Session, body: bytes) -> ReadRequest:
+    """Read a request.
 
     Raises:
-        ApiError: The request cannot be answered.
+        ApiError: A field is wrong, or the session does not know the conversation that it continues.
     """
     request = read_body(ResponsesRequest, body)
-    call = service.prepare(role, request.to_completion_request(role.session), "resp_")
-    return ResponsesWriter(call, request)
+    return [request.to_completion_request(session)], partial(ResponsesWriter, request=request)
 
 
 def stored_response(session: Session, method: str, response_id: str) -> Json:

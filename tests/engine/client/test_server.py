@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
+import anyio
 import pytest
 
 from agentrl.engine.client import sglang_engine
+from agentrl.engine.client.server import ServedModel, SGLangServer, open_session
 from agentrl.errors import EngineError
 from tests.engine.scripted_server import scripted_server
 
@@ -30,6 +33,17 @@ async def test_a_field_that_cannot_be_is_refused_by_its_name(field: str, value: 
         with pytest.raises(EngineError, match=f"{server.url}.*{field}"):
             async with sglang_engine([server.url]):
                 pass
+
+
+async def test_a_process_without_descriptors_waits_for_one_and_holds_nothing_against_the_server() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with scripted_server(lambda _: []) as server, open_session() as http, anyio.create_task_group() as group:
+        group.start_soon(SGLangServer(http, server.url, ServedModel()).get, "/health", 10)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            await anyio.wait_all_tasks_blocked()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_what_a_server_says_of_itself_is_used() -> None:

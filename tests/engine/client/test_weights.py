@@ -62,30 +62,6 @@ async def test_an_update_that_its_caller_leaves_while_a_server_loads_ends_all_th
             assert engine.fleet.running.is_set()
 
 
-class Slow(ScriptedServer):
-    """It takes its time to load what the others have loaded."""
-
-    async def update(self, http: web.Request) -> web.Response:
-        await anyio.sleep(0.5)
-        return await super().update(http)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("patience_s", [0.0, 0.05, 0.2, 0.4])
-async def test_an_update_that_its_caller_leaves_ends_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patience_s: float
-) -> None:
-    async with scripted_server(lambda body: []) as one:
-        monkeypatch.setattr("tests.engine.scripted_server.ScriptedServer", Slow)
-        async with scripted_server(lambda body: []) as two, sglang_engine([one.url, two.url], limits=LIMITS) as engine:
-            with anyio.move_on_after(patience_s):
-                await engine.update_weights(tmp_path, 7)
-            assert one.version == two.version == engine.version
-            assert engine.version in ((0, 7) if patience_s == 0 else (7,))
-            assert len(engine.serving) == 2
-            assert engine.fleet.running.is_set()
-
-
 async def test_a_server_that_was_started_again_behind_our_back_is_given_its_adapter(tmp_path: Path) -> None:
     (tmp_path / ADAPTER_CONFIG).write_text("{}")
     save_file({}, tmp_path / ADAPTER_WEIGHTS)
@@ -103,6 +79,20 @@ async def test_a_server_that_was_started_again_behind_our_back_is_given_its_adap
             assert [span.version for span in reply.versions] == [1]
             forgotten = server.told.count("/load_lora_adapter")
         assert engine.fleet.failures == 1
+
+
+async def test_a_server_that_puts_its_adapter_away_again_and_again_fails_the_call_and_not_the_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ADAPTER_CONFIG).write_text("{}")
+    save_file({}, tmp_path / ADAPTER_WEIGHTS)
+    async with (
+        scripted_server(lambda body: web.json_response({"error": body["lora_path"]}, status=400)) as server,
+        sglang_engine([server.url], limits=LIMITS) as engine,
+    ):
+        await engine.update_weights(tmp_path, 1)
+        with pytest.raises(EngineError, match=f"3 replies in a row.*{server.url} lost the adapter.*--max-loaded-loras"):
+            await engine.generate([1, 2, 3], FOUR, "session")
 
 
 async def test_another_refusal_of_a_request_with_an_adapter_is_the_requests_fault(tmp_path: Path) -> None:

@@ -182,6 +182,19 @@ async def test_tools_that_the_client_runs_are_refused_since_no_call_of_them_coul
         assert not session.record.turns
 
 
+NAMELESS: dict[str, dict[str, Any]] = {
+    "chat/completions": {"type": "function", "function": {"parameters": {}}},
+    "responses": {"type": "function", "name": ""},
+    "messages": {"input_schema": {}},
+}
+
+
+@pytest.mark.parametrize("path", NAMELESS)
+async def test_a_function_needs_a_name(proxy: Proxy, path: str) -> None:
+    reply = await asked(proxy, path, tools=[NAMELESS[path]])
+    assert (reply.status, "a function needs 'name'" in error(reply)["message"]) == (400, True)
+
+
 async def test_reasoning_has_two_names_in_a_message(proxy: Proxy) -> None:
     prompts = []
     for thought in ({"reasoning_content": "I add."}, {"reasoning": "I add."}, {"reasoning": None}):

@@ -312,7 +312,7 @@ def test_schemas_become_json_schemas() -> None:
         "type": "OBJECT",
         "properties": {
             "type": {"type": "STRING", "nullable": True},
-            "of": {"type": "ARRAY", "items": {"type": "NUMBER"}, "minItems": 2},
+            "of": {"type": "ARRAY", "items": {"type": "NUMBER"}, "minItems": "2"},
         },
         "anyOf": [{"type": "STRING", "enum": ["STRING"]}],
         "propertyOrdering": ["of", "type"],

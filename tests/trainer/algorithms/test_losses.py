@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from agentrl.config import TrainerConfig
 from agentrl.trainer.algorithms.losses import interpolated_proximal, kl_estimate, mismatch, policy_loss, regularizers
 from agentrl.trainer.model.packed_model import logprobs_and_entropies
-from agentrl.trainer.sequence_map import SequenceMap
+from agentrl.trainer.packing import SequenceMap
 
 CONFIG = TrainerConfig(objective={"clip_low": 0.2, "clip_high": 0.28}, importance={"max": 2.0})
 

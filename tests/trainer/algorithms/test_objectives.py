@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentrl.config.trainer import M2poObjective, TrainerConfig
 from agentrl.trainer.algorithms.losses import policy_loss
 from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
-from agentrl.trainer.sequence_map import SequenceMap
+from agentrl.trainer.packing import SequenceMap
 
 WIDE_GSPO = {"kind": "gspo", "clip_low": 0.2, "clip_high": 0.28}
 SETTINGS: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ import pytest
 from agentrl.config import RunConfig, load_config
 from agentrl.errors import ConfigError
 from agentrl.models import NANO, model_directory, model_name
-from agentrl.models.hub import is_hub_id
+from agentrl.models.model_directory import is_hub_id
 
 pytestmark = pytest.mark.slow
 
