@@ -134,6 +134,7 @@ def _side_by_side(packs: list[Pack]) -> Pack:
         source=torch.cat([p.source + offset for p, offset in zip(packs, offsets, strict=False)]),
         sequence_index=torch.cat([p.sequence_index + number for number, p in enumerate(packs)]),
         truncated_end=torch.full((len(packs),), -1),
+        episodes=torch.full((len(packs),), -1),
         sequence_count=len(packs),
     )
 
