@@ -59,7 +59,7 @@ class Reward:
             )  # its metrics may have been changed since it was made
         if is_number(returned):
             return cls(returned)  # type: ignore[arg-type]
-        missing = ""
+        missing = "; a reward is missing after `return`" if returned is None else ""
         if isinstance(returned, Coroutine):
             returned.close()
             missing = "; an await is missing before what it returns"
