@@ -58,8 +58,8 @@ async def test_a_repository_that_is_not_there_is_found_before_a_run(
     gone, old = {"git": str(repository), "commit": "0" * 40}, {"git": str(tmp_path / "git")}
     for named, told in (
         ("no/such/folder", r"repository = 'no/such/folder': there is no such folder in "),
-        (gone, f"repository.git = '{repository}' has no commit '{'0' * 40}'; fetch it there"),
-        (old, f"repository.git = '{tmp_path / 'git'}': "),
+        (gone, f"repository.git = '{repository}', commit = '{'0' * 40}': fatal: Not a valid object name"),
+        (old, f"repository.git = '{tmp_path / 'git'}', commit = 'HEAD': "),
     ):
         assert told in await refused("harness", [there, harness_task(repository=named)], bubblewrap)
     several = [harness_task(repository=f"no/folder{index}") for index in range(SHOWN + 2)]
