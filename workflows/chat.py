@@ -22,7 +22,7 @@ from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
 from agentrl.system.imports import load_object
 from agentrl.workflows.answers import alternatives, check_answer, contains, final_answer, is_right, last_number
-from agentrl.workflows.judge import judge_of, judged
+from agentrl.workflows.judge import judge_of_environment, judged
 
 Scorer = Callable[[str, dict[str, Any]], Any]
 
@@ -40,7 +40,6 @@ class ChatTask(BaseModel):
     system: str = ""
     answer: JsonValue = None
     scorer: str = "exact"
-    judge: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -48,7 +47,7 @@ class ChatTask(BaseModel):
         try:
             scorer_of(self.scorer)
             if self.scorer == "judge":
-                judge_of({"judge": self.judge})
+                judge_of_environment()
         except WorkflowError as error:
             raise ValueError(str(error)) from error
         if self.scorer in _COMPARES:

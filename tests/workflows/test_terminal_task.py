@@ -192,7 +192,9 @@ async def test_vetting_tries_the_reference_and_doing_nothing(tmp_path: Path) -> 
     assert await in_thread(left) == []
 
 
-@pytest.mark.parametrize(("written", "value"), [(" 0.25\n", 0.25), (".50", 0.5), ('{"reward": 1, "speed": 7}', 1.0), ("0", 0.0)])
+@pytest.mark.parametrize(
+    ("written", "value"), [(" 0.25\n", 0.25), (".50", 0.5), ('{"reward": 1, "speed": 7}', 1.0), ("0", 0.0)]
+)
 def test_a_reward_is_a_number_from_0_to_1(written: str, value: float) -> None:
     assert read_reward(written.encode()) == value
 
