@@ -81,10 +81,11 @@ def conversation(task: dict[str, Any]) -> list[Any]:
 
 async def score(reply: str, task: dict[str, Any]) -> Reward:
     """Return the reward of a reply, by the task's scorer. A plain function runs in a thread."""
-    scorer = await in_thread(scorer_of, task.get("scorer", "exact"))
-    if inspect.iscoroutinefunction(scorer):
-        return Reward.of(await scorer(reply, task))
-    return Reward.of(await in_thread(scorer, reply, task))
+    name = task.get("scorer", "exact")
+    scorer = await in_thread(scorer_of, name)
+    is_async = inspect.iscoroutinefunction(scorer)
+    returned = await scorer(reply, task) if is_async else await in_thread(scorer, reply, task)
+    return Reward.of(returned, scorer, f"the scorer {name}")
 
 
 @lru_cache

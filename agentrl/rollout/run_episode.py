@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RolloutConfig
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
-from agentrl.errors import BadRewardError, NoModelCallError, TooManySessionsError
+from agentrl.errors import NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.end_reason import EndReason, only_error
 from agentrl.record.trajectory import TokenRecord
@@ -29,7 +29,7 @@ from agentrl.rollout.trained_conversations import ConversationChoices, Trajector
 from agentrl.rollout.workflow import Workflow, workflow_name
 from agentrl.store.outcome import Outcome
 from agentrl.system import traces
-from agentrl.system.failure_text import add_hint, describe, place_of_returns
+from agentrl.system.failure_text import add_hint, describe
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import is_loopback
 from agentrl.tasks.task_type import task_of_episode
@@ -137,11 +137,7 @@ class EpisodeRunner:
                 returned = Reward(0.0, metrics={"truncated": 1.0})
             finally:
                 state.trajectories = episode.trajectories
-            try:
-                return Reward.of(returned)
-            except BadRewardError as error:
-                place = place_of_returns(self.workflow)
-                raise BadRewardError(f"{error} (returned at {place})" if place else str(error)) from error.__cause__
+            return Reward.of(returned, self.workflow)
 
         try:
             bound = "rollout.episode_timeout_s"

@@ -154,6 +154,18 @@ async def length_later(reply: str, task: dict[str, Any]) -> float:
     return float(len(reply))
 
 
+def forgets(reply: str, task: dict[str, Any]) -> Any:
+    task["reward"] = len(reply)
+
+
+async def test_a_scorer_that_returns_no_reward_is_named_with_its_line() -> None:
+    task = {"prompt": "?", "scorer": "tests.workflows.test_ready:forgets"}
+    outcome = await outcome_of(chat.run, lambda _: "four", task)
+    said, place = "the scorer tests.workflows.test_ready:forgets returned None of type NoneType", forgets.__code__
+    assert said in (outcome.error or "")
+    assert f"(returned at {__file__}:{place.co_firstlineno + 1} in forgets)" in (outcome.error or "")
+
+
 @pytest.mark.parametrize(
     ("task", "complaint"),
     [
