@@ -10,8 +10,7 @@ the last number; both by value, as `answers.py` says), "judge" (another model sc
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Annotated, Any, Self
 
@@ -83,8 +82,8 @@ async def score(reply: str, task: dict[str, Any]) -> Reward:
     """Return the reward of a reply, by the task's scorer. A plain function runs in a thread."""
     name = task.get("scorer", "exact")
     scorer = await in_thread(scorer_of, name)
-    is_async = inspect.iscoroutinefunction(scorer)
-    returned = await scorer(reply, task) if is_async else await in_thread(scorer, reply, task)
+    returned = await in_thread(scorer, reply, task)  # of an async function, a coroutine
+    returned = await returned if isinstance(returned, Awaitable) else returned
     return Reward.of(returned, scorer, f"the scorer {name}")
 
 

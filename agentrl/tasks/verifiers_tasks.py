@@ -14,7 +14,6 @@ import os
 import subprocess
 import tempfile
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,8 @@ START_TIMEOUT_S = 120.0
 TASKS_TIMEOUT_S = 600.0
 
 
-@dataclass
-class VerifiersServer:
-    """A running server of environments, and its address."""
-
-    process: subprocess.Popen[str]
-    url: str
-
-
-_server: VerifiersServer | None = None
+_server: tuple[subprocess.Popen[str], str] | None = None
+"""The process that serves environments, and its address."""
 _starting = threading.Lock()
 
 
@@ -89,12 +81,12 @@ def server_url() -> str:
     """
     global _server
     with _starting:
-        if _server is None or _server.process.poll() is not None:
+        if _server is None or _server[0].poll() is not None:
             _server = _started()
-        return _server.url
+        return _server[1]
 
 
-def _started() -> VerifiersServer:
+def _started() -> tuple[subprocess.Popen[str], str]:
     python = Path(os.environ.get("AGENTRL_VERIFIERS_PYTHON") or PYTHON.expanduser())
     if not python.exists():
         raise TaskFileError(
@@ -114,4 +106,4 @@ def _started() -> VerifiersServer:
             process.communicate()
             stderr.seek(0)
             raise TaskFileError(f"the server of verifiers environments ended: {one_line(stderr.read()[-500:])}")
-    return VerifiersServer(process, f"http://127.0.0.1:{port}")
+    return process, f"http://127.0.0.1:{port}"

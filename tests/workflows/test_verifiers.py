@@ -43,7 +43,7 @@ def hub() -> Iterator[None]:
 
 def stop_server() -> None:
     assert verifiers_tasks._server is not None
-    verifiers_tasks._server.process.communicate(timeout=60)  # whose stdin ends
+    verifiers_tasks._server[0].communicate(timeout=60)  # whose stdin ends
 
 
 async def outcome_of(script: Callable[[dict[str, Any]], Any], task: dict[str, Any]) -> Outcome:
