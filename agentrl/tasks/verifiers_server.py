@@ -90,9 +90,8 @@ async def serve() -> None:
     app.add_routes([web.post("/tasks", answering(count_tasks)), web.post("/episode", answering(play))])
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    print(site._server.sockets[0].getsockname()[1], flush=True)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await runner.cleanup()
 
