@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import uuid
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -38,9 +39,14 @@ def tasks_of(config: str) -> list[Any]:
     return list(taskset)
 
 
+async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function that blocks returns."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+
+
 async def count_tasks(asked: dict[str, Any]) -> dict[str, Any]:
     """Return how many tasks an environment has."""
-    return {"tasks": len(await asyncio.to_thread(tasks_of, asked["env"]))}
+    return {"tasks": len(await in_thread(tasks_of, asked["env"]))}
 
 
 async def play(asked: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +57,7 @@ async def play(asked: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RuntimeError: The episode failed, or had more than one agent.
     """
-    task = (await asyncio.to_thread(tasks_of, asked["env"]))[asked["row"]]
+    task = (await in_thread(tasks_of, asked["env"]))[asked["row"]]
     env, variable = environment_of(asked["env"]), f"AGENTRL_KEY_{uuid.uuid4().hex}"
     client = vf.EvalClientConfig(base_url=asked["base_url"], api_key_var=variable)
     context = vf.ModelContext(asked["model"], client, vf.SamplingConfig(**asked["sampling"]))
@@ -92,7 +98,7 @@ async def serve() -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(runner.addresses[0][1], flush=True)
-    await asyncio.to_thread(sys.stdin.read)
+    await in_thread(sys.stdin.read)
     await runner.cleanup()
 
 
