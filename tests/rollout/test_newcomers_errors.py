@@ -30,6 +30,11 @@ async def awaits_env(episode: Episode) -> float:
     return await env.play(episode)
 
 
+async def awaits_log(episode: Episode) -> float:
+    await episode.log(turns=1)  # type: ignore[func-returns-value]  # here
+    return 1.0
+
+
 async def reads_another_field(episode: Episode) -> float:
     return float(episode.task["question"])  # here
 
@@ -63,11 +68,8 @@ async def returns_nan_or_text(episode: Episode) -> Any:
     ("workflow", "what", "remedy"),
     [
         (forgets_await, "AttributeError: 'coroutine' object has no", "`await` is missing before a call"),
-        (
-            awaits_env,
-            "TypeError: object AsyncToolEnv can't be used in 'await'",
-            "episode.env(...) is no async function",
-        ),
+        (awaits_env, "EpisodeError: episode.env(...) returns at once", "write it without `await`"),
+        (awaits_log, "TypeError: object NoneType can't be used in 'await'", "`await` is too much before a call"),
         (
             reads_another_field,
             "KeyError: 'question'",
