@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from agentrl.cli.option_words import in_options
 from agentrl.cli.terminal import SteadyConsole
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.evaluation.progress import EvaluationView
@@ -76,7 +75,7 @@ class TerminalEvaluation(EvaluationView):
 
     def say(self, text: str) -> None:
         """Write a line, above the bar where there is one."""
-        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -83,7 +83,7 @@ async def run_vetting(
     from agentrl.sandboxes.pool import default_size
 
     sandbox = config.sandbox
-    at_once = sandbox.graders or default_size()
+    at_once = default_size()
     limits = Limits(memory_mb=sandbox.memory_mb).changed(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
     kinds = {_kind(task, is_repository_task) for task in tasks}
@@ -97,7 +97,7 @@ async def run_vetting(
                 tasks, image=sandbox.image, runtime=sandbox.runtime, at_once=at_once, runs=runs, on_report=on_report
             )
     backend = await load_backend(sandbox.backend)
-    async with open_pool(spec, backend=backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s) as pool:
+    async with open_pool(spec, backend=backend) as pool:
         image = f", image {spec.image}" if pool.backend.name == "docker" else ""
         print(
             f"graded with {pool.backend.name}{image}; vet with the `sandbox.backend` that you train with",

@@ -23,15 +23,12 @@ MAX_MESSAGE = 2000
 """Characters of the line that a command ends with."""
 
 
-def exit_code_of(
-    command: Callable[[], int], *, debug: bool = False, in_words: Callable[[str], str] = lambda line: line
-) -> int:
+def exit_code_of(command: Callable[[], int], *, debug: bool = False) -> int:
     """Run a command.
 
     Args:
         command: What to run. It returns its exit code.
         debug: Whether its errors are raised as they are.
-        in_words: Puts the line that it ends with into the words of its command line.
 
     Returns:
         The exit code.
@@ -44,7 +41,7 @@ def exit_code_of(
             raise
         code, line = _report(error)
         if line:
-            print(f"agentrl: {in_words(line)}", file=sys.stderr)
+            print(f"agentrl: {line}", file=sys.stderr)
     return code
 
 

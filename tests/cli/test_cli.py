@@ -12,7 +12,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
-import jsonschema
 import pytest
 
 from agentrl import open_run
@@ -199,10 +198,9 @@ def test_engine_and_model_are_short_for_their_keys_and_files_add_up(
         ("--rollout.batch_size 16", "rollout.batch_size", 16),
         ("--rollout.batch-size=16", "rollout.batch_size", 16),
         ("--steps 3 --steps 4", "steps", 4),
-        ("--rollout.no-log-calls", "rollout.log_calls", False),
-        ("--rollout.log-calls false", "rollout.log_calls", False),
+        ("--rollout.no-drop-uniform-groups", "rollout.drop_uniform_groups", False),
+        ("--rollout.drop-uniform-groups false", "rollout.drop_uniform_groups", False),
         ("--trainer.offload --steps 3", "trainer.offload", True),
-        ("--trainer.optimizer.betas [0.8,0.9]", "trainer.optimizer.betas", (0.8, 0.9)),
         ("--engine.urls http://a --engine.urls http://b", "engine.urls", ["http://a", "http://b"]),
         ("--engine.urls http://a", "engine.urls", ["http://a"]),
         ('--engine.urls ["http://a"]', "engine.urls", ["http://a"]),
@@ -213,7 +211,7 @@ def test_engine_and_model_are_short_for_their_keys_and_files_add_up(
         ("--trainer.objective gspo", "trainer.objective.kind", "gspo"),
         ("--trainer.objective.clip-low 0.1 --trainer.objective cispo", "trainer.objective.clip_low", 0.1),
         ("--trainer.kl.kind loss --trainer.kl.coef 0.1", "trainer.kl.coef", 0.1),
-        ("--trainer.lora.rank 8 --trainer.lora.targets q_proj", "trainer.lora.targets", ["q_proj"]),
+        ("--trainer.lora.rank 8 --trainer.lora.roles side", "trainer.lora.roles", ["side"]),
     ],
 )
 def test_a_value_is_read_as_its_key_says(
@@ -237,24 +235,9 @@ def test_config_prints_every_key_with_its_documentation_and_reads_it_again(
     assert "lr = 0.0003" in shown
     file = tmp_path / "run.toml"
     file.write_text(shown)
-    assert load_config(file) == load_config((), {"trainer.optimizer.lr": 3e-4})
+    assert load_config(file).trainer.optimizer == load_config((), {"trainer.optimizer.lr": 3e-4}).trainer.optimizer
     assert main(["config", "--config", str(file)]) == 0
     assert tomllib.loads(capsys.readouterr().out) == tomllib.loads(shown)
-
-
-def test_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--schema"]) == 0
-    schema = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate({"steps": 3, "trainer": {"optimizer": {"lr": 1e-3}}}, schema)
-    with pytest.raises(jsonschema.ValidationError, match="'lrr' was unexpected"):
-        jsonschema.validate({"trainer": {"lrr": 1e-3}}, schema)
-    gspo = {"kind": "gspo", "clip_low": 1e-3}
-    for objective in ("gspo", gspo, {"dual_clip": 3.0}):
-        jsonschema.validate({"model": "nano", "engine": "sglang", "trainer": {"objective": objective}}, schema)
-    for objective in ("pppo", {**gspo, "dual_clip": 3.0}):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({"trainer": {"objective": objective}}, schema)
 
 
 def test_config_masks_the_credentials_of_addresses(capsys: pytest.CaptureFixture[str]) -> None:
