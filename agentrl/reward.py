@@ -10,7 +10,7 @@ from numbers import Complex, Real
 from typing import Any
 
 from agentrl.errors import BadRewardError
-from agentrl.system.failure_text import cut_middle, shown, storable
+from agentrl.system.failure_text import cut_middle, place_of_returns, shown, storable
 
 MAX_REWARD = 1e6
 """Bound of |reward|. The square of a larger one loses its last digits in float32, in which the trainer computes."""
@@ -47,25 +47,33 @@ class Reward:
         object.__setattr__(self, "details", _checked_details(self.details))
 
     @classmethod
-    def of(cls, returned: object) -> Reward:
-        """Return the reward in what `run` returned: a `Reward`, a number, or a bool.
+    def of(cls, returned: object, function: object = None, name: str = "run(episode)") -> Reward:
+        """Return the reward in what a function returned: a `Reward`, a number, or a bool.
+
+        Args:
+            returned: Its value.
+            function: The function, for the message of an error.
+            name: What the message calls it.
 
         Raises:
             BadRewardError: It is anything else.
         """
-        if isinstance(returned, Reward):
-            return cls(
-                returned.value, returned.metrics, returned.details
-            )  # its metrics may have been changed since it was made
-        if is_number(returned):
-            return cls(returned)  # type: ignore[arg-type]
-        missing = ""
-        if isinstance(returned, Coroutine):
-            returned.close()
-            missing = "; an await is missing before what it returns"
-        raise BadRewardError(
-            f"run(episode) returned {shown(returned)} of type {type(returned).__name__}; return a number or a Reward{missing}"
-        )
+        try:
+            if isinstance(returned, Reward):  # its metrics may have been changed since it was made
+                return cls(returned.value, returned.metrics, returned.details)
+            if is_number(returned):
+                return cls(returned)  # type: ignore[arg-type]
+            missing = "; a reward is missing after `return`" if returned is None else ""
+            if isinstance(returned, Coroutine):
+                returned.close()
+                missing = "; an await is missing before what it returns"
+            kind = type(returned).__name__
+            raise BadRewardError(
+                f"{name} returned {shown(returned)} of type {kind}; return a number or a Reward{missing}"
+            )
+        except BadRewardError as error:
+            place = place_of_returns(function)
+            raise BadRewardError(f"{error} (returned at {place})" if place else str(error)) from error.__cause__
 
 
 def checked_number(name: str, value: object, bound: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, ParamSpec
 
@@ -43,11 +42,11 @@ class Rubric(Generic[P]):
         functions: Sequence[Callable[P, float | Awaitable[float]]],
         weights: Sequence[float] | None = None,
     ) -> None:
-        self._functions = {_name(function): function for function in functions}
+        names = [_name(function) for function in functions]
+        self._functions = dict(zip(names, functions, strict=True))
         if not functions:
             raise WorkflowError("a rubric needs a reward function; write Rubric([function, ...])")
         if len(self._functions) < len(functions):
-            names = [_name(function) for function in functions]
             twice = next(name for name in names if names.count(name) > 1)
             raise WorkflowError(f"two reward functions of a rubric are named {twice!r}; give each metric its own name")
         weights = [1.0] * len(functions) if weights is None else weights
@@ -91,9 +90,7 @@ class Rubric(Generic[P]):
 
 
 async def _returned(function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return await function(*args, **kwargs)
-    returned = await in_users_thread(lambda: function(*args, **kwargs))
+    returned = await in_users_thread(lambda: function(*args, **kwargs))  # of an async function, a coroutine
     return await returned if isinstance(returned, Awaitable) else returned
 
 

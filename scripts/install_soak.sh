@@ -7,6 +7,7 @@ set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
 "$here/install_sglang_cpu.sh"
+"$here/install_verifiers.sh"
 "$here/start_sandboxes.sh"
 "$here/install_chromium.sh"
 packages=()

@@ -64,6 +64,7 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
         "viewer/page/index.html",
         "viewer/page/vendor/uplot.js",
         "workflows/frozen_lake.jsonl",
+        "workflows/harnesses.toml",
         "workflows/quickstart.toml",
     ):
         assert f"agentrl/{data}" in names

@@ -34,7 +34,7 @@ from agentrl.system import traces
 from agentrl.system.files import scratch_directory
 from agentrl.workflows.chat import ChatTask, score
 
-HIDDEN = ("answer", "scorer", "judge", "criteria")
+HIDDEN = ("answer", "scorer", "criteria")
 READ_BYTES = 2**20
 """How much of the end of each output stream is read."""
 SHOWN_CHARACTERS = 1000

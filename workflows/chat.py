@@ -10,8 +10,7 @@ the last number; both by value, as `answers.py` says), "judge" (another model sc
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Annotated, Any, Self
 
@@ -22,7 +21,7 @@ from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
 from agentrl.system.imports import load_object
 from agentrl.workflows.answers import alternatives, check_answer, contains, final_answer, is_right, last_number
-from agentrl.workflows.judge import judge_of, judged
+from agentrl.workflows.judge import judge_of_environment, judged
 
 Scorer = Callable[[str, dict[str, Any]], Any]
 
@@ -40,7 +39,6 @@ class ChatTask(BaseModel):
     system: str = ""
     answer: JsonValue = None
     scorer: str = "exact"
-    judge: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -48,7 +46,7 @@ class ChatTask(BaseModel):
         try:
             scorer_of(self.scorer)
             if self.scorer == "judge":
-                judge_of({"judge": self.judge})
+                judge_of_environment()
         except WorkflowError as error:
             raise ValueError(str(error)) from error
         if self.scorer in _COMPARES:
@@ -82,10 +80,11 @@ def conversation(task: dict[str, Any]) -> list[Any]:
 
 async def score(reply: str, task: dict[str, Any]) -> Reward:
     """Return the reward of a reply, by the task's scorer. A plain function runs in a thread."""
-    scorer = await in_thread(scorer_of, task.get("scorer", "exact"))
-    if inspect.iscoroutinefunction(scorer):
-        return Reward.of(await scorer(reply, task))
-    return Reward.of(await in_thread(scorer, reply, task))
+    name = task.get("scorer", "exact")
+    scorer = await in_thread(scorer_of, name)
+    returned = await in_thread(scorer, reply, task)  # of an async function, a coroutine
+    returned = await returned if isinstance(returned, Awaitable) else returned
+    return Reward.of(returned, scorer, f"the scorer {name}")
 
 
 @lru_cache

@@ -6,7 +6,8 @@ The reward is 1 when all tests pass, else 0; with "partial": true and the "basel
 tests that pass, without what a program passes that does nothing. With "attempts": 3 the model is shown the public tests that its program
 fails, up to two times, and the last program is graded by "tests", which it never sees.
 
-Without "partial" the tests after the first that fails are not run, and the metric `tests_passed` is the share that passed before;
+Without "partial" the tests after the first that fails are not run, and the metric `tests_passed` is the share that passed before; `runs` is 0
+for a program that does not build, or crashes;
 `trust_outside`, `trust_apart` and `trust_inside` say how it was graded (docs/grading.md). The details of the reward are the `verdict`, test by
 test, and the `program`. A test that cannot be graded, as one whose checker
 fails, or before the verdict's deadline, is the fault of no program: it fails the episode, and pays no 0.
@@ -119,9 +120,9 @@ def reward_of(verdict: Verdict | None) -> Reward:
     """Return the reward of a verdict, with what became of the program as metrics, and what the verdict said as details."""
     if verdict is None:
         return Reward(0.0, {"has_code": 0.0})
-    ran = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
+    runs = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
     trusts = {f"trust_{trust}": float(trust is verdict.trust) for trust in Trust}
-    metrics = {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran), **trusts}
+    metrics = {"has_code": 1.0, "tests_passed": verdict.pass_rate, "runs": float(runs), **trusts}
     return Reward(verdict.reward, metrics, {"verdict": verdict.to_json()})
 
 

@@ -32,7 +32,7 @@ from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.sandbox import DEFAULT_IMAGE
 from agentrl.tasks.harbor_settings import AbsolutePath, ImageName
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, play
-from agentrl.workflows.repository import HiddenTests, Overlay, Repository, missing_repositories, overlay_of
+from agentrl.workflows.repository import HiddenTests, Overlay, Repository, overlay_of
 
 WORKSPACE = "/workspace"
 """Where a repository is put whose task names no folder."""
@@ -71,8 +71,8 @@ class HarnessTask(BaseModel):
         for index, task in enumerate(tasks):
             images.setdefault(task.image or config.sandbox.image, task.name or f"{index}")
         images.pop(DEFAULT_IMAGE, None)  # which is built
-        repositories = [task.repository for task in tasks if task.repository is not None]
-        return [*await in_thread(missing_repositories, repositories), *await missing_images(images)]
+        missing = [await in_thread(task.repository.missing) for task in tasks if task.repository is not None]
+        return [*dict.fromkeys(filter(None, missing)), *await missing_images(images)]
 
     @property
     def has_solution(self) -> bool:

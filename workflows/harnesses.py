@@ -9,7 +9,6 @@ Of what an agent did, files alone reach its tests: no process, no variable of a 
 from __future__ import annotations
 
 import os
-import shlex
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -61,12 +60,8 @@ class Harness(BaseModel):
     program: str = Field(min_length=1)
     """What must be on the PATH of the container, /opt/agents/bin and /opt/agents/node_modules/.bin included."""
     command: str = Field(min_length=1)
-    install: str = "install it in the image, or in the folder that AGENTRL_AGENTS names, as scripts/install_agents.sh does with the known agents"
-    """What to do where the program is missing."""
     environment: Mapping[str, str] = Field(default_factory=dict)
     """Further variables. `{url}` in a value becomes the address of the model, without /v1, and `{model}` its name."""
-    answer: str | None = None
-    """The file in which it leaves its answer, relative to its home; None: what it prints."""
 
 
 HARNESSES: dict[str, Harness] = {
@@ -251,18 +246,15 @@ async def _run_harness(
         how = f"exit code {done.exit_code}" if done.end_reason is EndReason.EXIT else "its time"
         printed = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")[-SHOWN_CHARACTERS:]
         raise WorkflowError(
-            f"the agent {name} ended with {how} and never asked the model; at its end it said: {printed!r}. Where the program is missing: {harness.install}"
+            f"the agent {name} ended with {how} and never asked the model; at its end it said: {printed!r}. Where the program is missing, install it in "
+            "the image, or in the folder that AGENTRL_AGENTS names, as scripts/install_agents.sh does with the known agents"
         )
     if calls.refusal and not calls.replies:  # nothing that the policy did: it has said nothing
         raise WorkflowError(
             f"the agent {name} got no reply from the model, which refused what it asked ({calls.refusal}). The server must "
             "speak the agent's API, and the model's context must hold its prompt: docs/api.md"
         )
-    answer = done.stdout
-    if harness.answer is not None:
-        answer = (await container.run(["sh", "-c", f'cat "$HOME"/{shlex.quote(harness.answer)}'])).stdout
     return {
-        "answered": float(bool(answer.strip())),
         "timed_out": float(done.end_reason is EndReason.TIMEOUT),
         "calls_used_up": float(done.end_reason is EndReason.KILLED),
         "exit_code": float(-1 if done.exit_code is None else done.exit_code),

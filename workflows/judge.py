@@ -1,7 +1,7 @@
 """The scorer "judge" of `chat.py`: another model says how good a reply is.
 
-The judge is any OpenAI endpoint: AGENTRL_JUDGE_BASE_URL, AGENTRL_JUDGE_MODEL and AGENTRL_JUDGE_API_KEY name it, or "judge": {"base_url",
-"model", "api_key"} in the task. Of the task it sees the prompt, "criteria" (what a good reply is like) and "answer" (a reference), where they are.
+The judge is any OpenAI endpoint, which AGENTRL_JUDGE_BASE_URL, AGENTRL_JUDGE_MODEL and AGENTRL_JUDGE_API_KEY name. Of the task it sees the prompt,
+"criteria" (what a good reply is like) and "answer" (a reference), where they are. A judge that fails, or gives no score, fails the episode.
 """
 
 from __future__ import annotations
@@ -45,42 +45,36 @@ async def judged(reply: str, task: Mapping[str, Any]) -> Reward:
         WorkflowError: There is no judge.
         openai.OpenAIError: It fails.
     """
-    named = judge_of(task)
+    url, model = judge_of_environment()
     prompt = ASK.format(
         question=task.get("prompt") or task.get("messages", [{"content": "(none)"}])[-1]["content"],
         reply=reply,
         reference=f"\nReference answer:\n{task['answer']}\n" if "answer" in task else "",
         criteria=task.get("criteria", CRITERIA),
     )
-    url, key, text = named["base_url"], named["api_key"] or "-", ""
+    key, text = os.environ.get("AGENTRL_JUDGE_API_KEY") or "-", ""
     # Making a client reads certificates.
     make = lambda: openai.DefaultAsyncHttpxClient(timeout=TIMEOUT_S, trust_env=not is_loopback(url))  # noqa: E731
     async with await in_thread(make) as http:
         client = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=RETRIES, http_client=http)
         for temperature in TEMPERATURES:
             answer = await client.chat.completions.create(
-                model=named["model"], messages=[{"role": "user", "content": prompt}], temperature=temperature
+                model=model, messages=[{"role": "user", "content": prompt}], temperature=temperature
             )
             text = answer.choices[0].message.content or ""
             found = re.findall(r"[Ss]core:?\s*\**\s*(\d+(?:\.\d+)?)", text)
             if found and float(found[-1]) <= 10:
                 return Reward(float(found[-1]) / 10, details={"judge": text})
-    raise EpisodeError(
-        f"the judge {named['model']} gave no score in {len(TEMPERATURES)} answers, the last: {text[:200]!r}"
-    )
+    raise EpisodeError(f"the judge {model} gave no score in {len(TEMPERATURES)} answers, the last: {text[:200]!r}")
 
 
-def judge_of(task: Mapping[str, Any]) -> dict[str, str]:
-    """Return the address, the model and the key of the judge of a task.
+def judge_of_environment() -> tuple[str, str]:
+    """Return the address and the model of the judge.
 
     Raises:
-        WorkflowError: Neither the task nor the environment names one.
+        WorkflowError: The environment names none.
     """
-    given = task.get("judge") or {}
-    named = {
-        name: given.get(name) or os.environ.get(f"AGENTRL_JUDGE_{name.upper()}", "")
-        for name in ("base_url", "model", "api_key")
-    }
-    if not named["base_url"] or not named["model"]:
-        raise WorkflowError("no judge: set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL, or the task's judge")
-    return named
+    url, model = (os.environ.get(f"AGENTRL_JUDGE_{name}", "") for name in ("BASE_URL", "MODEL"))
+    if not url or not model:
+        raise WorkflowError("no judge: set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL")
+    return url, model

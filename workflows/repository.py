@@ -15,7 +15,7 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -105,15 +105,29 @@ class Repository(BaseModel):
             raise ValueError(f"a repository has one of 'folder', 'files' and 'git'; this has {named or 'none'}")
         return self
 
+    def missing(self) -> str | None:
+        """Return what of it is not on this machine, with the remedy; None where all is there."""
+        if self.folder is not None and not self.folder.is_dir():
+            return (
+                f"repository = {str(self.folder)!r}: there is no such folder in {Path.cwd()}; name one, or use 'files'"
+            )
+        try:
+            if self.git is not None:
+                run_git(self.git, "cat-file", "-e", f"{self.commit}^{{commit}}")
+        except OSError as error:
+            place = f"repository.git = {str(self.git)!r}, commit = {self.commit!r}"
+            return f"{place}: {one_line(error)}; clone or fetch it there, or correct the task"
+        return None
+
     def packed(self) -> bytes:
         """Return the files as a tar archive.
 
         Raises:
             ConfigError: They cannot be read.
         """
+        if missing := self.missing():
+            raise ConfigError(missing)
         if self.folder is not None:
-            if not self.folder.is_dir():
-                raise ConfigError(_no_folder(self.folder))
             return pack_folder(self.folder)
         with tempfile.TemporaryDirectory(prefix="agentrl-files-") as here:
             files = Path(here, "files")
@@ -121,12 +135,7 @@ class Repository(BaseModel):
             write_files(files, self.files or {})
             if self.git is not None:
                 words = ("-c", f"core.hooksPath={os.devnull}", "--work-tree", str(files), "checkout", self.commit)
-                try:
-                    run_git(self.git, *words, "--", ".", GIT_INDEX_FILE=str(Path(here, "index")))
-                except OSError as error:
-                    raise ConfigError(
-                        f"repository.git = {str(self.git)!r}, commit = {self.commit!r}: {one_line(error)}"
-                    ) from error
+                run_git(self.git, *words, "--", ".", GIT_INDEX_FILE=str(Path(here, "index")))
             return pack_folder(files)
 
     async def put(self, container: Container, folder: str) -> None:
@@ -139,33 +148,6 @@ class Repository(BaseModel):
         await container.unpack(await in_thread(self.packed), folder)
         owner = (await container.run(["id", "-u"])).stdout.decode().strip()
         await container.run(["chown", "-R", owner, folder], user="0", cwd="/")
-
-
-def missing_repositories(repositories: Iterable[Repository]) -> list[str]:
-    """Return what of some repositories is not on this machine, each with its remedy: folders, git, commits."""
-    folders: dict[Path, None] = {}
-    commits: dict[Path, list[str]] = {}
-    for one in repositories:
-        if one.folder is not None:
-            folders[one.folder] = None
-        if one.git is not None:
-            commits.setdefault(one.git, []).append(one.commit)
-    missing = [_no_folder(folder) for folder in folders if not folder.is_dir()]
-    for repository, named in commits.items():
-        asked = "".join(f"{commit}^{{commit}}\n" for commit in named)
-        try:
-            found = run_git(repository, "cat-file", "--batch-check", stdin=asked).decode()
-        except OSError as error:
-            missing.append(
-                f"repository.git = {str(repository)!r}: {one_line(error)}; clone it there, or correct the path"
-            )
-            continue
-        missing += [
-            f"repository.git = {str(repository)!r} has no commit {commit!r}; fetch it there, or correct 'commit'"
-            for commit, line in zip(named, found.splitlines(), strict=True)
-            if line.split()[1:2] != ["commit"]
-        ]
-    return missing
 
 
 def pack_folder(folder: Path, name: str = ".") -> bytes:
@@ -185,10 +167,6 @@ def pack_folder(folder: Path, name: str = ".") -> bytes:
             if below.parts[0] != ".git" and (path.is_symlink() or not path.is_dir()):
                 packed.add(path, f"{name}/{below}", recursive=False, filter=shown)
     return result.getvalue()
-
-
-def _no_folder(folder: Path) -> str:
-    return f"repository = {str(folder)!r}: there is no such folder in {Path.cwd()}; name one, or use 'files'"
 
 
 class HiddenTests(BaseModel):

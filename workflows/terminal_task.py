@@ -18,13 +18,14 @@ tests. The remedy is Harbor's `environment_mode = "separate"`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Self
+from typing import Self
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
@@ -43,16 +44,8 @@ TESTS, SOLUTION, REWARDS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "
 MAX_REWARD_BYTES = 2**16
 MAX_ARTIFACT_BYTES = 256 * 2**20
 SHOWN_CHARACTERS = 2000
-
-_Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-_ShareOrObject = Annotated[
-    _Share, BeforeValidator(lambda given: given.get("reward") if isinstance(given, dict) else given)
-]
-REWARD_FILES = {
-    "reward.json": TypeAdapter[float](_ShareOrObject).validate_json,
-    "reward.txt": TypeAdapter[float](_Share).validate_strings,
-}
-"""What a verifier writes, and how it is read: a number, in JSON also as the key `reward`. As in Harbor, the first goes first."""
+REWARD_FILES = ("reward.json", "reward.txt")
+"""Where a verifier writes its reward. As in Harbor, the first goes first."""
 
 
 class TerminalTask(BaseModel):
@@ -219,18 +212,28 @@ async def _reward_written(container: Container, name: str) -> float | None:
         EpisodeError: It is no number from 0 to 1.
         SandboxLostError: The container ended.
     """
-    for file, parse in REWARD_FILES.items():
+    for file in REWARD_FILES:
         data = await if_there(container.read(f"{REWARDS}/{file}", MAX_REWARD_BYTES))
         if data is None:
             continue
-        text = data.decode(errors="replace").strip()
         try:
-            return parse(text)
-        except ValidationError as error:
-            raise EpisodeError(
-                f"the verifier of {name} left {one_line(text, 80)!r} in {file}, which is no reward from 0 to 1: {error.errors()[0]['msg']}"
-            ) from error
+            return read_reward(data)
+        except Exception as error:
+            wrong = f"the verifier of {name} left {one_line(data.decode(errors='replace'), 80)!r} in {file}"
+            raise EpisodeError(f"{wrong}, which is no reward from 0 to 1: {error}") from error
     return None
+
+
+def read_reward(data: bytes) -> float:
+    """Return the reward in a file: a number, or a JSON object with the key `reward`.
+
+    Raises:
+        ValueError: It is not from 0 to 1.
+    """
+    reward = float(json.loads(data)["reward"] if data.lstrip().startswith(b"{") else data)
+    if not 0 <= reward <= 1:
+        raise ValueError(f"{reward:g} is less or more")
+    return reward
 
 
 def _end_of(done: ExecResult) -> str:

@@ -1,26 +1,23 @@
-"""Run an environment of the `verifiers` library (0.1.x, the Environments Hub's `load_environment`), unmodified.
+"""Run an environment of the `verifiers` library (0.4), unmodified.
 
-A task is {"environment": ID, "row": i} and, as needed, "split" ("train" or "eval"), "args" of its `load_environment` and "sampling" (sampling
-arguments, over those of the environment). The reward and the metrics are the environment's own. The source `verifiers:ENV` makes the tasks of
-a whole environment (`agentrl.tasks.verifiers_tasks`).
-
-Needs `pip install -e '/path/to/agentrl[verifiers]'`.
+A task is {"environment": ID, "row": i} and, as needed, "args" (the library's `[env]` block, such as {"agent": {"max_turns": 4}}) and "sampling"
+(sampling arguments). The reward and the metrics are the environment's own. The source `verifiers:ENV` makes the tasks of a whole environment
+(docs/environments.md). An environment has one agent; one with several fails its episodes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from copy import deepcopy
-from typing import Any, Literal, Self
+from typing import Any, Self
 
+import httpx
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, Field
 
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
 from agentrl.errors import EpisodeError, TaskFileError
-from agentrl.tasks.verifiers_tasks import dataset_of, load_environment
+from agentrl.tasks.verifiers_tasks import count_tasks, env_block, server_url
 
 
 class VerifiersTask(BaseModel):
@@ -28,54 +25,43 @@ class VerifiersTask(BaseModel):
 
     environment: str = Field(min_length=1)
     row: int = Field(default=0, ge=0)
-    split: Literal["train", "eval"] = "train"
     args: dict[str, Any] = Field(default_factory=dict)
     sampling: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
         """Return the environments that cannot be loaded here, and the rows that they do not have."""
-        last: dict[str, Self] = {}
-        for task in tasks:
-            key = json.dumps([task.environment, task.args, task.split], sort_keys=True)
-            if key not in last or task.row > last[key].row:
-                last[key] = task
         missing = []
-        for task in last.values():
+        for last in {
+            env_block(task.environment, task.args): task for task in sorted(tasks, key=lambda task: task.row)
+        }.values():
             try:
-                await in_thread(task.load)
+                count = await in_thread(count_tasks, last.environment, last.args)
             except TaskFileError as error:
                 missing.append(str(error))
+                continue
+            if last.row >= count:
+                missing.append(f"row = {last.row}: the verifiers environment {last.environment!r} has {count} tasks")
         return missing
-
-    def load(self) -> tuple[Any, dict[str, Any]]:
-        """Return the environment, which is loaded once, and the row of its dataset, as its rollouts take it.
-
-        Raises:
-            TaskFileError: It cannot be loaded, or has no such row.
-        """
-        environment = load_environment(self.environment, json.dumps(self.args, sort_keys=True))
-        dataset = dataset_of(environment, self.split)
-        if self.row >= len(dataset):
-            raise TaskFileError(
-                f"row = {self.row}: the verifiers environment {self.environment!r} has {len(dataset)} rows to {self.split} on, of which the last is "
-                f"{len(dataset) - 1}"
-            )
-        return environment, dict(dataset[self.row])
 
 
 async def run(episode: Episode[VerifiersTask]) -> Reward:
     """Return the environment's reward, with its metrics.
 
     Raises:
-        EpisodeError: The rollout failed.
-        TaskFileError: The environment cannot be loaded, or has no such row.
+        EpisodeError: The environment failed.
     """
     task = episode.task
-    environment, row = await in_thread(task.load)
-    sampling = deepcopy({**environment.sampling_args, **task.sampling})
-    output = await environment.run_rollout(row, episode.client, episode.model, sampling)
-    if output.get("error"):
-        raise EpisodeError(f"the rollout of {task.environment} failed: {output['error']}")
-    metrics = {name: float(value) for name, value in (output.get("metrics") or {}).items()}
-    return Reward(float(output.get("reward") or 0.0), metrics)
+    asked = {
+        "env": env_block(task.environment, task.args),
+        "row": task.row,
+        "model": episode.model,
+        "base_url": episode.base_url,
+        "api_key": episode.api_key,
+        "sampling": task.sampling,
+    }
+    async with httpx.AsyncClient(timeout=None, trust_env=False) as http:  # noqa: S113, rollout.episode_timeout_s bounds it
+        answer = (await http.post(f"{await in_thread(server_url)}/episode", json=asked)).json()
+    if "error" in answer:
+        raise EpisodeError(f"the verifiers environment {task.environment!r} failed: {answer['error']}")
+    return Reward(answer["reward"], answer["metrics"])

@@ -215,7 +215,7 @@ class RunConfig(Section):
     """Python file with `async def run(episode)`."""
     tasks: str = ""
     """Training tasks: a file of JSON lines, `hf:DATASET[:CONFIG][@SPLIT]`, `harbor:DIR[@AGENT]`,
-    `swe:ROWS[@AGENT]`, `verifiers:ENV[@SPLIT][?ARGS]`, or `python:FILE_OR_MODULE:NAME`."""
+    `swe:ROWS[@AGENT]`, `verifiers:ENV[?ARGS]`, or `python:FILE_OR_MODULE:NAME`."""
     run_dir: str = ""
     """Where the run keeps its store, checkpoints and metrics. Default: runs/ and the time."""
     steps: Positive = 100

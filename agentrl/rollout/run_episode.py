@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RolloutConfig
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
-from agentrl.errors import BadRewardError, NoModelCallError, TooManySessionsError
+from agentrl.errors import NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.end_reason import EndReason, only_error
 from agentrl.record.trajectory import TokenRecord
@@ -29,7 +29,7 @@ from agentrl.rollout.trained_conversations import ConversationChoices, Trajector
 from agentrl.rollout.workflow import Workflow, workflow_name
 from agentrl.store.outcome import Outcome
 from agentrl.system import traces
-from agentrl.system.failure_text import describe, place_of_function
+from agentrl.system.failure_text import add_hint, describe
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import is_loopback
 from agentrl.tasks.task_type import task_of_episode
@@ -131,17 +131,13 @@ class EpisodeRunner:
                 returned = await self.workflow(episode)
             except Exception as error:
                 if session is None or not session.has_outgrown(only_error(error)):
+                    add_hint(only_error(error), episode.task)
                     raise
                 session.record.turns[-1].truncated = True
                 returned = Reward(0.0, metrics={"truncated": 1.0})
             finally:
                 state.trajectories = episode.trajectories
-            try:
-                return Reward.of(returned)
-            except BadRewardError as error:
-                if place := place_of_function(self.workflow):
-                    error.add_note(f"This is what the workflow returned: {place}")
-                raise
+            return Reward.of(returned, self.workflow)
 
         try:
             bound = "rollout.episode_timeout_s"

@@ -6,6 +6,7 @@ What is shown may be hostile: its `repr` may raise or be endless. A new form of 
 from __future__ import annotations
 
 import asyncio
+import dis
 import os
 import re
 import sysconfig
@@ -26,16 +27,16 @@ _FRAME = re.compile(r'(  File "([^"\n]*)", line \d+.*\n(?:    .*\n)*)')
 """A frame of a traceback with its lines of code, and the name of its file."""
 _PLACE = re.compile(r'  File "([^"\n]*)", line (\d+), in (.*)\n')
 """The line that a frame of a traceback begins with."""
-_GENERATED = re.compile(r'  File "<string>", line \d+, in __(init|eq|lt|le|gt|ge|repr|hash)__\n')
-"""A frame of a method that `dataclasses` has generated, which is nobody's line."""
 _MARGIN = re.compile(r"^ +[|+] ?", re.MULTILINE)
 """What Python draws to the left of the members of a group."""
 _MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?::|$))", re.MULTILINE)
 """The module of an exception's class."""
-_NO_AWAIT = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
-_NO_FIELD = "\nWhere the task lacks this field: [data.columns] renames what it has, [data.fields] adds a constant."
+_HINT = "Hint: "
+"""Begins the note of an error that says what is likely amiss."""
 _LINK = re.compile(r"\n(?:The above exception was the|During handling of the above) .*\n\n")
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_BESIDE = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("envs", "sandboxes", "trainer"))
+"""Parts of the package that lie beside it in a working tree."""
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -75,15 +76,26 @@ def users_part(failure: str) -> str:
     """Return what a user needs of a described failure: of its last exception the frames outside of libraries, and the message."""
     last = _LINK.split(failure)[-1]
     message = _FRAME.sub("", last).removeprefix("Exception Group ").removeprefix("Traceback (most recent call last):\n")
-    users = [text for text, file in _FRAME.findall(last) if not is_library(file) and not _GENERATED.fullmatch(text)]
-    hint = _NO_FIELD if message.startswith("KeyError: '") else _NO_AWAIT if "'coroutine' object" in message else ""
-    return "".join(users) + message.strip() + hint
+    return "".join(text for text, file in _FRAME.findall(last) if not is_library(file)) + message.strip()
 
 
 def failure_line(failure: str) -> str:
-    """Return the line of a described failure that says what was raised last, with the innermost line of the user's code."""
+    """Return the line of a described failure that says what was raised last, with the innermost line of the user's code, and the hint."""
     places = [f"{file}:{line} in {name}" for file, line, name in _PLACE.findall(failure) if not is_library(file)]
-    return error_line(failure) + (f" (at {places[-1]})" if places else "")
+    hints = [f". {line}" for line in failure.splitlines()[-1:] if line.startswith(_HINT)]
+    return error_line(failure) + (f" (at {places[-1]})" if places else "") + "".join(hints)
+
+
+def add_hint(error: BaseException, task: object) -> None:
+    """Add a note to an error of a workflow that says what is likely amiss, where that is known."""
+    said = str(error)
+    if isinstance(error, KeyError) and isinstance(task, dict) and error.args[0] not in task:
+        fields = ", ".join(map(repr, task))
+        error.add_note(f"{_HINT}The task's fields are {fields}: [data.columns] renames them, [data.fields] adds one.")
+    elif "'coroutine' object" in said:
+        error.add_note(f"{_HINT}What an async function returns must be awaited: `await` is missing before a call.")
+    elif "'await' expression" in said or "can't be awaited" in said:
+        error.add_note(f"{_HINT}`await` is too much before a call that is not async.")
 
 
 def place_of(frames: Sequence[FrameType]) -> str:
@@ -104,15 +116,19 @@ def place_of_task(task: asyncio.Task[Any]) -> str:
     return place_of(frames)
 
 
-def place_of_function(function: object) -> str | None:
-    """Return the line at which a function begins, also one within a `partial`; None for what is no function."""
+def place_of_returns(function: object) -> str | None:
+    """Return the lines at which a function returns, also one within a `partial`; None for what is no function."""
     code = getattr(getattr(function, "func", function), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else None
+    if code is None:
+        return None
+    returns = [one.positions for one in dis.get_instructions(code) if one.opname in ("RETURN_VALUE", "RETURN_CONST")]
+    lines = " or ".join(map(str, sorted({place.lineno for place in returns if place and place.lineno})))
+    return f"{code.co_filename}:{lines} in {code.co_name}"
 
 
 def is_library(file: str) -> bool:
-    """Return whether code in `file` is Python's, an installed package's, or agentrl's."""
-    return file.startswith(("<frozen", _PACKAGE, *_LIBRARIES))
+    """Return whether code in `file` is Python's, generated by it, an installed package's, or agentrl's."""
+    return file == "<string>" or file.startswith(("<frozen", _PACKAGE, *_BESIDE, *_LIBRARIES))
 
 
 def masked(value: Any) -> Any:

@@ -6,7 +6,7 @@
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
     harbor:terminal_tasks@codex     a folder of Harbor's task folders, or one; the agent, as needed
     swe:rows.jsonl@codex            rows in SWE-bench's form, from any of the sources above; the agent, as needed
-    verifiers:gsm8k@eval?{"a": 1}   a verifiers environment, then, as needed, train or eval, and arguments
+    verifiers:gsm8k-v1?{"a": 1}     a verifiers environment, then, as needed, its settings
 
 Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was. Orders that go by more than that
 are in `agentrl.tasks.curriculum`.

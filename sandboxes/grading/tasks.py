@@ -16,6 +16,7 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
 from agentrl.sandboxes.grading.comparison import Comparison
+from agentrl.sandboxes.grading.extract import extract_code
 from agentrl.sandboxes.grading.task_tests import COMPARISON, Row, comparison, load_tests, paired_tests, read_json
 from agentrl.sandboxes.grading.tests import (
     CPP,
@@ -134,9 +135,12 @@ def load_code_task(task: Row, index: int = 0) -> CodeTask:
     loaded = form({**task, "language": language}, task_name(task, index))
     check_baseline("baseline", baseline, len(loaded.tests))
     limits, tolerance = _limits(task), task.get("tolerance")
+    reference = loaded.reference or next((_text(task, key) for key in REFERENCES if key in task), None)
+    if reference is not None and reference.lstrip().startswith("```"):
+        reference = extract_code(reference, language.names)
     return replace(
         loaded,
-        reference=loaded.reference or next((_text(task, key) for key in REFERENCES if key in task), None),
+        reference=reference,
         language=language,
         partial=partial,
         baseline=baseline,

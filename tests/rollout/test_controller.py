@@ -136,9 +136,9 @@ async def test_a_reward_that_is_none_is_said_with_the_workflow_that_returned_it(
     async with runner_of(earns_nan, server_url, nano_format) as runner:
         outcome = await runner.run(TASKS[0], 0)
     assert outcome.error is not None
-    line = earns_nan.__code__.co_firstlineno
+    line = earns_nan.__code__.co_firstlineno + 2
     assert error_line(outcome.error).startswith("BadRewardError: the reward is nan")
-    assert users_part(outcome.error).endswith(f"what the workflow returned: {__file__}:{line} in earns_nan")
+    assert users_part(outcome.error).endswith(f"(returned at {__file__}:{line} in earns_nan)")
 
 
 async def exits(episode: Episode) -> float:

@@ -59,25 +59,6 @@ def test_the_last_of_several_exceptions_is_shown() -> None:
     assert "JSONDecodeError" not in shown
 
 
-def test_a_forgotten_await_is_named() -> None:
-    async def call() -> str:
-        return "reply"
-
-    def forgets() -> None:
-        waiting: Any = call()
-        try:
-            print(waiting.choices)
-        finally:
-            asyncio.run(waiting)
-
-    assert "`await` is missing before a call" in users_part(failure(forgets))
-
-
-def test_a_field_that_a_task_lacks_is_said_to_have_other_names() -> None:
-    shown = users_part(failure(lambda: dict[str, str]()["prompt"]))
-    assert "\nKeyError: 'prompt'\nWhere the task lacks this field: [data.columns] renames" in shown
-
-
 def test_what_is_no_traceback_stays_as_it_is() -> None:
     assert users_part("timed out after 3 s") == "timed out after 3 s"
 

@@ -62,7 +62,9 @@ def test_a_process_that_imports_agentrl_reaches_the_loopback_and_so_do_its_child
     assert done.stdout == "True False\n"
 
 
-async def test_an_endpoint_its_episodes_and_a_judge_on_the_loopback_are_reached() -> None:
+async def test_an_endpoint_its_episodes_and_a_judge_on_the_loopback_are_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def run(episode: Episode) -> float:
         reply = await episode.client.chat.completions.create(model=episode.model, messages=[])
         return float(reply.choices[0].message.content or "nan")
@@ -73,4 +75,6 @@ async def test_an_endpoint_its_episodes_and_a_judge_on_the_loopback_are_reached(
             outcome = await runner.run({}, 0)
         assert (outcome.error, outcome.reward) == (None, 0.5)
     async with ScriptedModel("Score: 5").serve() as url:
-        assert (await judged("!", {"prompt": "?", "judge": {"base_url": url, "model": "m"}})).value == 0.5
+        monkeypatch.setenv("AGENTRL_JUDGE_BASE_URL", url)
+        monkeypatch.setenv("AGENTRL_JUDGE_MODEL", "m")
+        assert (await judged("!", {"prompt": "?"})).value == 0.5

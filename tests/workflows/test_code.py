@@ -53,12 +53,12 @@ ONCE = {"trust_outside": 1.0, "trust_apart": 0.0, "trust_inside": 0.0, "attempts
 @pytest.mark.parametrize(
     ("reply", "reward", "metrics"),
     [
-        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0, **ONCE}),
-        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0, **ONCE}),
+        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "runs": 1.0, **ONCE}),
+        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "runs": 1.0, **ONCE}),
         pytest.param(
             "```python\nprint(\n```",
             0.0,
-            {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, **ONCE},
+            {"has_code": 1.0, "tests_passed": 0.0, "runs": 0.0, **ONCE},
             marks=pytest.mark.soak,
         ),
         ("I would rather not.", 0.0, {"has_code": 0.0, "attempts": 1.0}),

@@ -85,13 +85,11 @@ MEND = "sed -i 's/a - b/a + b/' calc.py"
 
 
 async def test_a_row_of_your_own_mends_a_repository() -> None:
-    row = {**SHELL, "answer": "answer.txt"}
-    done = await outcome_of(f"{MEND}; echo Mended. > $HOME/answer.txt; exit 3", task(harness=row))
+    done = await outcome_of(f"{MEND}; exit 3", task())
     assert (done.error, done.reward) == (None, 1.0)
     assert "2 passed" in json.loads(done.details or "")["output"]
     assert done.metrics == {
         "tests_passed": 1.0,
-        "answered": 1.0,
         "timed_out": 0.0,
         "calls_used_up": 0.0,
         "exit_code": 3.0,
@@ -162,7 +160,7 @@ async def test_an_agent_reaches_the_model_and_nothing_else() -> None:
     ("changes", "told"),
     [
         ({"harness": {"program": "sh", "command": "echo no key >&2; exit 3"}}, "ended with exit code 3 and never asked the model; .*no key"),
-        pytest.param({"harness": {"program": "no-such", "command": "no-such", "install": "get it"}}, "no-such: not found.*Where the program is missing: get it", marks=pytest.mark.soak),
+        pytest.param({"harness": {"program": "no-such", "command": "no-such"}}, "no-such: not found.*Where the program is missing, install it in the image", marks=pytest.mark.soak),
         pytest.param({"tests": {"files": {"a.sh": ""}, "command": ["no-such"]}}, "hidden tests cannot be run in .*no program 'no-such'", marks=pytest.mark.soak),
         ({"tests": {"patch": PATCHED.replace("/dev/null", "a/tests/test_more.py").replace("-0,0", "-7,3")}}, "a patch does not apply to /workspace"),
     ],

@@ -25,7 +25,6 @@ from agentrl.testing import ScriptedModel
 from tests.workflows.test_harness import task as harness_task
 from tests.workflows.test_swe_rows import git
 from tests.workflows.test_terminal_task import GREETING
-from tests.workflows.test_verifiers import HUB
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -73,8 +72,8 @@ async def test_a_repository_that_is_not_there_is_found_before_a_run(
     gone, old = {"git": str(repository), "commit": "0" * 40}, {"git": str(tmp_path / "git")}
     for named, told in (
         ("no/such/folder", r"repository = 'no/such/folder': there is no such folder in "),
-        (gone, f"repository.git = '{repository}' has no commit '{'0' * 40}'; fetch it there"),
-        (old, f"repository.git = '{tmp_path / 'git'}': "),
+        (gone, f"repository.git = '{repository}', commit = '{'0' * 40}': fatal: Not a valid object name"),
+        (old, f"repository.git = '{tmp_path / 'git'}', commit = 'HEAD': "),
     ):
         assert told in await refused("harness", [there, harness_task(repository=named)], bubblewrap)
     several = [harness_task(repository=f"no/folder{index}") for index in range(SHOWN + 2)]
@@ -133,21 +132,6 @@ async def test_an_image_that_is_nowhere_is_found_before_a_run(docker: BackendNam
     assert "greeting has changed since its tasks were read" in await refused("terminal_task", folders)
     await in_thread(shutil.rmtree, folder)
     assert str(folder) in await refused("terminal_task", folders)
-
-
-async def test_a_verifiers_environment_and_a_row_that_are_not_there_are_found_before_a_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(str(HUB))
-    tasks = [{"environment": "vf-capitals", "row": row} for row in (1, 2)]
-    assert "row = 2: the verifiers environment 'vf-capitals' has 2 rows to train on" in await refused(
-        "verifiers_env", tasks
-    )
-    tasks[0]["environment"] = "vf-nowhere"
-    told = await refused("verifiers_env", tasks)
-    assert (
-        "2 things that the tasks need are missing.\n- the verifiers environment 'vf-nowhere' cannot be loaded" in told
-    )
 
 
 def test_a_training_run_is_refused_before_it_has_a_directory(

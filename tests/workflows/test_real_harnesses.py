@@ -200,7 +200,7 @@ async def test_a_real_agent_mends_a_repository(name: str, nano_format: ChatForma
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
     engine = Engine(chat_format, solve, has_grammar=True)
     (solved,) = await episodes(engine, chat_format, {**TASK, "harness": name}, (solve,))
-    assert (solved.error, solved.reward, solved.metrics.get("answered")) == (None, 1.0, 1.0)
+    assert (solved.error, solved.reward, solved.metrics["exit_code"]) == (None, 1.0, 0.0)
     check_token_by_token(solved.record, engine.calls)
     roots = [turn for turn in solved.record.turns if turn.parent is None and not turn.left_out]
     assert (len(roots), sum(not turn.left_out for turn in solved.record.turns)) == (1, 3)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from anyio.to_thread import run_sync as in_thread
-from pydantic import ValidationError
 
 from agentrl.config import RunConfig
 from agentrl.rollout.episode_parts import open_run_sandboxes
@@ -19,7 +18,7 @@ from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
-from agentrl.workflows.terminal_task import REWARD_FILES
+from agentrl.workflows.terminal_task import read_reward
 from agentrl.workflows.vet_agent_tasks import vet_agent_tasks
 from tests.sandboxes.test_container import docker, left
 from tests.workflows.test_harness import SHELL
@@ -189,20 +188,18 @@ async def test_vetting_tries_the_reference_and_doing_nothing(tmp_path: Path) -> 
     assert found == {name: kinds for name, (_, kinds) in cases.items()}
     assert "no such thing" in reports[2].faults[0].detail
     assert "test.sh ended with exit code 3 and left no reward in /logs/verifier" in reports[3].faults[0].detail
-    assert "which is no reward from 0 to 1: Input should be a valid number" in reports[4].faults[0].detail
+    assert "which is no reward from 0 to 1: " in reports[4].faults[0].detail
     assert await in_thread(left) == []
 
 
 @pytest.mark.parametrize(
-    ("file", "written", "value"),
-    [("reward.txt", " 0.25\n", 0.25), ("reward.txt", ".5", 0.5), ("reward.json", '{"reward": 1, "speed": 7}', 1.0), ("reward.json", "0", 0.0)],
-)  # fmt: skip
-def test_a_reward_is_a_number_from_0_to_1(file: str, written: str, value: float) -> None:
-    assert REWARD_FILES[file](written.strip()) == value
+    ("written", "value"), [(" 0.25\n", 0.25), (".50", 0.5), ('{"reward": 1, "speed": 7}', 1.0), ("0", 0.0)]
+)
+def test_a_reward_is_a_number_from_0_to_1(written: str, value: float) -> None:
+    assert read_reward(written.encode()) == value
 
 
-@pytest.mark.parametrize("file", REWARD_FILES)
-@pytest.mark.parametrize("written", ["", "yes", "nan", "2", "-1", "null", "{}", '{"reward": [1]}', "1" * 400, "1e999"])
-def test_nonsense_is_no_reward(file: str, written: str) -> None:
-    with pytest.raises(ValidationError):
-        REWARD_FILES[file](written)
+@pytest.mark.parametrize("written", ["", "yes", "NaN", "2", "-1", "null", "{}", '{"reward": [1]}', "1" * 400, "1e999"])
+def test_nonsense_is_no_reward(written: str) -> None:
+    with pytest.raises((ValueError, TypeError, LookupError, ArithmeticError)):
+        read_reward(written.encode())

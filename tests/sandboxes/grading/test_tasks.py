@@ -90,8 +90,8 @@ WRAPPED = CallTest(function="add", args=[1, 2], expected=[3], wrapped=True)
     ("row", "name", "prompt", "tests", "public", "reference"),
     [
         pytest.param(
-            {"name": "n", "prompt": "P", "tests": [TEXT_TEST], "public_tests": [{**TEXT_TEST, "stdin": "1"}], "solution": "S"},
-            "n", "P", [IOTest()], [IOTest(stdin="1")], "S", id="own",
+            {"name": "n", "prompt": "P", "tests": [TEXT_TEST], "public_tests": [{**TEXT_TEST, "stdin": "1"}], "solution": "```python\nS\n```"},
+            "n", "P", [IOTest()], [IOTest(stdin="1")], "S", id="own, with a fence around the solution",
         ),
         pytest.param(
             {"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    pass\n", "test": "T", "entry_point": "f"},

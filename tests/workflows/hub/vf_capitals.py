@@ -1,28 +1,53 @@
-"""An environment in the Environments Hub's format, with a tool and two rewards: it knows nothing of agentrl."""
+"""An environment of verifiers 0.4, with a harness, two rewards and a metric: it knows nothing of agentrl."""
 
-import verifiers as vf
-from datasets import Dataset
+from collections.abc import Iterator
+from typing import Any
 
+import verifiers.v1 as vf
+from openai import AsyncOpenAI
+
+__all__ = ["Ask", "Capitals"]
 CAPITALS = {"France": "Paris", "Italy": "Rome"}
 
 
-def lookup(country: str) -> str:
-    """Look up the capital of a country.
-
-    Args:
-        country: Its English name.
-    """
-    return CAPITALS[country]
+class CapitalData(vf.TaskData):
+    answer: str
 
 
-def load_environment(max_turns: int = 4) -> vf.Environment:
-    rows = [{"question": f"What is the capital of {c}?", "answer": a} for c, a in CAPITALS.items()]
+class Capital(vf.Task[CapitalData]):
+    @vf.reward
+    async def right(self, trace: vf.Trace) -> float:
+        return float(self.data.answer in trace.last_reply)
 
-    async def right(completion: vf.Messages, answer: str) -> float:
-        return float(answer in str(completion[-1].get("content")))
+    @vf.reward(weight=0.5)
+    async def brief(self, trace: vf.Trace) -> float:
+        return float(len(trace.last_reply) < 20)
 
-    async def brief(completion: vf.Messages) -> float:
-        return float(len(str(completion[-1].get("content"))) < 20)
+    @vf.metric
+    async def characters(self, trace: vf.Trace) -> float:
+        return float(len(trace.last_reply))
 
-    rubric = vf.Rubric(funcs=[right, brief], weights=[1.0, 0.5])
-    return vf.ToolEnv(dataset=Dataset.from_list(rows), tools=[lookup], rubric=rubric, max_turns=max_turns)
+
+class CapitalsConfig(vf.TasksetConfig):
+    countries: int = 2
+
+
+class Capitals(vf.Taskset[Capital, CapitalsConfig]):
+    def load(self) -> Iterator[Capital]:
+        for country, answer in [*CAPITALS.items()][: self.config.countries]:
+            data = CapitalData(prompt=f"What is the capital of {country}?", answer=answer)
+            yield Capital(data, self.config.task)
+
+
+class Ask(vf.Harness[vf.HarnessConfig]):
+    """Asks once, without a program of its own."""
+
+    EXECUTES_CODE = NEEDS_CONTAINER = False
+
+    async def launch(
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: Any, **_: Any
+    ) -> vf.ProgramResult:
+        async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
+            messages = [{"role": "user", "content": data.prompt}]
+            await client.chat.completions.create(model=ctx.model, messages=messages)
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
