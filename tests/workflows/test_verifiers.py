@@ -23,7 +23,7 @@ from agentrl.workflows.verifiers_env import VerifiersTask
 from tests.components import missing
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 HUB = Path(__file__).parent / "hub"
 ARGS = {"agent": {"runtime": {"type": "subprocess"}}}
 TASK = {"environment": "vf-capitals", "args": ARGS}
@@ -116,14 +116,6 @@ async def test_a_server_that_has_ended_is_started_again() -> None:
     assert (await outcome_of(lambda _: "Paris", TASK)).reward == 1.5
 
 
-def test_a_python_that_is_not_there_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifiers_tasks, "_server", None)
-    monkeypatch.setenv("AGENTRL_VERIFIERS_PYTHON", "/nowhere/python")
-    with pytest.raises(TaskFileError, match=r"no Python at /nowhere/python; install it with scripts/install_verifiers"):
-        list_tasks("verifiers:vf-capitals")
-
-
-@pytest.mark.soak
 async def test_on_the_real_engine(any_server_url: str, nano_format: ChatFormat) -> None:
     async with sglang_engine([any_server_url]) as engine:
         tapped = Tapped(engine)
