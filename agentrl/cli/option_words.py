@@ -6,23 +6,31 @@ the option that a person types:
     `rollout.workers`       ->  rollout.workers (--rollout.workers)
     `base_url`              ->  --base-url
     `resume=True` in runs/a ->  --resume runs/a
+    agentrl audit           ->  .venv/bin/python -m agentrl audit, where no `agentrl` is on the PATH
+    pip install -e '/path/to/agentrl[docker]'   ->  the same with this Python, and the folder of this agentrl
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+from pathlib import Path
 
+from agentrl.cli.main import COMMANDS
 from agentrl.config import config_fields
 
-_ARGUMENTS = ("base_url", "out", "admin_key")
+_ARGUMENTS = ("base_url", "api_key", "out", "admin_key")
 """Arguments of functions that are options, and no keys."""
 _OTHER_WORDS = {"workflow": "WORKFLOW", "model.path": "--model"}
 """Keys that the command line has another word for."""
 _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`|`resume=True`(?: in (\S*[^\s.,;:]))?")
+_INSTALL, _SOURCE = "pip install -e '/path/to/agentrl", Path(__file__).parents[2]
+_COMMAND = re.compile(rf"\bagentrl (?=({'|'.join(COMMANDS)})\b)")
 
 
 def in_options(text: str) -> str:
-    """Return a message with the options for the keys and arguments that it names in backquotes. Other backquotes stay."""
+    """Return a message with the options for the keys and arguments that it names in backquotes, and with commands that work here."""
     fields = list(config_fields())
     keys = {key.name for key in fields} | {key.name.rpartition(".")[0] for key in fields if key.short}
 
@@ -35,4 +43,5 @@ def in_options(text: str) -> str:
             return option
         return f"{name} ({_OTHER_WORDS.get(name, option)})" if name in keys else found[0]
 
-    return _NAMED.sub(words, text)
+    text = _NAMED.sub(words, text).replace(_INSTALL, f"{sys.executable} -m pip install -e '{_SOURCE}")
+    return text if shutil.which("agentrl") else _COMMAND.sub(f"{sys.executable} -m agentrl ", text)

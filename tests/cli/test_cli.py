@@ -112,7 +112,7 @@ def test_a_project_of_init_evaluates(tmp_path: Path) -> None:
 def test_init_says_how_to_come_by_what_its_tests_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentrl.cli.init.find_spec", lambda name: None)
+    monkeypatch.setattr("agentrl.cli.setup.find_spec", lambda name: None)
     assert main(["init", str(tmp_path / "sums")]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "Its tests: python -m pip install pytest && python -m pytest"

@@ -267,7 +267,7 @@ def ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch, *words: str
     def command(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr("agentrl.cli.doctor.doctor", command)
+    monkeypatch.setattr("agentrl.cli.setup.doctor", command)
     return cli.main(["doctor", *words])
 
 

@@ -33,6 +33,6 @@ def test_an_error_that_ends_a_command_speaks_of_options(
     def command() -> int:
         raise TrainerError("mend the cause, and go on with `resume=True` in runs/a")
 
-    monkeypatch.setattr("agentrl.cli.doctor.doctor", command)
+    monkeypatch.setattr("agentrl.cli.setup.doctor", command)
     assert cli.main(["doctor"]) == 1
     assert capsys.readouterr().err == "agentrl: mend the cause, and go on with --resume runs/a\n"

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from agentrl.cli.main import main
-from agentrl.cli.view import shown_beside
+from agentrl.cli.run_tools import shown_beside
 from tests.recorded_run import record_run
 
 
