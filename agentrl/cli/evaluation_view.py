@@ -85,9 +85,10 @@ def show_evaluation(result: Evaluation, console: Console | None = None, *, per_t
     if result.first_error:
         _print_lines(console, f"the first failure:\n{users_part(result.first_error)}")
     if result.directory:
-        where = f"the worst and the best episodes: agentrl episodes {result.directory}; all on a page: agentrl view {result.directory}"
-        unrecorded = "; without what was said: calls of another endpoint are not recorded" * (not result.recorded)
-        _print_lines(console, in_options(where + unrecorded))
+        kept, path = "the episodes are kept", result.directory
+        if not result.recorded:
+            kept += " without what was said, as calls of another endpoint are not recorded"
+        _print_lines(console, in_options(f"{kept}: agentrl episodes {path} lists them, agentrl view {path} shows them"))
     figures = Table.grid(padding=(0, 2))
     for name, value in result.to_table().items():
         figures.add_row(escape(name), escape(value))
@@ -99,10 +100,11 @@ def _print_lines(console: Console, text: str) -> None:
 
 
 def _show_tasks(result: Evaluation, console: Console) -> None:
-    table = Table("task", "passed", "mean reward", "failed", title="tasks, the hardest first", title_justify="left")
+    columns = "task", "id or prompt", "passed", "mean reward", "failed"
+    table = Table(*columns, title="tasks, the hardest first", title_justify="left", box=None, pad_edge=False)
     for row in sorted(result.per_task, key=lambda row: (row.mean_reward, row.task))[:SHOWN_TASKS]:
-        name = escape(row.name or str(row.task))
-        table.add_row(name, f"{row.passed} of {row.samples}", f"{row.mean_reward:.3f}", str(row.failed))
+        passed, reward = f"{row.passed} of {row.samples}", f"{row.mean_reward:.3f}"
+        table.add_row(str(row.task), escape(row.name), passed, reward, str(row.failed))
     console.print(table)
     if len(result.per_task) > SHOWN_TASKS:
         console.print(f"{len(result.per_task) - SHOWN_TASKS} tasks more; --json shows all", highlight=False)

@@ -20,6 +20,8 @@ from pathlib import Path
 from agentrl.cli.main import COMMANDS
 from agentrl.config import config_fields
 
+COMMAND = "agentrl" if shutil.which("agentrl") else f"{sys.executable} -m agentrl"
+"""The words that start the command line here."""
 _ARGUMENTS = ("base_url", "api_key", "out", "admin_key")
 """Arguments of functions that are options, and no keys."""
 _OTHER_WORDS = {"workflow": "WORKFLOW", "model.path": "--model"}
@@ -44,4 +46,4 @@ def in_options(text: str) -> str:
         return f"{name} ({_OTHER_WORDS.get(name, option)})" if name in keys else found[0]
 
     text = _NAMED.sub(words, text).replace(_INSTALL, f"{sys.executable} -m pip install -e '{_SOURCE}")
-    return text if shutil.which("agentrl") else _COMMAND.sub(f"{sys.executable} -m agentrl ", text)
+    return _COMMAND.sub(f"{COMMAND} ", text)

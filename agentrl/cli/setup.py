@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as find_version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -96,6 +97,6 @@ def _machine() -> Iterator[tuple[str, str]]:
 def _version(*packages: str, extra: str = "") -> str:
     """Return the versions of packages, or the command that installs the extra which brings them."""
     try:
-        return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
-    except importlib.metadata.PackageNotFoundError as error:
+        return ", ".join(f"{package} {find_version(package)}" for package in packages)
+    except PackageNotFoundError as error:
         return f"{error.name} is missing: pip install -e '/path/to/agentrl[{extra}]'"

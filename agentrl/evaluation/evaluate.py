@@ -101,7 +101,7 @@ async def evaluate(
             what = "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
             raise ConfigError(what)
         if out is None or not await anyio.Path(out, "store.sqlite").exists():
-            await check_endpoint(base_url, api_key)  # else once an episode is left to run
+            await check_endpoint(base_url, api_key)  # of an evaluation that goes on, nothing may be left to ask it
         opened = partial(_remote, config, run, base_url, api_key)
     else:
         config, chat_format = await with_chat_format(await check_start(on_cluster(config)))
@@ -116,20 +116,14 @@ async def evaluate(
         if len(_usable(log.done, chosen, config)) < len(chosen) * config.eval.samples:
             if log.done:
                 view.say(f"going on after {len(log.done)} episodes in {directory}")
-                if base_url:
-                    await check_endpoint(base_url, api_key)
             runner = await stack.enter_async_context(opened(log.earlier_starts))
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
         health = Health(recent=deque())
         seen = Seen(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)")
-        watch = AlarmWatch(
-            lambda: alarms(seen, training=False),
-            view.say,
-            lambda: f"{len(view.episodes)} of {view.total} episodes",
-        )
-        async with watch.open():
+        progress = lambda: f"{len(view.episodes)} of {view.total} episodes"  # noqa: E731
+        async with AlarmWatch(lambda: alarms(seen, training=False), view.say, progress).open():
             result = await evaluate_tasks(runner, chosen, config, log=log, view=view, health=health)
             health.complete = True
         named = [replace(row, name=_task_name(chosen[row.task])) for row in result.per_task]
@@ -150,16 +144,15 @@ def _name_of(sources: Sources) -> str:
     """Return the workflow's name in the log of an evaluation."""
     if sources.workflow is None:
         return sources.config.workflow
-    given: Any = sources.workflow
-    while isinstance(given, partial):
-        given = given.func
+    given: Any = getattr(sources.workflow, "func", sources.workflow)  # of a partial
     own = given if hasattr(given, "__qualname__") else type(given)
     return f"{own.__module__}.{own.__qualname__}"
 
 
 def _task_name(task: Task) -> str:
-    """Return the id of a task, or the beginning of its prompt; "": it has neither."""
-    return next((one_line(task[key], 60) for key in NAMING_FIELDS if task.get(key) not in (None, "")), "")
+    """Return the id of a task, or the beginning and the end of its prompt; "": it has neither."""
+    text = next((one_line(task[key], 10_000) for key in NAMING_FIELDS if task.get(key) not in (None, "")), "")
+    return text if len(text) <= 60 else f"{text[:28]} … {text[-28:]}"
 
 
 @asynccontextmanager

@@ -93,7 +93,7 @@ class TaskResult:
     mean_reward: float
     failed: int
     name: str = ""
-    """Its id, or the beginning of its prompt, where the task has one."""
+    """Its id, or the beginning and the end of its prompt, where the task has one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,7 +127,7 @@ class Evaluation:
         """Return the figures by their names, as text with what each is the mean of, in the order in which they are shown."""
         counted = " and count as reward 0" if self.failed else ""
         ends = reasons_text(Counter(episode.reason for episode in self.episodes))
-        of = f"  n = {self.tasks} tasks" if self.tasks > 1 else f"  n = {len(self.episodes)} episodes"
+        of = f"  n = {f'{self.tasks} tasks' if self.tasks > 1 else f'{len(self.episodes)} episodes'}"
         having = Counter(name for episode in self.episodes for name in episode.metrics)
         return {
             "mean reward [95 %]": f"{Interval(self.mean_reward, *self.mean_reward_95)}{of}",
@@ -149,18 +149,14 @@ class Evaluation:
 
     def __repr__(self) -> str:
         figures = ", ".join(f"pass@{k}={chance.mean:.3f}" for k, chance in self.pass_at.items())
-        return (
-            f"Evaluation(mean_reward={self.mean_reward:.3f} [{self.mean_reward_95[0]:.3f}, {self.mean_reward_95[1]:.3f}], {figures}, "
-            f"tasks={self.tasks}, episodes={len(self.episodes)}, failed={self.failed})"
-        )
+        mean = Interval(self.mean_reward, *self.mean_reward_95)
+        return f"Evaluation(mean_reward={mean}, {figures}, tasks={self.tasks}, episodes={len(self.episodes)}, failed={self.failed})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it: its figures, and its first episodes that were kept."""
-        from agentrl.viewer.notebook import (
-            evaluation_html,
-        )  # the page stands above, and is loaded by who looks at it
+        from agentrl.viewer import notebook  # it stands above, and is loaded by who looks at it
 
-        return evaluation_html(self)
+        return notebook.evaluation_html(self)
 
     def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
         """Return the figures as JSON values."""

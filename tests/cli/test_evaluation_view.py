@@ -63,6 +63,7 @@ def test_figures_come_last_and_tasks_on_request() -> None:
     assert plain.rstrip().splitlines()[-1].startswith("episodes")
     assert table.endswith(plain)
     assert "tasks, the hardest first" in table
+    assert "n = 40 tasks" in plain
     assert "10 tasks more; --json shows all" in table
 
 

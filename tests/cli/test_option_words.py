@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from agentrl.cli import main as cli
 from agentrl.cli.option_words import in_options
 from agentrl.errors import TrainerError
+
+INSTALL = f"{sys.executable} -m pip install -e '{Path(__file__).parents[2]}"
 
 
 @pytest.mark.parametrize(
@@ -20,10 +25,15 @@ from agentrl.errors import TrainerError
         ("go on with `resume=True` in runs/a.b; or not", "go on with --resume runs/a.b; or not"),
         ("go on with `resume=True` in runs/a.", "go on with --resume runs/a."),
         ("`resume=True` restores it", "--resume RUN_DIR restores it"),
+        ("go on with: agentrl train --resume a", "go on with: python -m agentrl train --resume a"),
+        ("agentrl needs it: pip install -e '/path/to/agentrl[lora]'", f"agentrl needs it: {INSTALL}[lora]'"),
         ("write `async def run(episode)`, or `nothing`", "write `async def run(episode)`, or `nothing`"),
     ],
 )
-def test_keys_and_arguments_become_options_and_all_else_stays(said: str, typed: str) -> None:
+def test_keys_arguments_and_commands_become_what_is_typed_here_and_all_else_stays(
+    said: str, typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.cli.option_words.COMMAND", "python -m agentrl")
     assert in_options(said) == typed
 
 
