@@ -75,7 +75,7 @@ async def test_images_reach_the_model_and_the_record_in_every_dialect(
                 await client.responses.create(model="vl", input=[{"role": "user", "content": other}])
                 bad = [
                     ("http://127.0.0.1/secret.png", "data URL"),
-                    ("data:image/png;base64,AAAA", "an image cannot be read"),
+                    ("data:image/png;base64,AAAA", "cannot identify image file"),
                 ]
                 for where, problem in bad:
                     asked[0]["content"][1]["image_url"]["url"] = where

@@ -87,6 +87,7 @@ def shown(look: Look, place: str) -> None:
     kind = place.partition("/")[0]
     waits = {"run": ".tiles", "timeline": "canvas", "episodes": ".list", "group": ".member .reply", "episode": ".token"}
     expect(page.locator(waits[kind]).first).to_be_visible()
+    expect(page.locator(".awaited")).to_have_count(0)  # a group's episodes are read one by one
 
 
 def test_a_phone_shows_each_page_without_scrolling_sideways(browser: Browser, address: str) -> None:
