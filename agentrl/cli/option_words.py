@@ -17,7 +17,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from agentrl.cli.main import COMMANDS
 from agentrl.config import config_fields
 
 COMMAND = "agentrl" if shutil.which("agentrl") else f"{sys.executable} -m agentrl"
@@ -28,7 +27,9 @@ _OTHER_WORDS = {"workflow": "WORKFLOW", "model.path": "--model"}
 """Keys that the command line has another word for."""
 _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`|`resume=True`(?: in (\S*[^\s.,;:]))?")
 _INSTALL, _SOURCE = "pip install -e '/path/to/agentrl", Path(__file__).parents[2]
-_COMMAND = re.compile(rf"\bagentrl (?=({'|'.join(COMMANDS)})\b)")
+_COMMAND = re.compile(
+    r"\bagentrl (?=(?:train|sft|eval|serve|view|runs|episodes|audit|replay|vet|config|init|doctor)\b)"
+)
 
 
 def in_options(text: str) -> str:

@@ -37,6 +37,12 @@ def test_keys_arguments_and_commands_become_what_is_typed_here_and_all_else_stay
     assert in_options(said) == typed
 
 
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_is_known(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.cli.option_words.COMMAND", "python -m agentrl")
+    assert in_options(f"see agentrl {command} --help") == f"see python -m agentrl {command} --help"
+
+
 def test_an_error_that_ends_a_command_speaks_of_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
