@@ -193,7 +193,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "trainer.lora": "rank alpha targets roles",
         "trainer.checkpoint": "every keep url",
         "data": "sources columns fields epochs eval_share",
-        "data.order": "kind bounds floor weights unseen",
+        "data.order": "kind bounds",
         "eval": "tasks limit samples pass_reward max_concurrent temperature",
         "tracking": "trackers project name samples_every tags",
     }

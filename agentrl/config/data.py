@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from agentrl.config.section import Positive, Section, Share
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -35,35 +33,18 @@ class GivenOrder(Section):
 
 
 class DifficultyOrder(Section):
-    """Tasks are drawn by how their last group went: a task is in the pool of its mean reward, or has none yet and is unseen."""
+    """Tasks are drawn by the mean reward of their last group: those that are sometimes solved most, as docs/curriculum.md has it."""
 
     kind: Literal["difficulty"] = "difficulty"
-    bounds: list[Finite] = Field(default_factory=lambda: [0.25, 0.75])
-    """Mean rewards that part the pools, ascending: pool 0 is below the first, the last pool begins at the last."""
-    floor: Share = 0.1
-    """Share of the groups whose task is drawn from all tasks alike: with N tasks, each has at least floor/N."""
-    weights: list[Weight] = Field(default_factory=lambda: [1.0, 4.0, 1.0])
-    """Weight of a task in each pool, the pool of the lowest rewards first: one more than there are bounds."""
-    unseen: Weight = 4.0
-    """Weight of a task of which no group has ended yet."""
+    bounds: Annotated[list[Finite], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: [0.25, 0.75])
+    """Mean rewards that part the tasks: below the first one is too hard, from the second on it is solved."""
 
     @field_validator("bounds")
     @classmethod
     def _check_bounds(cls, bounds: list[float]) -> list[float]:
-        if not bounds or any(low >= high for low, high in pairwise(bounds)):
-            raise ValueError("write one bound or more, each above the one before it, such as [0.25, 0.75]")
+        if bounds[0] >= bounds[1]:
+            raise ValueError("write two mean rewards, the lower one first, such as [0.25, 0.75]")
         return bounds
-
-    @model_validator(mode="after")
-    def _check_weights(self) -> DifficultyOrder:
-        if len(self.weights) != len(self.bounds) + 1:
-            raise ValueError(
-                f"weights = {_written(self.weights)}: bounds = {_written(self.bounds)} make {len(self.bounds) + 1} pools; give each one "
-                "a weight"
-            )
-        if not any([*self.weights, self.unseen]):
-            raise ValueError("every weight is 0, so no task would be drawn for its pool; make one larger")
-        return self
 
 
 TaskOrder = Annotated[ShuffledOrder | GivenOrder | DifficultyOrder, Field(discriminator="kind")]
@@ -96,7 +77,3 @@ class DataConfig(Section):
     def follows_rewards(self) -> bool:
         """Whether what is drawn may depend on what came of earlier groups."""
         return self.order.kind not in ("shuffled", "in_order")
-
-
-def _written(numbers: list[Any]) -> str:
-    return f"[{', '.join(f'{number:g}' for number in numbers)}]"

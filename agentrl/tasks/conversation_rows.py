@@ -32,10 +32,13 @@ _FIELDS = ("role", "content", "name", "reasoning_content", "tool_calls", "tool_c
 _ALIASES = {"from": "role", "value": "content", "thinking": "reasoning_content", "reasoning": "reasoning_content"}
 _ALIASES |= dict.fromkeys(("loss", "train", "training"), "weight")
 """ShareGPT's, ms-swift's and axolotl's names of the fields of a message."""
-_REFUSED = ("images", "videos", "audios", "loss", "mask")
+_REFUSED = ("image", "images", "videos", "audios", "loss", "mask", "rejected_response", "rejected_messages")
 """Fields of a row that would change what is shown or learned."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
-_FORM = '{"messages": [...]}; an Alpaca row becomes two: instruction and input of the user, output of the assistant'
+_MODELS_ID = re.compile(r"[A-Za-z0-9]{9}|functions\..+:\d+")
+"""The ids of tool calls that models say themselves: Mistral's and Kimi's."""
+_WRAPPED = re.compile(r"\s*<tool_response>\n?(.*?)\n?</tool_response>\s*", re.DOTALL)
+"""A result as the templates of Hermes and Qwen write it."""
 
 
 class _ConversationType(TaskType):
@@ -64,43 +67,42 @@ def read_conversation(row: Task, where: str) -> tuple[list[Message], list[Tool],
     Raises:
         TaskFileError: It is no conversation; the message names the field.
     """
-    form = next((name for name in ("messages", "conversations") if row.get(name)), "messages")
-    system: list[Message] = []
+    form = next((name for name in ("messages", "conversations") if row.get(name)), "")
+    if not form:
+        had = ", ".join(row)
+        raise TaskFileError(
+            f'{where} holds no "messages"; it has {had}: write {{"messages": [{{"role": ..., "content": ...}}, ...]}}'
+        )
+    if refused := [name for name in _REFUSED if row.get(name) not in _EMPTY]:
+        raise TaskFileError(f"{where}: {refused[0]} is not read; leave it out")
     try:
-        if refused := [name for name in _REFUSED if row.get(name) not in _EMPTY]:
-            raise TaskFileError(f"{where}: {refused[0]} is not read; leave it out")
-        given = _list_of_objects(row.get(form), form)
-        rows = _as_sent(given, form)
-        if not rows:
-            raise TaskFileError(f'{where} holds no "messages": a conversation is {_FORM}')
-        if row.get("system") and rows[0].get("role") != "system":
-            system = [{"role": "system", "content": row["system"]}]
+        sent = _as_sent(_list_of_objects(row[form], form), form)
         tools = [tool for name in ("tools", "functions") for tool in _list_of_objects(row.get(name), name)]
-        body = json.dumps({"model": "", "messages": system + rows, "tools": tools})
+        body = json.dumps({"model": "", "messages": sent, "tools": tools})
         read = read_body(ChatRequest, body.encode()).to_completion_request()
     except ApiError as error:
-        problem = re.sub(r"messages\.(\d+)", lambda at: f"{form}.{int(at[1]) - len(system)}", error.message)
-        names = {_ALIASES.get(key, key): key for message in given for key in message}
-        problem = re.sub(r"(?<=\d\.)\w+", lambda at: names.get(at[0], at[0]), problem)
-        raise TaskFileError(f"{where} is no conversation: {problem}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TaskFileError(f"{where} is no conversation: {type(error).__name__}: {error}") from error
+        raise TaskFileError(f"{where} is no conversation: {error.message}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TaskFileError(f"{where} is no conversation: {one_line(error)}") from error
     if read.ignored:
         raise TaskFileError(f"{where}: {', '.join(read.ignored)} cannot be shown to the model; leave it out")
-    if any(isinstance(message["content"], list) for message in read.messages):
+    if read.images:
         raise TaskFileError(f"{where} has an image, whose pixels are not trained on yet; leave it out")
-    weights: list[float] = []
-    for index, message in enumerate(rows):
-        # A message that opens a conversation answers no prompt.
-        weight = message.get("weight", 1) if message["role"] == "assistant" and (index or system) else 0
-        weights.append(weight)
-        if weight and not (message.get("content") or message.get("tool_calls")):
-            raise TaskFileError(f"{where}: {form}.{index} says nothing; give it 'content' or 'tool_calls'")
+    messages, weights = list(read.messages), [message.get("weight", 1) for message in sent]
+    if (system := row.get("system") or row.get("system_prompt")) and messages[0]["role"] != "system":
+        messages, weights = [{"role": "system", "content": system}, *messages], [0, *weights]
+    # A message that opens a conversation answers no prompt.
+    weights = [weight if i and messages[i]["role"] == "assistant" else 0 for i, weight in enumerate(weights)]
+    learned = [message for message, weight in zip(messages, weights, strict=True) if weight]
+    if not all(message["content"] or message.get("tool_calls") for message in learned):
+        raise TaskFileError(
+            f"{where}: a reply to learn from says nothing; give it 'content', 'tool_calls' or the weight 0"
+        )
     if row.get("empty_thoughts") not in (None, True, False):
         raise TaskFileError(f"{where}: empty_thoughts = {row['empty_thoughts']!r}: write true or false")
-    if not any(weights) or row.get("label") is False:  # a bad example, in rows for KTO
+    if not learned or row.get("label") is False:  # a bad example, in rows for KTO
         raise TaskFileError(f"{where} has no message of the assistant to learn from: by its roles, weights or label")
-    return list(read.messages), read.tools or [], [0] * len(system) + weights, row.get("empty_thoughts") in (None, True)
+    return messages, read.tools or [], weights, row.get("empty_thoughts") in (None, True)
 
 
 def _list_of_objects(value: Any, field: str) -> list[Any]:
@@ -119,42 +121,46 @@ def _list_of_objects(value: Any, field: str) -> list[Any]:
     return [dict(one) for one in found]
 
 
-def _as_sent(rows: list[Any], form: str) -> list[Message]:
-    """Return messages as clients send them: with arguments as text, and with the ids of tool calls that rows leave out.
+def _as_sent(rows: list[dict[str, Any]], form: str) -> list[Message]:
+    """Return messages as clients send them: tool calls with the ids that rows leave out, and arguments as text.
 
-    A result without an id is that of the first call of its name, or of the first one at all, that has none yet. After a reply
-    without `tool_calls`, which has its calls in its text, it stays without one.
+    A result is that of the call of its id, or else of its name, or else of the first call that has none yet. After a reply that has
+    its calls in its text, it has no id.
 
     Raises:
         ValueError: A field has no value that can be read; the message names it.
     """
     messages: list[Message] = []
-    pending: list[dict[str, Any]] | None = []
+    pending: list[tuple[Any, Any, str]] = []
+    """The calls without a result: the id in the row, the name, and the id that it is read with."""
     for index, row in enumerate(rows):
         field = f"{form}.{index}"
         message = _renamed(row, field)
-        if (kind := message.get("role")) in _ROLES:
-            message["role"] = _ROLES[kind]
+        kind = message.get("role", "")
+        message["role"] = _ROLES.get(kind, kind)
         if kind in _CALLS:
-            if messages and messages[-1].get("role") == "assistant":
+            if messages and messages[-1]["role"] == "assistant":
                 raise ValueError(f"{field} is a call that follows a reply: write the calls of one reply as one list")
-            content = _list_of_objects(message.pop("content", None), field)
-            message["tool_calls"] = [{"function": call} for call in content]
+            message["tool_calls"] = _list_of_objects(message.pop("content", None), field)
         if call := message.pop("function_call", None):  # OpenAI's, of before there were tools
-            message["tool_calls"] = [{"function": call}]
-        if calls := _list_of_objects(message.get("tool_calls"), f"{field}.tool_calls"):
-            for i, call in enumerate(calls):
-                call["id"] = call.get("id") or f"call{index:03}{i:02}"  # Mistral's templates ask for nine characters
-                call["function"] = _with_text(call.get("function", call), f"{field}.tool_calls")
-            message["tool_calls"], pending = calls, list(calls)
-        elif pending and message.get("role") in ("tool", "function"):
-            given = message.get("tool_call_id"), message.get("name")
-            ranks = [(call["id"] != given[0], call["function"].get("name") != given[1]) for call in pending]
-            message = {"tool_call_id": pending.pop(ranks.index(min(ranks)))["id"], **message, "role": "tool"}
-        elif message.get("role") == "assistant":
-            pending = pending or None
-        elif pending is None and message.get("role") == "tool":
-            message.setdefault("tool_call_id", "")
+            message["tool_calls"] = [call]
+        if message["role"] == "assistant":
+            pending = []
+            for i, call in enumerate(_list_of_objects(message.pop("tool_calls", None), f"{field}.tool_calls")):
+                function = _with_text(call.get("function", call), f"{field}.tool_calls.{i}")
+                given = call.get("id")
+                id_ = given if _MODELS_ID.fullmatch(str(given)) else f"call{index:03}{i:02}"
+                message.setdefault("tool_calls", []).append({"id": id_, "function": function})
+                pending.append((given, function["name"], id_))
+        elif message["role"] in ("tool", "function"):
+            given, name = message.get("tool_call_id"), message.get("name")
+            answered = min(
+                pending, key=lambda call: (call[0] != given, call[1] != name), default=(None, None, given or "")
+            )
+            pending = [call for call in pending if call is not answered]
+            message |= {"role": "tool", "tool_call_id": answered[2]}
+            if found := _WRAPPED.fullmatch(str(message.get("content"))):
+                message["content"] = found[1]
         messages.append(message)
     return messages
 
@@ -163,7 +169,7 @@ def _renamed(row: dict[str, Any], field: str) -> Message:
     """Return a message with its fields by their own names.
 
     Raises:
-        ValueError: One is unknown, or is there twice with different values, or is no weight.
+        ValueError: One is unknown, or is no weight.
     """
     message: Message = {}
     for key, value in row.items():
@@ -174,22 +180,21 @@ def _renamed(row: dict[str, Any], field: str) -> Message:
             raise ValueError(f"{field}.{key} is not read; a message has {', '.join(_FIELDS)}")
         if name == "weight" and value not in (0, 1):
             raise ValueError(f"{field}.{key} = {value!r}: a reply is learned (1) or not (0)")
-        if message.setdefault(name, value) != value:
-            raise ValueError(f"{field}.{key} is not what it is by its other name")
+        message[name] = value
     return message
 
 
-def _with_text(function: Any, where: str) -> Any:
+def _with_text(function: Any, field: str) -> dict[str, str]:
     """Return a call with its arguments as JSON text.
 
     Raises:
-        ValueError: They are no JSON object.
+        ValueError: It has no name, or they are no JSON object.
     """
-    if not isinstance(function, dict):
-        return function
-    arguments = function.get("arguments") or {}
+    name, arguments = function.get("name"), function.get("arguments") or {}
+    if not name:
+        raise ValueError(f"{field} needs a name")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     with suppress(ValueError):
         if isinstance(json.loads(text), dict):
-            return {**function, "arguments": text}
-    raise ValueError(f"{where}: the arguments of {function.get('name')} are no JSON object: {one_line(text, 80)}")
+            return {"name": name, "arguments": text}
+    raise ValueError(f"{field}: the arguments of {name} are no JSON object: {one_line(text, 80)}")

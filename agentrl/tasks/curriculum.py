@@ -14,99 +14,27 @@ import random
 import sqlite3
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
-from agentrl.config import DifficultyOrder
+from agentrl.config import DifficultyOrder, TaskOrder
 from agentrl.episode import Task
 from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
 
-Metrics = dict[str, float]
+POOLS = {"tasks_pool_0": 1.0, "tasks_pool_1": 4.0, "tasks_pool_2": 1.0, "tasks_unseen": 4.0}
+"""Pools of tasks by the mean reward of their last group, and the weight of a task in each: too hard, sometimes solved, solved, not tried yet.
 
+    mean       … < bounds[0] ≤ … < bounds[1] ≤ …    none yet
+    pool          0               1          2      unseen
 
-class SamplingOrder:
-    """An order whose state is a fold over `drawn` and `ended`. Tasks go by their index over all sources."""
-
-    def draw(self, rng: random.Random) -> int:
-        """Return the task of the next group, by the state and numbers of `rng`. Nothing changes by it."""
-        raise NotImplementedError
-
-    def drawn(self, index: int) -> None:
-        """Note that a group got this task."""
-
-    def ended(self, index: int, mean: float | None) -> None:
-        """Note the mean reward of a group of this task that has ended; None: no episode of it finished."""
-
-    def to_metrics(self) -> Metrics:
-        """Return the metrics of the state."""
-        return {}
-
-
-class MixedOrder(SamplingOrder):
-    """Sources mixed by their weights; each goes through its tasks in epochs of its own."""
-
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], *, seed: int, shuffle: bool) -> None:
-        self._sizes, self._weights = sizes, weights
-        self._first = first_indices(sizes)
-        self._seed, self._shuffle = seed, shuffle
-        self._counts = [0] * len(sizes)
-        """Groups that each source gave a task."""
-
-    def draw(self, rng: random.Random) -> int:
-        """Return the next task of a source that is drawn by its weight."""
-        source = choose(rng, self._weights)
-        size = self._sizes[source]
-        epoch, position = divmod(self._counts[source], size)
-        if self._shuffle:
-            position = shuffled(size, f"{self._seed}/source {source}", epoch)[position]
-        return self._first[source] + position
-
-    def drawn(self, index: int) -> None:
-        """Go on to the next task of its source."""
-        self._counts[source_of(self._first, index)] += 1
-
-
-class PooledOrder(SamplingOrder):
-    """Tasks in pools by the mean reward of their last group.
-
-        mean of a task's last group    none yet │ … < bounds[0] ≤ … < bounds[1] ≤ …
-        pool                            unseen  │     0               1         2
-
-    With the share `floor` a task is drawn from all alike; else a source by its weight, and in it a task by the weight of its pool.
-    A pool's share is then (tasks in it · its weight) / Σ over pools.
-    """
-
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], config: DifficultyOrder) -> None:
-        self._source_weights, self._pool_weights = np.array(weights), np.array([*config.weights, config.unseen])
-        self._bounds, self._floor = config.bounds, config.floor
-        self._source = np.repeat(np.arange(len(sizes)), sizes)  # [task]
-        self._pool = np.full(len(self._source), len(config.bounds) + 1)  # [task]
-
-    def draw(self, rng: random.Random) -> int:
-        """Return a task by the floor, or by its source and pool."""
-        sources, pools = len(self._source_weights), len(self._pool_weights)
-        counts = np.bincount(self._source * pools + self._pool, minlength=sources * pools).reshape(sources, pools)
-        by_pool = counts * self._pool_weights  # [source, pool]
-        by_source = self._source_weights * (by_pool.sum(axis=1) > 0)
-        if rng.random() < self._floor or not by_source.any():  # or no task is in a pool that has a weight
-            return int(rng.random() * len(self._pool))
-        source = choose(rng, by_source)
-        tasks = np.flatnonzero((self._source == source) & (self._pool == choose(rng, by_pool[source])))
-        return int(tasks[int(rng.random() * len(tasks))])
-
-    def ended(self, index: int, mean: float | None) -> None:
-        """Put a task into the pool of its group's mean reward."""
-        if mean is not None:
-            self._pool[index] = bisect_right(self._bounds, mean)
-
-    def to_metrics(self) -> Metrics:
-        """Return the share of tasks in each pool."""
-        names = [*(f"tasks_pool_{pool}" for pool in range(len(self._pool_weights) - 1)), "tasks_unseen"]
-        shares = np.bincount(self._pool, minlength=len(names)) / len(self._pool)
-        return dict(zip(names, shares.tolist(), strict=True))
+A group draws a source by its weight, and in it a task by the weight of its pool.
+"""
+FLOOR = 0.1
+"""Share of the groups whose task is drawn from all tasks alike: with N tasks, each has at least FLOOR / N."""
 
 
 @dataclass(frozen=True)
@@ -137,84 +65,93 @@ def task_history(db: sqlite3.Connection) -> list[GivenTask]:
     ]
 
 
-@dataclass
 class DrawnTasks:
-    """Tasks of one source or several, in an order that is drawn."""
+    """Tasks of one source or several, in an order that is drawn: its state is a fold over the groups that got a task and that ended.
 
-    tasks: Sequence[Task]
-    """Those of all sources, one behind another."""
-    sizes: Sequence[int]
-    """Tasks of each source."""
-    order: SamplingOrder
-    described: str
-    """The order and its settings: another text is another order."""
-    seed: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Tasks are drawn in a thread, and groups end in the event loop."""
-    _drawn: list[tuple[int, int]] = field(default_factory=list)
-    """(epoch, index) of each group."""
-    _visits: dict[int, int] = field(default_factory=dict)
-    _recent: list[int] = field(default_factory=list)
-    """Tasks that were drawn since the metrics were taken last."""
+    Args:
+        sources: The tasks of each source.
+        weights: How often a group takes its task from each.
+        order: By difficulty, or each source in epochs of its own, shuffled or in order.
+        seed: That of the run.
+    """
+
+    def __init__(
+        self, sources: Sequence[Sequence[Task]], weights: Sequence[float], order: TaskOrder, seed: int = 0
+    ) -> None:
+        self.tasks = [task for tasks in sources for task in tasks]
+        self._weights, self._order, self._seed = weights, order, seed
+        self._sizes = [len(tasks) for tasks in sources]
+        self._source = np.repeat(np.arange(len(sources)), self._sizes)  # [task]
+        self._pool = np.full(len(self.tasks), len(POOLS) - 1)  # [task]
+        self._drawn: list[tuple[int, int]] = []
+        """(epoch, index) of each group."""
+        self._visits: Counter[int] = Counter()
+        """Groups that got each task."""
+        self._taken: Counter[int] = Counter()
+        """Groups that got a task of each source."""
+        self._recent: list[int] = []
+        """Tasks that were drawn since the metrics were taken last."""
+        # Tasks are drawn in a thread, and groups end in the event loop.
+        self._lock = threading.Lock()
 
     @property
     def identity(self) -> str:
         """Their number and content, and how they are drawn. The claims of `agentrl audit` read its first two words."""
-        return f"drawn from {len(self.tasks)} tasks {fingerprint(self.tasks)}, {self.described}, seed {self.seed}"
+        order = f"order {self._order.model_dump_json()}, sources {self._sizes} by {self._weights}"
+        return f"drawn from {len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}, seed {self._seed}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
         """Return the task that a group was given, or draw that of the next group."""
         with self._lock:
             while len(self._drawn) <= group_id:
-                self._note(self.order.draw(random.Random(f"{self.seed}/task/{len(self._drawn)}")))  # noqa: S311
+                self._note(self._draw(random.Random(f"{self._seed}/task/{len(self._drawn)}")))  # noqa: S311
             epoch, index = self._drawn[group_id]
         return GroupTask(epoch, index, self.tasks[index])
 
     def group_ended(self, group_id: int, mean: float | None) -> None:
         """Note the mean reward of a group; None: none of its episodes finished."""
         with self._lock:
-            self.order.ended(self._drawn[group_id][1], mean)
+            self._note_end(self._drawn[group_id][1], mean)
 
     def restore(self, groups: Iterable[GivenTask]) -> None:
         """Go on after the groups that a run has, which keep the tasks that they were given."""
         for group in groups:
             self._note(group.index)
             if group.ended:
-                self.order.ended(group.index, group.mean)
+                self._note_end(group.index, group.mean)
         self._recent = []
 
-    def take_metrics(self) -> Metrics:
-        """Return the metrics of the state, and of the tasks that were drawn since they were taken last."""
+    def take_metrics(self) -> dict[str, float]:
+        """Return the share of tasks in each pool, and how many groups drew a task since this was called last, by source."""
         with self._lock:
-            state, recent, self._recent = self.order.to_metrics(), self._recent, []
-        first = first_indices(self.sizes)
-        metrics = state | {"drawn_groups": float(len(recent))}
-        if len(self.sizes) > 1 and recent:
-            sources = [source_of(first, index) for index in recent]
-            metrics |= {f"drawn_source_{i}": sources.count(i) / len(sources) for i in range(len(self.sizes))}
+            pools = np.bincount(self._pool, minlength=len(POOLS)) / len(self._pool)
+            recent, self._recent = self._recent, []
+        metrics = {"drawn_groups": float(len(recent))}
+        if isinstance(self._order, DifficultyOrder):
+            metrics |= dict(zip(POOLS, pools.tolist(), strict=True))
+        if len(self._sizes) > 1 and recent:
+            shares = np.bincount(self._source[recent], minlength=len(self._sizes)) / len(recent)
+            metrics |= {f"drawn_source_{source}": share for source, share in enumerate(shares.tolist())}
         return metrics
 
+    def _draw(self, rng: random.Random) -> int:
+        if isinstance(self._order, DifficultyOrder):
+            worth = np.array(list(POOLS.values()))[self._pool]  # [task]
+            worth *= (self._weights / np.bincount(self._source, worth))[self._source]
+            ends = np.cumsum((1 - FLOOR) * worth / worth.sum() + FLOOR / len(worth))
+            return int(np.searchsorted(ends[:-1], rng.random() * ends[-1], side="right"))
+        (source,) = rng.choices(range(len(self._sizes)), self._weights)
+        epoch, position = divmod(self._taken[source], self._sizes[source])
+        if self._order.kind == "shuffled":
+            position = shuffled(self._sizes[source], f"{self._seed}/source {source}", epoch)[position]
+        return sum(self._sizes[:source]) + position
+
     def _note(self, index: int) -> None:
-        self._drawn.append((self._visits.get(index, 0), index))
-        self._visits[index] = self._visits.get(index, 0) + 1
+        self._drawn.append((self._visits[index], index))
+        self._visits[index] += 1
+        self._taken[int(self._source[index])] += 1
         self._recent.append(index)
-        self.order.drawn(index)
 
-
-def choose(rng: random.Random, weights: Iterable[float]) -> int:
-    """Return an index, drawn by `weights`, of which at least one is above 0."""
-    weights = list(weights)
-    sums = list(accumulate(weights))
-    drawn = rng.random() * sums[-1]
-    last = max(i for i, weight in enumerate(weights) if weight > 0)  # where the product was rounded up to the sum
-    return next((i for i, total in enumerate(sums) if drawn < total and weights[i] > 0), last)
-
-
-def first_indices(sizes: Sequence[int]) -> list[int]:
-    """Return the index of the first task of each source, where the tasks of all stand one behind another."""
-    return [0, *accumulate(sizes)][:-1]
-
-
-def source_of(first: Sequence[int], index: int) -> int:
-    """Return the source of a task, by the first index of each."""
-    return bisect_right(first, index) - 1
+    def _note_end(self, index: int, mean: float | None) -> None:
+        if mean is not None and isinstance(self._order, DifficultyOrder):
+            self._pool[index] = bisect_right(self._order.bounds, mean)

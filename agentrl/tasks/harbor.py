@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,8 @@ from agentrl.tasks.task_type import first_problem, unusable_task
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-_CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+_CANARY = re.compile(r"\A(\s*(<!--.*canary.*-->|#.*canary.*))*\s*", re.IGNORECASE)
+"""The lines before an instruction that mark benchmark data, which no agent is to see."""
 
 
 class TaskFolder(BaseModel):
@@ -78,7 +78,10 @@ def tasks_of_folder(source: str) -> list[Task]:
         folder = Path(path)
     if not folder.is_dir():
         raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one that holds tasks")
-    return [_task_of(found, agent) for found in find_folders(folder)]
+    found = [file.parent for file in (folder / "task.toml", *sorted(folder.glob("[!.]*/task.toml"))) if file.is_file()]
+    if not found:
+        raise TaskFileError(f"{folder.absolute()} holds no task folders: neither it nor a folder in it has a task.toml")
+    return [_task_of(path.absolute(), agent) for path in found]
 
 
 def _task_of(folder: Path, agent: str) -> Task:
@@ -91,27 +94,6 @@ def _task_of(folder: Path, agent: str) -> Task:
 def is_task_folder(task: Task) -> bool:
     """Return whether a task is one of `tasks_of_folder`."""
     return {"folder", "digest", "prompt"} <= task.keys()
-
-
-def is_folder_of_task(folder: Path) -> bool:
-    """Return whether a folder is a task folder."""
-    return (folder / "task.toml").is_file()
-
-
-def find_folders(folder: Path) -> list[Path]:
-    """Return the task folders at or right below a folder, by name.
-
-    Raises:
-        TaskFileError: There are none.
-    """
-    if is_folder_of_task(folder):
-        return [folder.absolute()]
-    found = sorted(below.absolute() for below in folder.iterdir() if below.name[0] != "." and is_folder_of_task(below))
-    if not found:
-        raise TaskFileError(
-            f"{folder.absolute()} holds no task folders: neither it nor a folder in it has a task.toml, as Harbor's form has"
-        )
-    return found
 
 
 def read_task_folder(folder: Path) -> TaskFolder:
@@ -127,18 +109,24 @@ def read_task_folder(folder: Path) -> TaskFolder:
         raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
     except ValidationError as error:
         raise TaskFileError(f"{file}, {first_problem(error)}") from error
-    instruction = _without_canary(_read_text(folder / "instruction.md"))
+    instruction = _CANARY.sub("", _read_text(folder / "instruction.md"))
     if not instruction.strip():
         raise TaskFileError(f"{folder / 'instruction.md'}: the instruction is empty")
-    variables(settings.environment.env, f"{file}, environment.env")
-    variables(settings.verifier.env, f"{file}, verifier.env")
-    variables(settings.solution.env, f"{file}, solution.env")
+    for name in ("environment", "verifier", "solution"):
+        variables(getattr(settings, name).env, f"{file}, {name}.env")
     here = folder.absolute()
     script = here / "solution" / "solve.sh"
     task = TaskFolder(
         folder=here, instruction=instruction, settings=settings, solution=script if script.is_file() else None
     )
-    _check_image(file, task)
+    compose = task.context / "docker-compose.yaml"
+    if compose.is_file():
+        raise TaskFileError(
+            f"{compose}: services of Docker Compose are not started; give the task one image, by a Dockerfile"
+        )
+    dockerfile = task.context / "Dockerfile"
+    if not dockerfile.is_file() and settings.environment.docker_image is None:
+        raise TaskFileError(f"{file}: the task has no image; write {dockerfile}, or set environment.docker_image")
     if not (task.tests / "test.sh").is_file():
         raise TaskFileError(
             f"{task.tests / 'test.sh'} is missing: it runs the tests and writes the reward to /logs/verifier/reward.txt"
@@ -165,44 +153,16 @@ def folder_digest(folder: Path) -> str:
     """
     digest = hashlib.sha256()
     try:
-        for path in sorted(folder.rglob("*")):
-            info = path.lstat()
-            if stat.S_ISDIR(info.st_mode):
-                continue
-            if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+        for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
+            if not (path.is_symlink() or path.is_file()):
                 raise TaskFileError(f"{path} is no file, folder or link; take it out")
-            target = os.fsencode(os.readlink(path)) if path.is_symlink() else None
-            size = info.st_size if target is None else len(target)
-            head = f"{path.relative_to(folder)}\0{target is not None}\0{bool(info.st_mode & 0o100)}\0{size}\0"
-            digest.update(head.encode(errors="surrogateescape"))
-            if target is not None:
-                digest.update(target)
-                continue
-            with path.open("rb") as file:
-                while part := file.read(2**20):
-                    digest.update(part)
+            content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+            runs = bool(path.lstat().st_mode & 0o100)
+            head = f"{path.relative_to(folder)}\0{path.is_symlink()}\0{runs}\0{len(content)}\0"
+            digest.update(head.encode(errors="surrogateescape") + content)
     except OSError as error:
         raise TaskFileError(f"{error.filename} cannot be read: {error.strerror}") from error
     return digest.hexdigest()[:16]
-
-
-def _check_image(file: Path, task: TaskFolder) -> None:
-    for compose in (task.context / "docker-compose.yaml", task.tests / "docker-compose.yaml"):
-        if compose.is_file():
-            raise TaskFileError(
-                f"{compose}: services of Docker Compose are not started; give the task one image, by a Dockerfile"
-            )
-    dockerfile = task.context / "Dockerfile"
-    if not dockerfile.is_file() and task.settings.environment.docker_image is None:
-        raise TaskFileError(f"{file}: the task has no image; write {dockerfile}, or set environment.docker_image")
-
-
-def _without_canary(instruction: str) -> str:
-    """Return an instruction without the lines at its start that mark benchmark data, which no agent is to see."""
-    lines = instruction.split("\n")
-    first = next((i for i, line in enumerate(lines) if not _CANARY.fullmatch(line.strip())), len(lines))
-    first = next((i for i in range(first, len(lines)) if lines[i].strip()), len(lines))
-    return "\n".join(lines[first:])
 
 
 def _read_text(file: Path) -> str:
@@ -218,15 +178,10 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
     """Return environment variables with `${NAME}` and `${NAME:-default}` filled in from this machine's, as Harbor does.
 
     Raises:
-        TaskFileError: A variable without a default is not set.
+        TaskFileError: One is not set.
     """
-
-    def value(found: re.Match[str]) -> str:
-        known = os.environ.get(found[1], found[2])
-        if known is None:
-            raise TaskFileError(
-                f"{where} names the variable {found[1]}, which is not set; set it, or write ${{{found[1]}:-default}}"
-            )
-        return known
-
-    return {name: _VARIABLE.sub(value, text) for name, text in given.items()}
+    own = lambda found: os.environ.get(found[1], found[0] if found[2] is None else found[2])  # noqa: E731
+    filled = {name: _VARIABLE.sub(own, text) for name, text in given.items()}
+    if unset := [text for text in filled.values() if "${" in text]:
+        raise TaskFileError(f"{where} names a variable that is not set, in {unset[0]}; set it")
+    return filled

@@ -1,17 +1,12 @@
-"""What a task folder says in `task.toml`, checked: numbers that a container can have, and nothing that it has not.
-
-A limit is the most that programs may use. Cores beyond those of the machine are no fault, memory beyond that of the engine's is: a container
-with as much is not started.
-"""
+"""The settings of a task folder, its `task.toml`. A limit is the most that programs may use."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([TGMK])B?", re.IGNORECASE)
 _MB = {"T": 2.0**20, "G": 1024.0, "M": 1.0, "K": 1 / 1024}
@@ -25,14 +20,13 @@ class _Section(BaseModel):
 
 def _megabytes(given: Any) -> Any:
     found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-    size = float(found[1]) * _MB[found[2].upper()] if found else math.inf
-    return int(size) if math.isfinite(size) else given
+    return given if found is None else int(float(found[1]) * _MB[found[2].upper()])
 
 
-Disk = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
-Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(ge=16, le=2**22)]
-Cpus = Annotated[float, Field(ge=0.01, le=1024)]
-Seconds = Annotated[float, Field(gt=0, le=30 * 24 * 3600)]
+Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
+Disk = Megabytes
+Cpus = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
 ImageName = Annotated[str, Field(min_length=1)]
 AbsolutePath = Annotated[str, Field(pattern="^/")]
 User = Annotated[str | None, BeforeValidator(lambda given: str(given) if isinstance(given, int) else given)]
@@ -46,38 +40,20 @@ class Environment(_Section):
     workdir: AbsolutePath | None = None
     """None: the WORKDIR of the image."""
     cpus: Cpus = 1.0
-    memory_mb: Megabytes = 2048
-    storage_mb: Disk = 10240
+    memory_mb: Megabytes = Field(default=2048, validation_alias=AliasChoices("memory_mb", "memory"))
+    storage_mb: Disk = Field(default=10240, validation_alias=AliasChoices("storage_mb", "storage"))
     env: dict[str, str] = Field(default_factory=dict)
-    os: str = "linux"
-    allow_internet: bool | None = None
-    """Harbor's; a task's `network` decides here."""
+    os: Literal["linux"] = "linux"
     gpus: int = 0
     tpu: Any = None
     mcp_servers: list[Any] = Field(default_factory=list)
     healthcheck: Any = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_schemas(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        named = {"memory": "memory_mb", "storage": "storage_mb"}
-        present = {name: value for name, value in given.items() if value is not None and name not in named}
-        return {**{new: given[old] for old, new in named.items() if given.get(old) is not None}, **present}
-
     @model_validator(mode="after")
     def _can_be_had(self) -> Environment:
-        wanted = {
-            "os": self.os.lower() != "linux",
-            "gpus": self.gpus > 0,
-            "tpu": self.tpu is not None,
-            "mcp_servers": bool(self.mcp_servers),
-            "healthcheck": self.healthcheck is not None,
-        }
-        if missing := [name for name, is_wanted in wanted.items() if is_wanted]:
+        if wanted := [name for name in ("gpus", "tpu", "mcp_servers", "healthcheck") if getattr(self, name)]:
             raise ValueError(
-                f"{', '.join(missing)} cannot be had in a container, which runs the image alone, on Linux; leave the task out"
+                f"{', '.join(wanted)} cannot be had in a container, which runs the image alone; leave the task out"
             )
         return self
 

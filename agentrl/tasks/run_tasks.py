@@ -12,21 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from agentrl.config import DataConfig, DifficultyOrder, RunConfig, TaskSource
+from agentrl.config import DataConfig, RunConfig, TaskSource
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.tasks.curriculum import DrawnTasks, MixedOrder, PooledOrder, SamplingOrder
+from agentrl.tasks.curriculum import DrawnTasks
 from agentrl.tasks.task_type import TaskType, as_task
-from agentrl.tasks.tasks import (
-    AnyTasks,
-    PythonTasks,
-    TaskList,
-    Tasks,
-    TaskStream,
-    list_tasks,
-    open_tasks,
-    split_tasks,
-)
+from agentrl.tasks.tasks import AnyTasks, PythonTasks, TaskList, Tasks, TaskStream, list_tasks, open_tasks, split_tasks
 
 
 def open_run_tasks(
@@ -50,8 +41,7 @@ def open_run_tasks(
     sources = data.sources or [TaskSource(tasks=config.tasks or "the tasks from Python")]
     lists: list[list[Task]] = []
     for source in sources:
-        named = with_columns(source.tasks if given is None else given, data)
-        tasks = open_tasks(named, task_type, source.tasks if given is None else "tasks")
+        tasks = open_tasks(with_columns(source.tasks if given is None else given, data), task_type, source.tasks)
         if isinstance(tasks, TaskStream):
             return _stream(tasks, config, source, held_out), held_out
         lists.append(tasks)
@@ -61,28 +51,20 @@ def open_run_tasks(
     held_out = held_out[: config.eval.limit]
     if not data.sources and not data.follows_rewards:
         return TaskList(lists[0], config.seed, data.order.kind == "shuffled", data.epochs), held_out
-    together = [task for tasks in lists for task in tasks]
-    sizes, weights = [len(tasks) for tasks in lists], [source.weight for source in sources]
-    order: SamplingOrder
-    if isinstance(data.order, DifficultyOrder):
-        order = PooledOrder(sizes, weights, data.order)
-    else:
-        order = MixedOrder(sizes, weights, seed=config.seed, shuffle=data.order.kind == "shuffled")
-    described = f"order {data.order.model_dump_json()}, sources {sizes} by {weights}"
-    return DrawnTasks(together, sizes, order, described, config.seed), held_out
+    return DrawnTasks(lists, [source.weight for source in sources], data.order, config.seed), held_out
 
 
 def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: Sequence[Task]) -> TaskStream:
     data = config.data
-    if data.sources:
-        raise ConfigError(f"`data.sources` mixes lists of tasks, and {source.tasks} is a stream; give a list")
-    if data.follows_rewards:
+    needs_number = {
+        "data.sources": data.sources,
+        "data.order": data.follows_rewards,
+        "data.eval_share": data.eval_share and not held_out,
+    }
+    if named := [name for name, is_set in needs_number.items() if is_set]:
         raise ConfigError(
-            f'`data.order` = "{data.order.kind}" draws from tasks whose number is known, and {source.tasks} is a stream; give a list, '
-            'or use `data.order` = "shuffled"'
+            f"`{named[0]}` needs tasks whose number is known, and {source.tasks} is a stream; give a list"
         )
-    if data.eval_share and not held_out:
-        raise ConfigError("`data.eval_share` needs tasks whose number is known; name other tasks with `eval.tasks`")
     tasks.epochs = data.epochs
     return tasks
 

@@ -37,21 +37,8 @@ RUNNERS = {
 _PATCHED = re.compile(r"^\+\+\+ b/(.+?)\s*$", re.MULTILINE)
 
 
-def _listed(given: Any) -> Any:
-    """Read a list that SWE-bench has as a text of JSON.
-
-    Raises:
-        ValueError: The text is none.
-    """
-    if not isinstance(given, str):
-        return given
-    try:
-        return json.loads(given)
-    except ValueError:
-        raise ValueError("a text must hold a JSON list of test ids") from None
-
-
-TestIds = Annotated[list[str], BeforeValidator(_listed)]
+TestIds = Annotated[list[str], BeforeValidator(lambda given: json.loads(given) if isinstance(given, str) else given)]
+"""SWE-bench has them as a text of JSON."""
 
 
 class SweRow(BaseModel):
@@ -72,16 +59,6 @@ class SweRow(BaseModel):
     docker_image: ImageName | None = None
     workdir: str | None = None
 
-    @property
-    def image(self) -> str | None:
-        """The image that has the repository."""
-        return self.docker_image or self.image_name
-
-    @property
-    def must_pass(self) -> list[str]:
-        """The ids of the tests that decide."""
-        return list(dict.fromkeys([*self.fail_to_pass, *self.pass_to_pass]))
-
 
 def tasks_of_rows(rows: Iterable[Mapping[str, Any]], agent: str = DEFAULT_AGENT) -> list[Task]:
     """Return a task of `workflows/harness.py` for each row. One that cannot be used has a task that says why.
@@ -90,33 +67,31 @@ def tasks_of_rows(rows: Iterable[Mapping[str, Any]], agent: str = DEFAULT_AGENT)
         rows: The rows.
         agent: Who works on them: "shell", or a name of `workflows/harnesses.toml`.
     """
-    tasks = []
-    for index, given in enumerate(rows):
-        try:
-            tasks.append(_task_of_row(given, index, agent))
-        except TaskFileError as error:
-            name = one_line(given.get("instance_id", "a row"), 60)
-            fields = {"harness": agent, "repository": {}, "prompt": "", "tests": {}, "solution": ""}
-            tasks.append(unusable_task(name, error, **fields))
-    return tasks
+    return [_task_or_fault(given, index, agent) for index, given in enumerate(rows)]
 
 
-def _task_of_row(given: Mapping[str, Any], index: int, agent: str) -> Task:
-    where = f"row {index} ({one_line(given.get('instance_id', 'without an instance_id'), 60)})"
+def _task_or_fault(given: Mapping[str, Any], index: int, agent: str) -> Task:
+    name = one_line(given.get("instance_id", "without an instance_id"), 60)
     try:
-        row = SweRow.model_validate(given)
+        return _task_of_row(SweRow.model_validate(given), f"row {index} ({name})", agent)
     except ValidationError as error:
-        raise TaskFileError(f"{where}: {first_problem(error)}; see docs/agents.md") from None
-    runner = RUNNERS.get(row.repo)
-    files = list(dict.fromkeys(_PATCHED.findall(row.test_patch)))
-    labels = [_label(path) for path in files] if runner is not None and "runtests.py" in runner else files
-    command = [*runner.split(), *labels] if runner is not None else None
-    if command is None and (wrong := next((test for test in row.must_pass if "::" not in test), None)) is not None:
+        fault = TaskFileError(f"row {index} ({name}): {first_problem(error)}; see docs/agents.md")
+    except TaskFileError as error:
+        fault = error
+    return unusable_task(name, fault, harness=agent, repository={}, prompt="", tests={}, solution="")
+
+
+def _task_of_row(row: SweRow, where: str, agent: str) -> Task:
+    must_pass = list(dict.fromkeys([*row.fail_to_pass, *row.pass_to_pass]))
+    tests: Task = {"patch": row.test_patch, "must_pass": must_pass}
+    if runner := RUNNERS.get(row.repo):
+        files = dict.fromkeys(_PATCHED.findall(row.test_patch))
+        tests["command"] = [*runner.split(), *(map(_label, files) if "runtests.py" in runner else files)]
+    elif wrong := next((test for test in must_pass if "::" not in test), None):
         raise TaskFileError(
             f"{where}: the test {wrong!r} is no id of pytest, such as tests/test_it.py::test_one, and nothing is known of how {row.repo} runs its "
             "tests; make the row a task of workflows/harness.py with a tests.command, or leave it out"
         )
-    tests = {"patch": row.test_patch, "must_pass": row.must_pass, **({"command": command} if command else {})}
     task: Task = {
         "harness": agent,
         "name": row.instance_id,
@@ -124,13 +99,10 @@ def _task_of_row(given: Mapping[str, Any], index: int, agent: str) -> Task:
         "tests": tests,
         "solution": row.patch,
     }
-    if row.image is not None:
-        return {**task, "image": row.image, "setup": CONDA, **({"workdir": row.workdir} if row.workdir else {})}
-    return {
-        **task,
-        "setup": SOURCES,
-        "repository": {"git": str(_repository(row.repo, where)), "commit": row.base_commit},
-    }
+    if image := row.docker_image or row.image_name:
+        return {**task, "image": image, "setup": CONDA, **({"workdir": row.workdir} if row.workdir else {})}
+    repository = {"git": str(_repository(row.repo, where)), "commit": row.base_commit}
+    return {**task, "setup": SOURCES, "repository": repository}
 
 
 def _label(path: str) -> str:

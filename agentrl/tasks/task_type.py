@@ -10,6 +10,7 @@ A folder or row of a source that can be no task has one that says why: a run is 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -51,13 +52,10 @@ class TaskType:
         try:
             value = self.adapter.validate_python(task)
         except ValidationError as error:
-            problems = error.errors(include_url=False)
-            complaints = [_complaint(problem) for problem in problems[:MAX_COMPLAINTS]]
-            if len(problems) > MAX_COMPLAINTS:
-                complaints.append(f"and {len(problems) - MAX_COMPLAINTS} more")
-            raise TaskFileError(
-                f"{where} is no {self.name}, which run(episode) takes: {'; '.join(complaints)}"
-            ) from error
+            shown = error.errors(include_url=False)[:MAX_COMPLAINTS]
+            more = f"; and {error.error_count() - len(shown)} more" if error.error_count() > len(shown) else ""
+            complaints = "; ".join(map(_complaint, shown))
+            raise TaskFileError(f"{where} is no {self.name}, which run(episode) takes: {complaints}{more}") from error
         return task if self.stays_dict else value
 
 
@@ -75,7 +73,7 @@ def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
     annotation = None if parameter is None else parameter.annotation
     if isinstance(annotation, str):
         try:
-            annotation = eval(annotation, dict(_globals_of(workflow)))  # noqa: S307
+            annotation = eval(annotation, _globals_of(workflow))  # noqa: S307
         except Exception as error:
             if "Episode[" not in annotation:
                 return None  # an annotation for type checkers alone
@@ -103,15 +101,10 @@ def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
 _known_task_type = lru_cache(maxsize=64)(_task_type)
 
 
-def _globals_of(workflow: Callable[..., Any]) -> dict[str, Any]:
+def _globals_of(workflow: Any) -> dict[str, Any]:
     """Return the names that a workflow's annotations are written with, be it a function, an object that is called, or a part of one."""
-    function: Any = workflow
-    while isinstance(function, partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    if not hasattr(function, "__globals__"):
-        function = inspect.unwrap(type(function).__call__)
-    found: dict[str, Any] = getattr(function, "__globals__", {})
+    function = inspect.unwrap(workflow.func if isinstance(workflow, partial) else workflow)
+    found: dict[str, Any] = (function if inspect.isroutine(function) else type(function).__call__).__globals__
     return found
 
 
@@ -122,7 +115,7 @@ def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
         TaskFileError: It is not of the workflow's class of tasks.
     """
     task_type = task_type_of(workflow)
-    own = _copy(task)
+    own = copy.deepcopy(task)
     return own if task_type is None else task_type.value(own)
 
 
@@ -168,30 +161,20 @@ def as_dict(value: Any, where: str) -> Any:
 
 def first_problem(error: ValidationError) -> str:
     """Return the first problem of a value that a user wrote: the field, what is wrong with it, and what it holds."""
-    problem = error.errors(include_url=False)[0]
-    field = ".".join(map(str, problem["loc"])) or "the task"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
-    return f"{field}: {message}{given}"
+    return _complaint(error.errors(include_url=False)[0])
 
 
 def _complaint(problem: Any) -> str:
     field = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "missing":
-        return f"the field {field!r} is missing"
-    if problem["type"] == "extra_forbidden":
-        return f"there is no field {field!r}; leave it out"
+    match problem["type"]:
+        case "missing":
+            return f"the field {field!r} is missing"
+        case "extra_forbidden":
+            return f"there is no field {field!r}; leave it out"
     text = problem["msg"].removeprefix("Value error, ")
-    message = f"{text[:1].lower()}{text[1:]}"
-    if problem["type"] == "value_error" and not field:  # of the whole task, which the message is about
-        return message
-    return f"{f'the field {field!r}: ' if field else ''}{message}, not {one_line(repr(problem['input']), 80)}"
-
-
-def _copy(task: Any) -> Any:
-    if isinstance(task, dict):
-        return {name: _copy(value) for name, value in task.items()}
-    return [_copy(value) for value in task] if isinstance(task, list) else task
+    text = f"{text[:1].lower()}{text[1:]}"
+    given = "" if problem["type"] == "value_error" else f", not {one_line(repr(problem['input']), 80)}"
+    return f"the field {field!r}: {text}{given}" if field else f"{text}{given}"
 
 
 def check_usable(source: str, what: str, tasks: Sequence[Task]) -> Sequence[Task]:
@@ -208,13 +191,10 @@ def check_usable(source: str, what: str, tasks: Sequence[Task]) -> Sequence[Task
     faults = [fault for task in tasks if (fault := why_unusable(task)) is not None]
     if not faults:
         return tasks
-    if len(tasks) == 1:
-        raise TaskFileError(faults[0])
-    first = f". The first {SHOWN_FAULTS}" if len(faults) > SHOWN_FAULTS else ""
     shown = "\n".join(faults[:SHOWN_FAULTS])
     raise TaskFileError(
-        f"{source}: {len(faults)} of {len(tasks)} {what} cannot be used: mend them, take them out, or use those that "
-        f"`agentrl vet {source} --output tasks.jsonl` keeps{first}:\n{shown}"
+        f"{source}: {len(faults)} of {len(tasks)} {what} cannot be used: mend them, or use those that `agentrl vet {source} --output "
+        f"tasks.jsonl` keeps. The first:\n{shown}"
     )
 
 

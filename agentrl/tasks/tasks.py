@@ -1,6 +1,6 @@
 """The tasks that the user brings, and which of them each group gets.
 
-    tasks.jsonl                     one JSON object a line; tasks.jsonl.gz and tasks.jsonl.zst too
+    tasks.jsonl                     one JSON object a line; tasks.jsonl.gz too
     tasks.parquet                   a row a task
     hf:openai/gsm8k:main@train      a Hugging Face dataset: name or directory, then, as needed, configuration and split
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, TaskFileError, one_line
+from agentrl.errors import TaskFileError, one_line
 from agentrl.system.imports import load_object
 from agentrl.tasks.harbor import tasks_of_folder
 from agentrl.tasks.json_lines import load_tasks
@@ -53,11 +53,8 @@ class GroupTask:
 
     @property
     def digest(self) -> str:
-        """A digest that tells the task from others; "" where nothing does."""
-        try:
-            return "" if self.task is None else fingerprint([self.task])
-        except TaskFileError:
-            return ""
+        """A digest that tells the task from others; "" where there is none."""
+        return "" if self.task is None else fingerprint([self.task])
 
 
 class Tasks(Protocol):
@@ -107,19 +104,15 @@ _END = object()
 
 @dataclass
 class TaskStream:
-    """Tasks that come one after another, nobody knows how many. Every epoch calls `start` anew, which must begin again."""
+    """Tasks of unknown number, one after another. Every epoch calls `start` anew, which must begin again."""
 
     start: Callable[[], Iterable[Any]]
     epochs: int | None = None
     task_type: TaskType | None = None
     """The type that every task must have; None: any dict."""
-    _iterator: Iterator[Any] = field(default_factory=lambda: iter(()))
-    _next: int = 0
-    """Number of the next group."""
-    _epoch: int = -1
-    _position: int = 0
-    _usable: int = 0
-    """Tasks of the epoch that could be used."""
+    _found: Iterator[GroupTask] = field(default_factory=lambda: iter(()))
+    _next: int | None = None
+    """Number of the next group of `_found`; None before the first."""
 
     @property
     def identity(self) -> str:
@@ -134,40 +127,40 @@ class TaskStream:
         Raises:
             TaskFileError: The stream cannot begin, or a whole epoch of it holds no task that can be used.
         """
-        if group_id < self._next:
-            self._iterator, self._next, self._epoch, self._position = iter(()), 0, -1, 0
-        fault = ""
-        while True:
-            while (found := self._read()) is not None:
-                fault = found.fault or fault
-                self._usable += found.task is not None
-                self._next += 1
-                self._position += 1
-                if self._next > group_id:
-                    return found
-            if self._epoch >= 0 and self._position == 0:
-                raise TaskFileError("the stream of tasks is empty")
-            if self._epoch >= 0 and self._usable == 0:
-                raise TaskFileError(f"no task of the stream can be used{fault and f'; the last: {fault}'}")
-            if self.epochs is not None and self._epoch + 1 >= self.epochs:
-                return None
-            self._epoch, self._position, self._usable = self._epoch + 1, 0, 0
-            try:
-                self._iterator = iter(self.start())
-            except Exception as error:
-                raise TaskFileError(f"the stream of tasks cannot begin: {type(error).__name__}: {error}") from error
+        if self._next is None or group_id < self._next:
+            self._found, self._next = self._visits(), 0
+        for found in self._found:
+            self._next += 1
+            if self._next > group_id:
+                return found
+        return None
 
-    def _read(self) -> GroupTask | None:
-        try:
-            value = next(self._iterator, _END)
-            if value is _END:
-                return None
-            return GroupTask(self._epoch, self._position, as_task(value, f"task {self._position}", self.task_type))
-        except TaskFileError as error:
-            return GroupTask(self._epoch, self._position, None, str(error))
-        except Exception as error:
-            fault = f"the stream of tasks failed at task {self._position}: {type(error).__name__}: {one_line(error)}"
-            return GroupTask(self._epoch, self._position, None, fault)
+    def _visits(self) -> Iterator[GroupTask]:
+        for epoch in itertools.count() if self.epochs is None else range(self.epochs):
+            usable, fault = False, ""
+            for found in self._visit(epoch):
+                usable, fault = usable or found.task is not None, found.fault or fault
+                yield found
+            if not usable:
+                raise TaskFileError(
+                    f"the stream of tasks holds no task that can be used{fault and f'; the last: {fault}'}"
+                )
+
+    def _visit(self, epoch: int) -> Iterator[GroupTask]:
+        # Begun by the first `next`, which may fail as later ones may.
+        values = itertools.chain.from_iterable(start() for start in [self.start])
+        for index in itertools.count():
+            try:
+                value = next(values, _END)
+                if value is _END:
+                    return
+                found = GroupTask(epoch, index, as_task(value, f"task {index}", self.task_type))
+            except TaskFileError as error:
+                found = GroupTask(epoch, index, None, str(error))
+            except Exception as error:
+                fault = f"the stream of tasks failed at task {index}: {type(error).__name__}: {one_line(error)}"
+                found = GroupTask(epoch, index, None, fault)
+            yield found
 
 
 def open_tasks(source: AnyTasks, task_type: TaskType | None = None, name: str = "tasks") -> list[Task] | TaskStream:
@@ -226,21 +219,9 @@ def tasks_from_python(
         raise TaskFileError(f"{name} is a {type(source).__name__}; give a list of tasks, or a function that makes them")
     if isinstance(source, Iterator):
         raise TaskFileError(f"{name} is an iterator, which can be read only once; give the function that makes it")
-    tasks = _first(source, name, task_type)
+    tasks = [as_task(value, f"{name}, task {index}", task_type) for index, value in enumerate(source)]
     if not tasks:
         raise TaskFileError(f"{name} holds no tasks")
-    return tasks
-
-
-def _first(source: Iterable[Any], name: str, task_type: TaskType | None, limit: int | None = None) -> list[Task]:
-    tasks: list[Task] = []
-    try:
-        for value in itertools.islice(source, limit):
-            tasks.append(as_task(value, f"{name}, task {len(tasks)}", task_type))
-    except TaskFileError:
-        raise
-    except Exception as error:
-        raise TaskFileError(f"{name} failed at task {len(tasks)}: {type(error).__name__}: {error}") from error
     return tasks
 
 
@@ -266,11 +247,7 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
             )
 
 
-def list_tasks(
-    source: AnyTasks,
-    limit: int | None = None,
-    task_type: TaskType | None = None,
-) -> list[Task]:
+def list_tasks(source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None) -> list[Task]:
     """Return the first tasks of a source.
 
     Args:
@@ -284,10 +261,14 @@ def list_tasks(
     tasks = open_tasks(source, task_type)
     if isinstance(tasks, list):
         return tasks[:limit]
-    name = source if isinstance(source, str) else "tasks"
     if limit is None:
+        name = source if isinstance(source, str) else "tasks"
         raise TaskFileError(f"{name} may have no end; say how many tasks to use with `eval.limit`")
-    return _first(tasks.start(), name, task_type, limit)
+    tasks.epochs = 1
+    found = [one for one in map(tasks.task_of_group, range(limit)) if one is not None]
+    if fault := next((one.fault for one in found if one.task is None), None):
+        raise TaskFileError(fault)
+    return [one.task for one in found if one.task is not None]
 
 
 def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:
@@ -367,13 +348,10 @@ def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStre
     if ":" not in name:
         raise TaskFileError(f"python:{name} names no object; write python:FILE_OR_MODULE:NAME")
     try:
-        return tasks_from_python(load_object(name), f"python:{name}", task_type)
-    except TaskFileError:
-        raise
-    except AgentRLError as error:
-        raise TaskFileError(f"python:{name} cannot be loaded: {one_line(error)}") from error
+        found = load_object(name)
     except (Exception, SystemExit) as error:
         raise TaskFileError(f"python:{name} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
+    return tasks_from_python(found, f"python:{name}", task_type)
 
 
 @lru_cache(maxsize=8)

@@ -1,6 +1,5 @@
-"""Tools for users to test their own: a scripted model, and checks of environments, workflows and engines."""
+"""Tools for users to test their own: a scripted model, and checks of environments and workflows."""
 
-from agentrl.testing.check_engine import check_engine
 from agentrl.testing.check_env import check_env
 from agentrl.testing.check_workflow import check_workflow
 from agentrl.testing.exercise import exercise
@@ -12,7 +11,6 @@ __all__ = [
     "Request",
     "ScriptedModel",
     "ToolCall",
-    "check_engine",
     "check_env",
     "check_workflow",
     "exercise",

@@ -32,6 +32,8 @@ from agentrl.rollout.episode_parts import open_environments, open_run_sandboxes
 Request = dict[str, Any]
 """The body of a request: `messages`, `tools`, `model`, `temperature`, ..."""
 IN_PROCESS_URL = "http://scripted.invalid/v1"
+_HEADERS = {"retry-after-ms": "10"}
+"""Clients that try again do so at once."""
 _NOT_SPOKEN = "a ScriptedModel speaks chat completions alone, not {}; try the agent with `agentrl eval --model nano`, which speaks all"
 
 
@@ -82,7 +84,7 @@ class ScriptedModel:
 
         async def answer(request: web.Request) -> web.Response:
             status, content, kind = await self._answer(request.path, await request.read())
-            return web.Response(body=content, status=status, headers=_headers(status, kind))
+            return web.Response(body=content, status=status, headers={**_HEADERS, "content-type": kind})
 
         app = web.Application(client_max_size=2**30)
         app.router.add_route("*", "/{path:.*}", answer)
@@ -100,7 +102,7 @@ class ScriptedModel:
 
         async def send(request: httpx2.Request) -> httpx2.Response:
             status, content, kind = await self._answer(request.url.path, await request.aread())
-            return httpx2.Response(status, content=content, headers=_headers(status, kind))
+            return httpx2.Response(status, content=content, headers={**_HEADERS, "content-type": kind})
 
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(send), timeout=None, trust_env=False) as http:
             yield AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http)
@@ -176,15 +178,9 @@ async def scripted_episode(
 
 
 def _in_turn(replies: Sequence[Any]) -> Script:
-    left = list(replies)
-
-    def script(_: Request) -> Reply:
-        if left:
-            reply: Reply = left.pop(0)
-            return reply
-        return Refusal(400, f"the script has {len(replies)} replies, and the model was asked once more")
-
-    return script
+    left = iter(replies)
+    over = Refusal(400, f"the script has {len(replies)} replies, and the model was asked once more")
+    return lambda _: next(left, over)
 
 
 def as_message(reply: Reply, completion_id: str) -> dict[str, Any]:
@@ -194,14 +190,6 @@ def as_message(reply: Reply, completion_id: str) -> dict[str, Any]:
             return {"role": "assistant", "content": reply}
         case Mapping():
             return {"role": "assistant", "content": None, **reply}
-        case ToolCall():
-            calls: Sequence[Any] = [reply]
-        case _:
-            calls = reply  # type: ignore[assignment]
+    calls: Sequence[Any] = [reply] if isinstance(reply, ToolCall) else reply  # type: ignore[assignment]
     made = [call.as_json(f"{completion_id}-{index}") for index, call in enumerate(calls)]
     return {"role": "assistant", "content": None, "tool_calls": made}
-
-
-def _headers(status: int, kind: str) -> dict[str, str]:
-    # Clients that try again do so at once.
-    return {"content-type": kind} if status == 200 else {"content-type": kind, "retry-after-ms": "10"}

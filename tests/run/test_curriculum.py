@@ -47,7 +47,7 @@ def settings_of(directory: Path, name: str, **rollout: Any) -> dict[str, Any]:
         "steps": STEPS,
         "model": {"path": str(NANO)},
         "data": {
-            "order": {"kind": "difficulty", "bounds": [0.4, 0.7], "weights": [1, 5, 0.2], "floor": 0.2},
+            "order": {"kind": "difficulty", "bounds": [0.4, 0.7]},
             "sources": [
                 {"tasks": str(directory / "low.jsonl"), "weight": 2},
                 {"tasks": str(directory / "high.jsonl")},

@@ -62,6 +62,29 @@ def test_a_thought_is_read_under_its_other_name() -> None:
     assert messages[1]["reasoning_content"] == "hm"
 
 
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("call_tIxbLzDBfWkRo5yPBKTg7aLm", "call00100"),
+        ("toolu_01A09q90qw90lq917835lq9", "call00100"),
+        ("VvvODy9mT", "VvvODy9mT"),
+        ("functions.add:0", "functions.add:0"),
+    ],
+)
+def test_only_ids_that_a_model_says_itself_are_kept(given: str, read: str) -> None:
+    """The templates of Mistral take nine letters and digits, and Kimi's show FUNCTION:NUMBER; those of a server are no words of a model."""
+    row = {"messages": [USER, call(id=given), {"role": "tool", "tool_call_id": given, "content": "5"}, REPLY]}
+    messages, *_ = read_conversation(row, "here")
+    assert [messages[1]["tool_calls"][0]["id"], messages[2]["tool_call_id"]] == [read, read]
+
+
+def test_a_result_that_is_wrapped_as_a_template_wraps_it_is_not_wrapped_twice() -> None:
+    """As in the rows of Hermes, also where several results are one message."""
+    said = [("human", "?"), ("gpt", "<tool_call>"), ("tool", "<tool_response>\n5\n</tool_response>")]
+    messages, *_ = read_conversation({"conversations": [{"from": kind, "value": text} for kind, text in said]}, "here")
+    assert messages[2]["content"] == "5"
+
+
 def test_results_without_ids_are_those_of_the_calls_of_their_names_and_then_in_turn() -> None:
     calls = [{"function": {"name": name, "arguments": {}}} for name in ("add", "now", "add")]
     results = [{"role": "tool", "content": "?", **name} for name in ({"name": "now"}, {}, {"name": "add"})]
@@ -114,7 +137,7 @@ def test_tools_are_read_as_text_and_calls_with_what_rows_leave_out() -> None:
         "type": "function",
         "function": {"name": "add", "arguments": '{"x": "é"}'},
     }
-    assert [messages[index]["tool_call_id"] for index in (2, 4)] == ["call00100", "a"]
+    assert [messages[index]["tool_call_id"] for index in (2, 4)] == ["call00100", "call00300"]
     assert read_conversation(row, "here")[0] == messages
 
 
@@ -151,19 +174,21 @@ def test_a_row_says_whether_empty_thoughts_are_learned(given: dict[str, Any], le
             ({"messages": [USER, REPLY], "empty_thoughts": no}, f"empty_thoughts = {no!r}: write true or")
             for no in ("false", 2)
         ),
-        ({"n": 1}, 'holds no "messages"'),
+        ({"chosen": [USER, REPLY], "rejected": [USER]}, 'holds no "messages"; it has chosen, rejected: write'),
+        ({"messages": [USER, REPLY], "rejected_response": "6"}, "rejected_response is not read; leave it out"),
+        ({"messages": [USER, REPLY], "image": "a.png"}, "image is not read; leave it out"),
         ({"messages": "2 + 3?"}, "line 2 is no conversation"),
         ({"messages": [USER]}, "has no message of the assistant to learn from"),
         ({"messages": [REPLY, USER]}, "has no message of the assistant to learn from"),
         ({"messages": [USER, {**REPLY, "weight": 0}]}, "has no message of the assistant to learn from"),
         ({"messages": [USER, {**REPLY, "weight": 0.5}]}, r"messages\.1\.weight = 0\.5"),
-        ({"messages": [{"content": "5"}]}, r"Invalid 'messages\.0\.role': Field required"),
+        ({"messages": [{"content": "5"}]}, r"Invalid 'messages\.0\.role'"),
         ({"messages": [USER, {**REPLY, "role": "model"}, REPLY]}, r"Invalid 'messages\.1\.role'"),
         *(
             ({"messages": [USER, {**REPLY, "content": no}]}, r"Invalid 'messages\.1\.content[.0]*'")
             for no in (5, {}, [5])
         ),
-        *(({"messages": [USER, {**REPLY, "content": no}]}, r"messages\.1 says nothing") for no in (None, "")),
+        *(({"messages": [USER, {**REPLY, "content": no}]}, "a reply to learn from says nothing") for no in (None, "")),
         *(
             (
                 {"messages": [USER, {**REPLY, name: value}]},
@@ -176,19 +201,19 @@ def test_a_row_says_whether_empty_thoughts_are_learned(given: dict[str, Any], le
             for name, value in (("loss", False), ("images", ["a.png"]), ("mask", "User"))
         ),
         ({"messages": [USER, REPLY], "label": False}, "to learn from: by its roles, weights or label"),
-        ({"messages": [USER, call(), *[{"role": "tool", "content": "5"}] * 2]}, r"messages\.3'.* needs 'tool_call_id'"),
-        ({"messages": [USER, {"role": "tool", "content": "5"}, REPLY]}, r"messages\.1'.* needs 'tool_call_id'"),
         ({"messages": [USER, {**REPLY, "loss": "no"}]}, r"messages\.1\.loss = 'no'"),
-        ({"messages": [USER, {**REPLY, "loss": True, "weight": 0}]}, r"messages\.1\.weight is not what it is by its"),
-        ({"system": "!", "conversations": [{"from": "critic", "value": "5"}]}, r"Invalid 'conversations\.0\.from'"),
-        ({"conversations": [{"from": "human", "value": 5}]}, r"Invalid 'conversations\.0\.value'"),
-        ({"conversations": [{"from": "human"}]}, r"Invalid 'conversations\.0'.*needs 'content'"),
+        ({"system": "!", "conversations": [{"from": "critic", "value": "5"}]}, r"Invalid 'messages\.0\.role'"),
+        ({"conversations": [{"from": "human", "value": 5}]}, r"Invalid 'messages\.0\.content'"),
+        ({"conversations": [{"from": "human"}]}, r"Invalid 'messages\.0'.*needs 'content'"),
         (
             {"conversations": [{"from": "human", "value": "?"}, {"from": "tool_call", "value": "add"}]},
             r"\.1 is neither",
         ),
         ({"messages": [USER, REPLY, {"role": "tool_call", "content": "{}"}]}, r"messages\.2 is a call that follows"),
-        ({"instruction": "Add.", "input": "", "output": "5"}, "an Alpaca row becomes two"),
+        (
+            {"instruction": "Add.", "input": "", "output": "5"},
+            'holds no "messages"; it has instruction, input, output: write',
+        ),
         (
             {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, REPLY]},
             "has an image",
@@ -206,11 +231,11 @@ def test_a_row_says_whether_empty_thoughts_are_learned(given: dict[str, Any], le
                     {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "x"}}]},
                 ]
             },
-            r"messages\.1\.tool_calls: the arguments of add are no JSON object: x",
+            r"messages\.1\.tool_calls\.0: the arguments of add are no JSON object: x",
         ),
         ({"messages": [USER, REPLY], "tools": [{"title": "add"}]}, r"Invalid 'tools\.0': .* needs 'name'"),
         ({"messages": [USER, REPLY], "tools": [{"type": "web_search"}]}, r"tools\.web_search cannot be shown"),
-        ({"messages": [USER, {**REPLY, "tool_calls": [{"x": 1}]}]}, r"tool_calls\.0\.function\.name': Field required"),
+        ({"messages": [USER, {**REPLY, "tool_calls": [{"x": 1}]}]}, r"messages\.1\.tool_calls\.0 needs a name"),
     ],
 )
 def test_what_is_no_conversation_is_refused_with_its_line_and_field(

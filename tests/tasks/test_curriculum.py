@@ -20,14 +20,13 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.store.changes import CloseGroup, InsertEpisode, OpenGroup
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.tasks.curriculum import DrawnTasks, GivenTask, choose, task_history
+from agentrl.tasks.curriculum import DrawnTasks, GivenTask, task_history
 from agentrl.tasks.run_tasks import open_run_tasks
 
 ORDERS: list[dict[str, Any]] = [
     {"kind": "shuffled"},
     {"kind": "in_order"},
     {"kind": "difficulty"},
-    {"kind": "difficulty", "bounds": [0.5], "weights": [0, 1], "unseen": 0.5, "floor": 0.3},
 ]
 
 
@@ -57,7 +56,7 @@ def play(tasks: DrawnTasks, choices: random.Random, groups: range) -> list[Given
     return given
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=lambda order: "-".join([order["kind"], str(len(order))]))
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order["kind"])
 @settings(max_examples=25, deadline=None)
 @given(
     sizes=st.lists(st.integers(3, 9), min_size=1, max_size=3),
@@ -82,41 +81,28 @@ def test_a_restored_order_has_the_groups_of_the_one_before_and_goes_on_as_it_wou
     assert after.take_metrics() == before.take_metrics()
 
 
-def test_every_task_has_the_floor(tmp_path: Path) -> None:
-    order = {"kind": "difficulty", "floor": 0.2, "bounds": [0.5], "weights": [0, 1], "unseen": 0}
-    tasks = drawn_tasks(tmp_path, order, [10])
-    for index in range(10):
-        tasks.order.ended(index, float(index < 2))
-    counts = Counter(tasks.order.draw(random.Random(n)) for n in range(20_000))
-    assert min(counts[index] for index in range(10)) > 0.8 * 0.02 * 20_000
-    hard = sum(counts[index] for index in range(10) if index >= 2)
-    assert hard == pytest.approx(0.2 * 0.8 * 20_000, rel=0.1), "beside the floor, a pool without a weight has nothing"
+def shares(tasks: DrawnTasks, ended: list[tuple[int, float | None]], draws: int = 10_000) -> list[float]:
+    """How often each task is drawn once groups of some tasks have ended."""
+    tasks.restore([GivenTask(index, True, mean) for index, mean in ended])
+    found = (tasks.task_of_group(len(ended) + n) for n in range(draws))
+    counts = Counter(one.index for one in found if one is not None)
+    return [counts[index] / draws for index in range(len(tasks.tasks))]
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    weights=st.lists(st.floats(0, 10), min_size=3, max_size=3).filter(lambda found: sum(found) > 0.1),
-    unseen=st.floats(0, 10),
-)
-def test_shares_of_pools_come_to_their_weights(
-    tmp_path_factory: pytest.TempPathFactory, weights: list[float], unseen: float
-) -> None:
-    order = {"kind": "difficulty", "bounds": [0.3, 0.6], "weights": weights, "unseen": unseen, "floor": 0}
-    tasks = drawn_tasks(tmp_path_factory.mktemp("tasks"), order, [20])
+def test_tasks_are_drawn_by_the_weights_of_their_pools_and_each_has_its_share_of_the_floor(tmp_path: Path) -> None:
+    tasks = drawn_tasks(tmp_path, {"kind": "difficulty", "bounds": [0.3, 0.6]}, [20])
     means = {**dict.fromkeys(range(2), 0.0), **dict.fromkeys(range(2, 6), 0.3), **dict.fromkeys(range(6, 12), 1.0)}
-    for index, mean in means.items():
-        tasks.order.ended(index, 1 - mean)
-        tasks.order.ended(index, None)
-        tasks.order.ended(index, mean)
-    masses = [2 * weights[0], 4 * weights[1], 6 * weights[2], 8 * unseen]
-    counts = Counter(
-        {0.0: 0, 0.3: 1, 1.0: 2}[means[index]] if index in means else 3
-        for index in (tasks.order.draw(random.Random(n)) for n in range(4000))
-    )
-    for pool, mass in enumerate(masses):
-        assert counts[pool] / 4000 == pytest.approx(mass / sum(masses), abs=0.05)
-    shares = tasks.order.to_metrics()
-    assert shares == {"tasks_pool_0": 0.1, "tasks_pool_1": 0.2, "tasks_pool_2": 0.3, "tasks_unseen": 0.4}
+    drawn = shares(tasks, [(index, m) for index, mean in means.items() for m in (1 - mean, None, mean)])
+    weights = [{0.0: 1, 0.3: 4, 1.0: 1, None: 4}[means.get(index)] for index in range(20)]
+    assert drawn == pytest.approx([0.9 * weight / sum(weights) + 0.1 / 20 for weight in weights], abs=0.012)
+    pools = {"tasks_pool_0": 0.1, "tasks_pool_1": 0.2, "tasks_pool_2": 0.3, "tasks_unseen": 0.4}
+    assert tasks.take_metrics() == {**pools, "drawn_groups": 10_000}
+
+
+def test_a_source_keeps_its_weight_whatever_its_tasks_are_worth(tmp_path: Path) -> None:
+    tasks = drawn_tasks(tmp_path, {"kind": "difficulty"}, [5, 5])
+    drawn = shares(tasks, [(index, 1.0) for index in range(5)])
+    assert sum(drawn[5:]) == pytest.approx(0.9 * 2 / 3 + 0.1 / 2, abs=0.02)
 
 
 def test_sources_are_mixed_by_their_weights_and_each_is_gone_through_in_epochs(tmp_path: Path) -> None:
@@ -174,18 +160,17 @@ def test_a_group_keeps_the_task_that_it_was_given(tmp_path: Path) -> None:
 
 
 def test_a_stream_is_not_drawn_from() -> None:
-    with pytest.raises(ConfigError, match=r"`data\.order` = \"difficulty\" draws from tasks whose number is known"):
+    with pytest.raises(ConfigError, match=r"`data\.order` needs tasks whose number is known"):
         open_run_tasks(RunConfig(data={"order": "difficulty"}), lambda: iter([{"n": 1}]))
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"order": {"kind": "difficulty", "weights": [1, 2]}}, r"make 3 pools; give each one a weight"),
-        ({"order": {"kind": "difficulty", "weights": [0, 0, 0], "unseen": 0}}, "every weight is 0"),
-        ({"order": {"kind": "difficulty", "bounds": [0.5, 0.5]}}, "each above the one before it"),
+        ({"order": {"kind": "difficulty", "bounds": [0.5, 0.5]}}, "the lower one first"),
+        ({"order": {"kind": "difficulty", "bounds": [0.5]}}, "at least 2 items"),
         ({"order": "difficulty", "epochs": 2}, "draws tasks without epochs"),
-        ({"order": {"kind": "in_order", "weights": [1]}}, "has no such key"),
+        ({"order": {"kind": "in_order", "bounds": [0.1, 0.2]}}, "has no such key"),
         ({"order": "until_learned"}, "it should be one of"),
         ({"sources": [{"tasks": "a", "weight": 0}]}, r"data\.sources\.0\.weight = 0"),
     ],
@@ -195,8 +180,3 @@ def test_settings_that_make_no_sense_are_refused(data: dict[str, Any], message: 
         RunConfig(data=data)
     with pytest.raises(ConfigError, match="leave one of them out"):
         RunConfig(tasks="a.jsonl", data={"sources": [{"tasks": "b.jsonl"}]})
-
-
-@given(st.lists(st.floats(0, 5), min_size=1, max_size=6).filter(any), st.integers(0, 999))
-def test_what_has_no_weight_is_never_chosen(weights: list[float], seed: int) -> None:
-    assert weights[choose(random.Random(seed), weights)] > 0

@@ -97,7 +97,11 @@ async def number(episode: Episode[int]) -> float:
 GOOD = {"question": "2 + 3", "answer": 5}
 
 
-@pytest.mark.parametrize(("workflow", "kind"), [(sums, Sum), (questions, Question)])
+async def typed_for_checkers(episode: Episode[Sum]) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
+    return float(episode.task.answer)
+
+
+@pytest.mark.parametrize(("workflow", "kind"), [(sums, Sum), (questions, Question), (typed_for_checkers, Sum)])
 def test_an_episode_sees_a_value_of_the_class_that_is_its_own(workflow: Any, kind: type) -> None:
     first, second = (task_of_episode(workflow, GOOD) for _ in range(2))
     assert type(first) is kind

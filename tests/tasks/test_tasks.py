@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_a_stream_gives_a_group_the_same_task_in_whatever_order_it_is_asked(grou
 def test_a_stream_ends_after_its_epochs() -> None:
     stream = TaskStream(lambda: iter(TASKS), epochs=2)
     assert [stream.task_of_group(group) is None for group in (0, 13, 14, 6)] == [False, False, True, False]
-    with pytest.raises(TaskFileError, match="stream of tasks is empty"):
+    with pytest.raises(TaskFileError, match=r"the stream of tasks holds no task that can be used$"):
         TaskStream(lambda: iter(())).task_of_group(0)
 
 
@@ -79,7 +80,7 @@ def test_a_run_goes_on_only_with_a_stream_that_gives_the_same_tasks_in_the_same_
         check_same_tasks(stream, digests)
     else:
         with pytest.raises(
-            TaskFileError, match=r"the stream of tasks (is empty|does not begin as before: task \d+ is)"
+            TaskFileError, match=r"the stream of tasks (holds no task|does not begin as before: task \d+ is)"
         ):
             check_same_tasks(stream, digests)
 
@@ -115,16 +116,8 @@ def test_a_generator_that_fails_midway_ends_its_epoch_and_says_where() -> None:
 def test_a_stream_without_one_usable_task_is_an_error_and_not_a_loop() -> None:
     stream = TaskStream(lambda: iter([3, 4]))
     assert [stream.task_of_group(group).fault[:6] for group in (0, 1)] == ["task 0", "task 1"]  # type: ignore[union-attr]
-    with pytest.raises(TaskFileError, match="no task of the stream can be used"):
+    with pytest.raises(TaskFileError, match="holds no task that can be used; the last: task 1: "):
         stream.task_of_group(2)
-
-    def begins_once() -> Iterator[Any]:
-        started.append(1)
-        return iter(TASKS) if len(started) == 1 else iter(3)  # type: ignore[call-overload, no-any-return]
-
-    started: list[int] = []
-    with pytest.raises(TaskFileError, match="the stream of tasks cannot begin: TypeError"):
-        TaskStream(begins_once).task_of_group(7)
 
 
 def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path) -> None:
@@ -141,7 +134,7 @@ def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path)
     }.items():
         with pytest.raises(TaskFileError, match=complaint):
             open_tasks(f"python:{path}:{name}")
-    with pytest.raises(TaskFileError, match="failed at task 1: OSError: the disk is gone"):
+    with pytest.raises(TaskFileError, match="the stream of tasks failed at task 1: OSError: the disk is gone"):
         list_tasks(f"python:{path}:midway", 3)
     (tmp_path / "broken_tasks.py").write_text("1 / 0\n")
     with pytest.raises(TaskFileError, match=r"cannot be loaded: .*ZeroDivisionError"):
@@ -150,14 +143,13 @@ def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path)
     with pytest.raises(TaskFileError, match=r"deep\.jsonl, line 2: not valid JSON"):
         open_tasks(str(tmp_path / "deep.jsonl"))
     (tmp_path / "cut.jsonl").write_text('{"n": "1\n')
-    with pytest.raises(TaskFileError, match=r"not valid JSON: Unterminated string starting at character 7"):
+    with pytest.raises(
+        TaskFileError, match=r"cut\.jsonl, line 1: not valid JSON: EOF while parsing a string at character 8"
+    ):
         open_tasks(str(tmp_path / "cut.jsonl"))
-    for name in ("NaN", "Infinity", "-Infinity"):
-        (tmp_path / "constant.jsonl").write_text(f'{{"n": 1}}\n{{"n": [{name}]}}\n')
-        with pytest.raises(
-            TaskFileError, match=rf"constant\.jsonl, line 2: not valid JSON: {name} is a number that JSON"
-        ):
-            open_tasks(str(tmp_path / "constant.jsonl"))
+    (tmp_path / "constant.jsonl").write_text('{"n": 1}\n{"n": [NaN]}\n')
+    with pytest.raises(TaskFileError, match=r"constant\.jsonl, line 2: not valid JSON: expected value .*write null"):
+        open_tasks(str(tmp_path / "constant.jsonl"))
     loop: dict[str, Any] = {}
     loop["self"] = loop
     with pytest.raises(TaskFileError, match="holds what JSON cannot say"):
@@ -171,19 +163,17 @@ def test_json_lines(tmp_path: Path) -> None:
 
 
 def test_a_file_from_elsewhere_is_read_as_it_is(tmp_path: Path) -> None:
-    """A mark of its byte order before the text, two frames of zstd one after another, and columns."""
-    import pyarrow
-
+    """A mark of its byte order before the text, two gzip files one behind another, and columns."""
     text = "".join(json.dumps(task) + "\n" for task in TASKS).encode()
     (tmp_path / "marked.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
-    (tmp_path / "tasks.jsonl.zst").write_bytes(2 * pyarrow.compress(text, codec="zstd", asbytes=True))
+    (tmp_path / "tasks.jsonl.gz").write_bytes(2 * gzip.compress(text))
     assert open_tasks(str(tmp_path / "marked.jsonl")) == TASKS
-    assert open_tasks(str(tmp_path / "tasks.jsonl.zst")) == TASKS + TASKS
-    (tmp_path / "tasks.jsonl.zst").write_bytes(text)
-    with pytest.raises(TaskFileError, match=r"cannot read the task file .*tasks\.jsonl\.zst: .*Unknown frame"):
-        open_tasks(str(tmp_path / "tasks.jsonl.zst"))
+    assert open_tasks(str(tmp_path / "tasks.jsonl.gz")) == TASKS + TASKS
+    (tmp_path / "tasks.jsonl.gz").write_bytes(text)
+    with pytest.raises(TaskFileError, match=r"cannot read the task file .*tasks\.jsonl\.gz: Not a gzipped file"):
+        open_tasks(str(tmp_path / "tasks.jsonl.gz"))
     (tmp_path / "half.jsonl").write_text('{"q": "\\ud83d\\ude00"}\n{"q": "\\uD83D"}\n')
-    with pytest.raises(TaskFileError, match=r"half\.jsonl, line 2: .*surrogates not allowed"):
+    with pytest.raises(TaskFileError, match=r"half\.jsonl, line 2: not valid JSON: unexpected end of hex escape"):
         open_tasks(str(tmp_path / "half.jsonl"))
     (tmp_path / "tasks.parquet").write_bytes(text)
     with pytest.raises(TaskFileError, match=r"tasks\.parquet cannot be loaded: ArrowInvalid"):
@@ -320,5 +310,5 @@ def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
     assert (len(tasks.tasks), held_out) == (7, [{"n": 99}])
     stream, held_out = chosen({"epochs": 3}, lambda: iter(TASKS))
     assert (stream.epochs, held_out) == (3, [])
-    with pytest.raises(ConfigError, match=r"`data\.eval_share` needs tasks whose number is known"):
+    with pytest.raises(ConfigError, match=r"`data\.eval_share` needs tasks whose number is known, and"):
         chosen({"eval_share": 0.3}, lambda: iter(TASKS))

@@ -51,7 +51,7 @@ def python(folder: Path, *arguments: str) -> str:
 
 
 def test_the_tests_of_the_page_of_testing_pass(tmp_path: Path) -> None:
-    files = ["test_agent.py", "test_environment.py", "test_workflow.py", "check_my_engine.py"]
+    files = ["test_agent.py", "test_environment.py", "test_workflow.py"]
     assert written("testing.md", tmp_path) == files
     assert "4 passed" in python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
@@ -60,8 +60,3 @@ def test_the_workflow_of_the_page_of_rewards_earns_what_it_says(tmp_path: Path) 
     assert written("tasks-and-rewards.md", tmp_path) == ["workflow.py"]
     (tmp_path / "test_workflow.py").write_text(TEST_OF_REWARDS)
     assert "2 passed" in python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-
-
-def test_the_script_that_checks_an_engine_runs(server_url: str, tmp_path: Path) -> None:
-    written("testing.md", tmp_path)
-    assert python(tmp_path, "check_my_engine.py", server_url) == ""
