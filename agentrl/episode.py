@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from agentrl.sandboxes import Baseline, Language, Limits, Sandbox, Test, Verdict
     from agentrl.sandboxes.container import Container, ContainerSpec
 
+    AnyEnv = str | gymnasium.Env[Any, Any] | Callable[..., gymnasium.Env[Any, Any]]
+
 Task = dict[str, Any]
 """One line of the task file."""
 TaskT = TypeVar("TaskT", default=Task)
@@ -34,7 +36,7 @@ TaskT = TypeVar("TaskT", default=Task)
 class EnvFactory(Protocol):
     """Makes the environments of episodes: `agentrl.envs.async_env.make_async_env`, with what a run keeps open for them."""
 
-    def __call__(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
+    def __call__(self, env: AnyEnv, /, **kwargs: Any) -> AsyncToolEnv:
         """Return an environment that its first reset makes, with `kwargs`."""
         ...
 
@@ -161,8 +163,8 @@ class Episode(Generic[TaskT]):
         self._state = state or EpisodeState()
         self.trajectories: Literal["main", "all"] | Callable[[Conversation], bool | str] | None = None
 
-    def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
-        """Return any gymnasium environment, by its id or its class, as a tool environment.
+    def env(self, env: AnyEnv, /, **kwargs: Any) -> AsyncToolEnv:
+        """Return any gymnasium environment, by its id or class or itself, as a tool environment.
 
         The first `reset` makes it, with `kwargs`. It is closed with the episode.
 

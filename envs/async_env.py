@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import math
-import threading
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.from_thread
 import anyio.to_thread
 import gymnasium
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from openai import BadRequestError, omit
 
 from agentrl.envs.gym_env import GymEnv
@@ -23,15 +22,12 @@ from agentrl.reward import MAX_REWARD, checked_number
 from agentrl.system.tasks import Resources
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion
+    from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
     from agentrl.episode import Episode
 
 CLOSE_TIMEOUT_S = 10.0
-
-
-class _DumpsToDict(Protocol):
-    def model_dump(self, *, exclude_none: bool) -> dict[str, Any]: ...
+AnyEnv = gymnasium.Env[Any, Any]
 
 
 class AsyncToolEnv:
@@ -47,8 +43,8 @@ class AsyncToolEnv:
 
     `await env.play(episode)` is all of it but the first line.
 
-    `env` may be any gymnasium environment, or a function that makes one; it is made by the first `reset`. One that is no
-    `ToolEnv` is played through a `GymEnv`. Its blocking code runs in worker threads.
+    `make` makes any gymnasium environment, by the first `reset`. One that is no `ToolEnv` is played through a `GymEnv`. Its
+    blocking code runs in worker threads, as do gymnasium's wrappers around a `ToolEnv`.
 
     Attributes:
         messages: the conversation so far.
@@ -58,14 +54,10 @@ class AsyncToolEnv:
         failed_calls: tool calls of the last step that could not be carried out.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any] | Callable[[], gymnasium.Env[Any, Any]], resources: Resources | None = None
-    ) -> None:
-        self._make = (lambda: env) if isinstance(env, gymnasium.Env) else env
+    def __init__(self, make: Callable[[], AnyEnv], resources: Resources | None = None) -> None:
+        self._make = make
         self._resources = resources
-        self._env: gymnasium.Env[Any, Any] | None = None
-        self._plain = True
-        self._steps = 0
+        self._env: AnyEnv | None = None
         # Any: openai types each role's message on its own.
         self.messages: list[Any] = []
         self.done = False
@@ -74,8 +66,16 @@ class AsyncToolEnv:
         self.info: dict[str, Any] = {}
         self.failed_calls = 0
 
+    def __await__(self) -> Any:
+        """Say that there is nothing to await.
+
+        Raises:
+            EpisodeError: Always.
+        """
+        raise EpisodeError("episode.env(...) returns at once; write it without `await`")
+
     @property
-    def env(self) -> gymnasium.Env[Any, Any]:
+    def env(self) -> AnyEnv:
         """The gymnasium environment.
 
         Raises:
@@ -111,17 +111,16 @@ class AsyncToolEnv:
         if self._env is None:
             made = await _made(self._make)
             self._env = made if isinstance(made.unwrapped, ToolEnv) else GymEnv(made)
-            self.tool_env.resources = self._resources
-            self._plain = _is_plain(self._env)
-        if self._plain:
-            observation, self.info = await self.tool_env.areset(seed=seed, options=options)
+            self.tool_env.resources, self.tool_env.in_episode = self._resources, True
+        if isinstance(self._env, ToolEnv):
+            observation, self.info = await self._env.areset(seed=seed, options=options)
         else:
-            observation, self.info = await self._in_thread(partial(self._env.reset, seed=seed, options=options))
+            observation, self.info = await _in_thread(partial(self._env.reset, seed=seed, options=options))
         self.messages = list(observation)
         self.done = self.truncated = False
-        self.total_reward, self.failed_calls, self._steps = 0.0, 0, 0
+        self.total_reward, self.failed_calls = 0.0, 0
 
-    async def step(self, message: Message | _DumpsToDict) -> float:
+    async def step(self, message: Message | ChatCompletionMessage) -> float:
         """Play one assistant message, and return this step's reward.
 
         Args:
@@ -136,13 +135,8 @@ class AsyncToolEnv:
         action = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
         self.messages.append(action)
         failed_before = self.info.get("failed_calls", 0)
-        if self._plain:
-            observation, reward, terminated, truncated, self.info = await self.tool_env.astep([action])
-        else:
-            observation, reward, terminated, truncated, self.info = await self._in_thread(partial(env.step, [action]))
-        self._steps += 1
-        if self._plain and self._steps >= _time_limit(env):
-            truncated = True
+        stepped = env.astep([action]) if isinstance(env, ToolEnv) else _in_thread(partial(env.step, [action]))
+        observation, reward, terminated, truncated, self.info = await stepped
         self.failed_calls = self.info.get("failed_calls", 0) - failed_before
         self.messages.extend(observation)
         self.truncated = bool(truncated) and not terminated
@@ -197,24 +191,6 @@ class AsyncToolEnv:
         episode.log(**{**noted, "turns": turns, "failed_turns": failed, "truncated": self.truncated})
         return self.total_reward
 
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        """Run gymnasium's wrappers, which are plain code, in a thread. The environment within comes back to the event loop."""
-        scopes: list[anyio.CancelScope] = []
-
-        async def on_the_loop(awaited: Callable[[], Awaitable[Any]]) -> Any:
-            with anyio.CancelScope() as scope:
-                scopes.append(scope)
-                return await awaited()
-            raise EpisodeError("the episode was cancelled")
-
-        self.tool_env.run_async = lambda awaited: anyio.from_thread.run(on_the_loop, awaited)
-        try:
-            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=THREADS)
-        finally:
-            self.tool_env.run_async = None
-            for scope in scopes:
-                scope.cancel()
-
     async def close(self) -> None:
         """Give back what the environment holds. The next `reset` makes another."""
         if self._env is None:
@@ -223,53 +199,54 @@ class AsyncToolEnv:
         self._env = None
         with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
             await inner.aclose()
-            await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)
+            await _in_thread(env.close)
 
 
-def make_async_env(
-    resources: Resources, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any
-) -> AsyncToolEnv:
-    """Return the async face of an environment, by its id in gymnasium's registry or its class. `kwargs` are for the making of it."""
+def make_async_env(resources: Resources, env: str | AnyEnv | Callable[..., AnyEnv], /, **kwargs: Any) -> AsyncToolEnv:
+    """Return the async face of an environment.
+
+    Args:
+        resources: The things that the run keeps open.
+        env: Its id in gymnasium's registry, its class, a function that makes it, or the environment.
+        kwargs: Arguments for the making of it.
+    """
+    if isinstance(env, gymnasium.Env):
+        return AsyncToolEnv(lambda: env, resources)
     return AsyncToolEnv(
         partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs), resources
     )
 
 
-def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether around a tool environment is nothing but what `gymnasium.make` puts there: then nothing needs a thread."""
-    while isinstance(env, OrderEnforcing | PassiveEnvChecker) or (isinstance(env, TimeLimit) and env.spec is not None):
-        env = env.env
-    return isinstance(env, ToolEnv)
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=THREADS)
 
 
-def _time_limit(env: gymnasium.Env[Any, Any]) -> float:
-    """Return the steps that `gymnasium.make` allows."""
-    limit = None if env.spec is None else env.spec.max_episode_steps
-    return math.inf if limit is None else limit
+async def _made(make: Callable[[], AnyEnv]) -> AnyEnv:
+    """Return what `make` makes, in a thread. One that comes after the wait for it was cancelled is closed.
 
-
-async def _made(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
-    """Return what `make` makes, in a thread. One that is there only after the wait for it was cancelled is closed there and then."""
-    lock = threading.Lock()
-    made: list[gymnasium.Env[Any, Any]] = []
+    Raises:
+        EpisodeError: It takes other arguments.
+        TypeError: Its own code raises one.
+    """
     abandoned = False
 
-    def run() -> None:
+    def run() -> AnyEnv:
+        known = len(sys.modules)
         env = make()
-        with lock:
-            made.append(env)
-            if not abandoned:
-                return
-        env.close()
+        if abandoned:
+            env.close()
+        if len(sys.modules) > known:
+            gc.freeze()  # a search for garbage in what it imported, 0.3 s for reasoning-gym, would hold the event loop up
+        return env
 
     try:
-        await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=THREADS)
-    except BaseException:
-        with lock:
-            abandoned = True
-            late = list(made)
-        for env in late:  # it was there in the moment of the cancellation
-            with anyio.CancelScope(shield=True), suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
-                await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)
-        raise
-    return made[0]
+        return await _in_thread(run)  # type: ignore[no-any-return]
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise EpisodeError(
+            f'{error}; what follows the environment in episode.env(...), and "make" of a task, are arguments of its class: bound its turns '
+            "by env.play(episode, max_turns=...), or by max_turns in a ToolEnv's class"
+        ) from error
+    finally:
+        abandoned = True

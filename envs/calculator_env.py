@@ -11,7 +11,7 @@ import operator
 from pathlib import Path
 from typing import Any
 
-from agentrl.envs.task_files import write_task_files
+from agentrl.envs.reasoning import write_task_files
 from agentrl.envs.tool_env import ToolEnv
 from agentrl.envs.tools import tool, tool_of
 from agentrl.errors import ToolCallError
@@ -35,22 +35,21 @@ def evaluate(expression: str) -> int:
     """
     if len(expression) > 200:
         raise ToolCallError("the expression is longer than 200 characters")
-
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int() as number) if not isinstance(number, bool):
-                return number
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return int(_OPERATORS[type(op)](value(left), value(right)))
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-                return int(_OPERATORS[type(op)](value(operand)))
-        raise ToolCallError("only integers, +, -, * and parentheses are allowed")
-
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
+        return _value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ToolCallError(f"{expression!r} is not an arithmetic expression") from None
-    return value(tree.body)
+
+
+def _value(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int() as number) if not isinstance(number, bool):
+            return number
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return int(_OPERATORS[type(op)](_value(left), _value(right)))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+            return int(_OPERATORS[type(op)](_value(operand)))
+    raise ToolCallError("only integers, +, -, * and parentheses are allowed")
 
 
 class CalculatorEnv(ToolEnv):
@@ -58,24 +57,17 @@ class CalculatorEnv(ToolEnv):
 
     max_turns = 4
 
-    def __init__(self) -> None:
-        super().__init__()
-        import reasoning_gym
-
-        self._dataset = reasoning_gym.create_dataset("chain_sum", size=2**31, seed=0, **DIFFICULTY)
-        self._entry: dict[str, Any] = {}
-
     def on_reset(self, task: dict[str, Any] | None) -> str:
         """Take the task, and return its question.
 
         Raises:
             ValueError: The task lacks its question or its answer.
         """
-        entry = task or self._dataset[int(self.np_random.integers(2**31))]
-        if not {"question", "answer"} <= entry.keys():
-            raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(entry)}")
-        self._entry = entry
-        return str(entry["question"])
+        self._dataset = _chain_sums(size=2**31, seed=0)
+        self._entry = task or self._dataset[int(self.np_random.integers(2**31))]
+        if not {"question", "answer"} <= self._entry.keys():
+            raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(self._entry)}")
+        return str(self._entry["question"])
 
     @tool
     def calculator(self, expression: str) -> str:
@@ -92,15 +84,18 @@ TOOL = tool_of(CalculatorEnv.calculator).schema
 
 def distinct_tasks(count: int, seed: int) -> list[dict[str, Any]]:
     """Return `count` chain_sum entries with pairwise different expressions."""
-    import reasoning_gym
-
-    dataset = reasoning_gym.create_dataset("chain_sum", size=10 * count, seed=seed, **DIFFICULTY)
     by_expression: dict[str, dict[str, Any]] = {}
-    for entry in dataset:
+    for entry in _chain_sums(size=10 * count, seed=seed):
         by_expression.setdefault(entry["metadata"]["expression"], entry)
         if len(by_expression) == count:
             break
     return list(by_expression.values())
+
+
+def _chain_sums(size: int, seed: int) -> Any:
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset("chain_sum", size=size, seed=seed, **DIFFICULTY)
 
 
 def main() -> None:
@@ -109,9 +104,8 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--train", type=int, default=4000, help="training tasks")
     parser.add_argument("--eval", type=int, default=200, help="held-out tasks")
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    tasks = distinct_tasks(args.train + args.eval, args.seed)
+    tasks = distinct_tasks(args.train + args.eval, seed=1)
     write_task_files(args.directory, {"eval": tasks[: args.eval], "train": tasks[args.eval :]})
 
 

@@ -18,9 +18,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from agentrl.envs.space_json import element_of, is_image, schema_of, shown
-from agentrl.envs.tool_env import Content, Result, ToolEnv
-from agentrl.envs.tools import Tool
+from agentrl.envs.space_types import element_of, is_image, shown, type_of
+from agentrl.envs.tool_env import Content, Message, Result, Step, ToolEnv
+from agentrl.envs.tools import Tool, typed_tool
 from agentrl.errors import ToolCallError
 
 ACTION_NAMES: Mapping[str, Sequence[str]] = {
@@ -79,12 +79,12 @@ class GymEnv(ToolEnv):
     @cached_property
     def toolset(self) -> Sequence[Tool]:
         """The one tool."""
-        schema = schema_of(self.inner.action_space, self._names)
-        parameters = {"type": "object", "properties": {"action": schema}, "required": ["action"]}
-        return [Tool("act", "Take an action.", parameters, self._act)]
+        action = type_of(self.inner.action_space, self._names)
+        return [typed_tool("act", "Take an action.", {"action": (action, ...)}, self._act)]
 
     def on_reset(self, task: dict[str, Any] | None) -> Any:
         """Return the instructions, and the first observation."""
+        self._cut_off = False
         observation, info = self.inner.reset(seed=int(self.np_random.integers(2**31)), options=task)
         self._note(info)
         seen = self._seen(observation)
@@ -98,13 +98,19 @@ class GymEnv(ToolEnv):
         self.info["failed_calls"] += 1
         return Result("Call the tool act to take an action.")
 
-    def _act(self, **arguments: Any) -> Result:
-        if set(arguments) != {"action"}:
-            raise ToolCallError('the arguments are {"action": ...}')
-        action = element_of(self.inner.action_space, arguments["action"], self._names)
-        observation, reward, terminated, truncated, info = self.inner.step(action)
+    def _act(self, action: Any) -> Result:
+        space = self.inner.action_space
+        if self._names and isinstance(space, spaces.Discrete):
+            action = int(space.start) + list(self._names).index(action)
+        observation, reward, terminated, truncated, info = self.inner.step(element_of(space, action))
         self._note(info)
+        self._cut_off = bool(truncated) and not terminated
         return Result(self._seen(observation), reward, bool(terminated or truncated))  # type: ignore[arg-type] # it takes every number
+
+    async def astep(self, action: Sequence[Message]) -> Step:
+        """Take a step, which is truncated where that of the environment within is."""
+        messages, reward, terminated, truncated, info = await super().astep(action)
+        return messages, reward, terminated and not self._cut_off, truncated or self._cut_off, info
 
     def close(self) -> None:
         """Close the environment within."""
@@ -122,7 +128,7 @@ class GymEnv(ToolEnv):
             return [picture(np.asarray(self.inner.render()))]
         if is_image(self.inner.observation_space):
             return [picture(np.asarray(observation))]
-        return shown(self.inner.observation_space, observation)
+        return shown(observation)
 
 
 def picture(pixels: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -2,21 +2,19 @@
 
 Needs the extra `mcp`.
 
-env = episode.env("agentrl/MCP-v0", command=["python", "server.py"])                 # a server of its own
-env = episode.env("agentrl/MCP-v0", url="http://127.0.0.1:9000/mcp", shared=True)    # one connection for all episodes
+env = episode.env("agentrl/MCP-v0", command=["python", "server.py"])      # a server of its own
+env = episode.env("agentrl/MCP-v0", url="http://127.0.0.1:9000/mcp")      # one that runs already
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
@@ -24,133 +22,22 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError
-from agentrl.system.tasks import Lease, Resources
+from agentrl.system.tasks import Lease
 from agentrl.system.this_process import is_loopback
 
-PROBE_TIMEOUT_S = 5.0
-STDERR_TIMEOUT_S = 1.0
-"""How long the end of a server's standard error is waited for after its own."""
-SHOWN_LINES = 10
-SHOWN_LINE_BYTES = 500
-
-
-@dataclass(frozen=True)
-class Server:
-    """Where the server is: a command to start, or a URL."""
-
-    command: tuple[str, ...] = ()
-    url: str = ""
-    env: tuple[tuple[str, str], ...] = ()
-    """Environment variables of the command, beside a few of ours."""
-    cwd: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-    """HTTP headers that go with every request to the URL, such as a key."""
-
-    def __str__(self) -> str:
-        return self.url or " ".join(self.command)
-
-
-@dataclass
-class Connection:
-    """One server: connected when it is first used, and again with the next use after it was lost. Calls may overlap."""
-
-    server: Server
-    resources: Resources
-    connect_timeout_s: float
-    _client: Lease[Any] | None = None
-    _connecting: anyio.Lock = field(default_factory=anyio.Lock)
-    _stderr: deque[bytes] = field(default_factory=partial(deque, maxlen=SHOWN_LINES))
-    """The last lines of the standard error of a server that was started."""
-
-    async def tools(self) -> list[Any]:
-        """Return the tools that it offers.
-
-        Raises:
-            EpisodeError: It cannot be reached.
-        """
-        client = await self._connected()
-        with anyio.fail_after(self.connect_timeout_s):
-            tools: dict[str, Any] = {}
-            cursor: str | None = None
-            while True:
-                page = await client.list_tools(cursor=cursor)
-                new = {tool.name: tool for tool in page.tools if tool.name not in tools}
-                tools |= new
-                cursor = page.next_cursor
-                if not cursor or not new:  # some servers name the same next page for ever
-                    return list(tools.values())
-
-    async def call(self, name: str, **arguments: Any) -> Result:
-        """Call a tool.
-
-        Raises:
-            ToolCallError: What it says is wrong, and when the server is lost.
-        """
-        client = await self._connected()
-        try:
-            done = await client.call_tool(name, arguments)
-        except anyio.get_cancelled_exc_class():
-            # Given up for its time: a server that answers nobody any more is started again.
-            with anyio.CancelScope(shield=True):
-                await self._lose_unless_alive(client)
-            raise
-        except Exception as error:
-            with anyio.CancelScope(shield=True):
-                lost = await self._lose_unless_alive(client)
-            text = str(error) or type(error).__name__
-            raise ToolCallError(f"{text} (the server is started again with the next call)" if lost else text) from error
-        content = _content(done.content)
-        if done.is_error:
-            raise ToolCallError(content if isinstance(content, str) else "the tool failed")
-        return Result(content)
-
-    async def close(self) -> None:
-        """Disconnect."""
-        held, self._client = self._client, None
-        if held is not None:
-            await held.release()
-
-    async def _connected(self) -> Any:
-        async with self._connecting:
-            if self._client is None:
-                self._stderr.clear()
-                try:
-                    with anyio.fail_after(self.connect_timeout_s):
-                        self._client = await self.resources.hold(partial(_open_client, self.server, self._stderr))
-                except Exception as error:
-                    while isinstance(error, ExceptionGroup):
-                        error = error.exceptions[0]
-                    late = f"did not answer within {self.connect_timeout_s:g} s"
-                    why = late if isinstance(error, TimeoutError) else f"cannot be reached: {error}"
-                    lines = " | ".join(line.decode(errors="replace").strip() for line in [*self._stderr])
-                    why += f". The end of its standard error: {lines}" if lines else ""
-                    raise EpisodeError(f"the MCP server {self.server} {why}") from error
-            return self._client.value
-
-    async def _lose_unless_alive(self, client: Any) -> bool:
-        """Return whether the server is gone; then the next call connects anew."""
-        with anyio.move_on_after(PROBE_TIMEOUT_S):
-            try:
-                await client.list_tools()
-            except Exception:  # noqa: S110 - whatever it is, nobody is there
-                pass
-            else:
-                return False
-        if self._client is not None and self._client.value is client:
-            await self.close()
-        return True
+SHOWN_BYTES = 1_000
+"""How much of the end of a server's standard error a failure shows."""
 
 
 class MCPEnv(ToolEnv):
     """The tools of an MCP server.
 
     A task is {"prompt": TEXT} or {"messages": [...]}; with "answer", the agent's last message earns 1 when it is the
-    same text. A subclass scores otherwise by defining `on_answer`.
+    same text. A subclass scores otherwise by defining `on_answer`. A server that cannot be reached, or dies, fails the episode.
 
     Args:
-        command, env, cwd: the server to start, and talk to over its standard input and output.
+        command, env, cwd: the server to start for the episode, and talk to over its standard input and output.
         url, headers: or the server to talk to by streamable HTTP.
-        shared: one connection for all episodes of the run, instead of one each.
         connect_timeout_s: bound of starting or reaching the server.
         tool_timeout_s: bound of one call.
         tools: names of the tools to offer. Default: all.
@@ -166,7 +53,6 @@ class MCPEnv(ToolEnv):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         headers: Mapping[str, str] | None = None,
-        shared: bool = False,
         connect_timeout_s: float = 30.0,
         tool_timeout_s: float = 60.0,
         max_turns: int = 8,
@@ -175,15 +61,16 @@ class MCPEnv(ToolEnv):
         super().__init__()
         if bool(command) == bool(url):
             raise ToolDefinitionError("an MCP environment needs either a command or a url")
-        pairs = [tuple(sorted((part or {}).items())) for part in (env, headers)]
-        self._server = Server(tuple(command), url, pairs[0], cwd, pairs[1])
-        self._shared = shared
+        self._command, self._env, self._cwd = list(command), dict(env or {}), cwd
+        self._url, self._headers = url, dict(headers or {})
         self._connect_timeout_s = connect_timeout_s
         self.tool_timeout_s = tool_timeout_s
         self.max_turns = max_turns
         self._offered = tools
         self._tools: list[Tool] = []
-        self._held: Lease[Connection] | None = None
+        self._held: Lease[Any] | None = None
+        self._stderr = ""
+        """The end of the standard error of a server that has ended."""
         self.task: dict[str, Any] = {}
 
     @property
@@ -195,91 +82,110 @@ class MCPEnv(ToolEnv):
         """Connect, and open the conversation.
 
         Raises:
-            EpisodeError: The task has neither 'prompt' nor 'messages'.
+            EpisodeError: The task has neither 'prompt' nor 'messages', or the server cannot be reached.
         """
         self.task = task or {}
         messages = self.task.get("messages") or self.task.get("prompt")
         if not messages:
             raise EpisodeError("a task of an MCP environment needs 'prompt' or 'messages'")
-        connection = await self._connection()
-        offered = await connection.tools()
-        self._tools = [
-            Tool(tool.name, tool.description or "", dict(tool.input_schema), partial(connection.call, tool.name))
-            for tool in offered
-            if self._offered is None or tool.name in self._offered
-        ]
+        if self.resources is None:
+            raise EpisodeError("an MCP environment lives in an episode; make it with episode.env(...)")
+        await in_thread(_import_mcp)
+        try:
+            with anyio.fail_after(self._connect_timeout_s):
+                if self._held is None:
+                    self._held = await self.resources.hold(self._connect)
+                self._tools = await self._list_tools(self._held.value)
+        except TimeoutError as error:
+            raise await self._failure(f"did not answer within {self._connect_timeout_s:g} s") from error
+        except Exception as error:
+            raise await self._failure(f"cannot be reached: {_cause(error)}") from error
         return messages
 
     def on_answer(self, content: str) -> float:
-        """1 when it is the task's answer."""
+        """Return 1 when it is the task's answer, and else 0."""
         return float(content.strip() == str(self.task.get("answer", object())).strip())
 
     async def aclose(self) -> None:
-        """Disconnect, unless the connection is shared."""
+        """Disconnect, and end a server that was started."""
         held, self._held = self._held, None
         if held is not None:
             await held.release()
 
-    async def _connection(self) -> Connection:
-        if self.resources is None:
-            raise EpisodeError("an MCP environment lives in an episode; make it with episode.env(...)")
-        await in_thread(_import_mcp)
-        open_it = partial(_open_connection, self._server, self.resources, self._connect_timeout_s)
-        if self._shared:
-            return await self.resources.share(self._server, open_it)
-        if self._held is None:
-            self._held = await self.resources.hold(open_it)
-        return self._held.value
+    async def _list_tools(self, client: Any) -> list[Tool]:
+        tools: list[Tool] = []
+        cursor: str | None = None
+        while True:
+            page = await client.list_tools(cursor=cursor)
+            tools += [
+                Tool(tool.name, tool.description or "", dict(tool.input_schema), partial(self._call_tool, tool.name))
+                for tool in page.tools
+                if self._offered is None or tool.name in self._offered
+            ]
+            cursor = page.next_cursor
+            if not cursor:
+                return tools
+
+    async def _call_tool(self, tool: str, /, **arguments: Any) -> Result:
+        """Call a tool.
+
+        Raises:
+            ToolCallError: The server says that the call is wrong.
+            EpisodeError: The server is lost.
+        """
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        assert self._held is not None
+        try:
+            done = await self._held.value.call_tool(tool, arguments)
+        except Exception as error:
+            if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
+                raise ToolCallError(str(error)) from error
+            raise await self._failure(f"was lost in a call of {tool}: {_cause(error)}") from error
+        content = _content(done.content)
+        if done.is_error:
+            raise ToolCallError(content if isinstance(content, str) else "the tool failed")
+        return Result(content)
+
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[Any]:
+        import httpx2
+        from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with AsyncExitStack() as stack:
+            if self._url:
+                make_http = partial(
+                    httpx2.AsyncClient, headers=self._headers, timeout=None, trust_env=not is_loopback(self._url)
+                )
+                http = await stack.enter_async_context(await in_thread(make_http))  # it reads certificates
+                transport = streamable_http_client(self._url, http_client=http)
+            else:
+                stderr = stack.enter_context(await in_thread(tempfile.TemporaryFile, "w+"))
+                stack.callback(self._read_end, stderr.fileno())
+                command, *args = self._command
+                parameters = StdioServerParameters(command=command, args=args, env=self._env, cwd=self._cwd)
+                transport = stdio_client(parameters, errlog=stderr)
+            yield await stack.enter_async_context(Client(transport, cache=None))
+
+    def _read_end(self, stderr: int) -> None:
+        start = max(0, os.fstat(stderr).st_size - SHOWN_BYTES)
+        self._stderr = os.pread(stderr, SHOWN_BYTES, start).decode(errors="replace")
+
+    async def _failure(self, what: str) -> EpisodeError:
+        """Return the error of a server that cannot be used any more, once it is closed and its standard error read."""
+        await self.aclose()
+        said = " | ".join(self._stderr.split("\n")).strip(" |")
+        end = f". The end of its standard error: {said}" if said else ""
+        return EpisodeError(f"the MCP server {self._url or ' '.join(self._command)} {what}{end}")
 
 
-@asynccontextmanager
-async def _open_connection(server: Server, resources: Resources, timeout_s: float) -> AsyncIterator[Connection]:
-    connection = Connection(server, resources, timeout_s)
-    try:
-        yield connection
-    finally:
-        with anyio.CancelScope(shield=True):
-            await connection.close()
-
-
-@asynccontextmanager
-async def _open_client(server: Server, stderr: deque[bytes]) -> AsyncIterator[Any]:
-    import httpx2
-    from mcp import Client, StdioServerParameters
-    from mcp.client.stdio import stdio_client
-    from mcp.client.streamable_http import streamable_http_client
-
-    if server.command:
-        parameters = StdioServerParameters(
-            command=server.command[0], args=list(server.command[1:]), env=dict(server.env) or None, cwd=server.cwd
-        )
-        async with _read_end(stderr) as errlog, Client(stdio_client(parameters, errlog=errlog), cache=None) as client:
-            yield client
-    else:
-        headers, trust_env = dict(server.headers), not is_loopback(server.url)
-        # Making a client reads certificates.
-        http = await in_thread(lambda: httpx2.AsyncClient(headers=headers, timeout=None, trust_env=trust_env))
-        async with http, Client(streamable_http_client(server.url, http_client=http), cache=None) as client:
-            yield client
-
-
-@asynccontextmanager
-async def _read_end(lines: deque[bytes]) -> AsyncIterator[TextIO]:
-    """Yield a file, of what is written to which `lines` has the end when the context is left."""
-    reading, writing = os.pipe()
-
-    def read() -> None:
-        with os.fdopen(reading, "rb") as pipe:
-            lines.extend(iter(partial(pipe.readline, SHOWN_LINE_BYTES), b""))
-
-    reader = threading.Thread(target=read, daemon=True, name="standard error of an MCP server")
-    reader.start()
-    try:
-        with os.fdopen(writing, "w") as file:
-            yield file
-    finally:
-        with anyio.CancelScope(shield=True):  # what the server has started may keep its output open
-            await in_thread(reader.join, STDERR_TIMEOUT_S)
+def _cause(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _import_mcp() -> None:

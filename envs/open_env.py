@@ -72,10 +72,9 @@ class OpenEnv(ToolEnv):
             if self._held is None:
                 self._held = await self.resources.hold(self._open)
             client = self._held.value
-            seed = {} if self.np_random_seed is None else {"seed": self.np_random_seed % 2**31}
-            begun = await client.reset(**{**seed, **task.get("reset", {})})
+            begun = await client.reset(**{"seed": int(self.np_random_seed or 0) % 2**31, **task.get("reset", {})})
             self._tools = await self._offered(client)
-        except (ConnectionError, OSError, RuntimeError, httpx2.HTTPError) as error:
+        except (OSError, RuntimeError, httpx2.HTTPError) as error:
             raise EpisodeError(f"the OpenEnv server {self._base_url} cannot be used: {error}") from error
         before = task.get("messages") or ([{"role": "user", "content": task["prompt"]}] if "prompt" in task else [])
         return [*before, {"role": "user", "content": _shown(begun.observation)}]
@@ -103,37 +102,37 @@ class OpenEnv(ToolEnv):
         return await self._act(type="call_tool", tool_name=name, arguments=arguments)
 
     async def _offered(self, client: Any) -> list[Tool]:
-        trust_env = not is_loopback(self._base_url)
-        make_http = partial(httpx2.AsyncClient, timeout=self._connect_timeout_s, trust_env=trust_env)
-        async with await in_thread(make_http) as http:
-            response = await http.get(f"{self._base_url}/schema")
-            response.raise_for_status()
-            action = response.json()["action"]
-        if "tool_name" in action.get("properties", {}):
+        action = await in_thread(self._action_schema)
+        if "tool_name" in action["properties"]:
             listed = await client.step({"type": "list_tools"})
             return [
                 Tool(t["name"], t.get("description", ""), t["input_schema"], partial(self._call_tool, t["name"]))
                 for t in listed.observation["tools"]
             ]
-        properties = {name: value for name, value in action.get("properties", {}).items() if name != "metadata"}
-        parameters = {"type": "object", "properties": properties}
-        parameters |= {key: action[key] for key in ("required", "$defs") if key in action}
+        parameters: dict[str, Any] = {
+            key: action[key] for key in ("type", "properties", "required", "$defs") if key in action
+        }
+        parameters["properties"].pop("metadata", None)
         return [Tool("act", action.get("description", "Take an action."), parameters, self._act)]
+
+    def _action_schema(self) -> dict[str, Any]:
+        url, trust_env = f"{self._base_url}/schema", not is_loopback(self._base_url)
+        response = httpx2.get(url, timeout=self._connect_timeout_s, trust_env=trust_env).raise_for_status()
+        return response.json()["action"]  # type: ignore[no-any-return]
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
-        client = await in_thread(_client, self._base_url, self._connect_timeout_s, self.tool_timeout_s)
-        async with client:
+        async with await in_thread(self._client) as client:
             yield client
 
-
-def _client(base_url: str, connect_timeout_s: float, message_timeout_s: float) -> Any:
-    try:
-        module = import_module("openenv.core.generic_client")
-    except ImportError as error:
-        remedy = "pip install -e '/path/to/agentrl[openenv]'"
-        raise EpisodeError(f"OpenEnv environments need its client: {remedy} ({error})") from error
-    return module.GenericEnvClient(base_url, connect_timeout_s=connect_timeout_s, message_timeout_s=message_timeout_s)
+    def _client(self) -> Any:
+        try:
+            module = import_module("openenv.core.generic_client")
+        except ImportError as error:
+            remedy = "pip install -e '/path/to/agentrl[openenv]'"
+            raise EpisodeError(f"OpenEnv environments need its client: {remedy} ({error})") from error
+        timeouts = {"connect_timeout_s": self._connect_timeout_s, "message_timeout_s": self.tool_timeout_s}
+        return module.GenericEnvClient(base_url=self._base_url, **timeouts)
 
 
 def _shown(observation: Mapping[str, Any]) -> str:

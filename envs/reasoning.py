@@ -2,8 +2,7 @@
 
 Needs the extra `envs`.
 
-A task names an entry: {"dataset": "gcd", "index": 7} and, as needed, "config" (of the family) and "level" (of its
-curriculum).
+A task names an entry: {"dataset": "gcd", "index": 7} and, as needed, "config" (of the family) and "level" (of its curriculum).
 
 `python -m agentrl.envs.reasoning DIR gcd lcm` writes `train.jsonl` and `eval.jsonl`, to be run by `workflows/tool_loop.py`.
 """
@@ -11,18 +10,13 @@ curriculum).
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentrl.envs.task_files import write_task_files
 from agentrl.envs.tool_env import Message, Result, ToolEnv
 from agentrl.errors import EpisodeError
 from agentrl.system.exit_code import exit_code_of
@@ -32,76 +26,21 @@ SIZE = 1024
 TRY_AGAIN = "That is not right. Try again."
 
 
-@dataclass
-class Curriculum:
-    """The level of one family: up when its recent scores are high, down when they are low.
-
-    All episodes of a task see the level that the first of them saw, so that they can be compared.
-    """
-
-    level: int = 0
-    window: int = 64
-    """Scores that a decision takes."""
-    raise_at: float = 0.8
-    lower_at: float = 0.2
-    _scores: deque[float] = field(default_factory=deque)
-    _of_task: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def level_of(self, index: int) -> int:
-        """Return the level of a task."""
-        with self._lock:
-            level = self._of_task.setdefault(index, self.level)
-            if len(self._of_task) > 64 * self.window:
-                self._of_task.popitem(last=False)
-            return level
-
-    def add(self, level: int, score: float) -> None:
-        """Note a score; those of an earlier level say nothing about this one."""
-        with self._lock:
-            if level != self.level:
-                return
-            self._scores.append(score)
-            if len(self._scores) < self.window:
-                return
-            mean = sum(self._scores) / len(self._scores)
-            if mean >= self.raise_at or (mean <= self.lower_at and self.level):
-                self.level += 1 if mean >= self.raise_at else -1
-                self._scores.clear()
-            else:
-                self._scores.popleft()
-
-
-_CURRICULA: dict[str, Curriculum] = {}
-"""The curricula of this process, by family."""
-
-
 class ReasoningEnv(ToolEnv):
     """One entry of reasoning-gym an episode.
 
     Args:
-        attempts: answers that the agent may give; after a wrong one it is told so. A later answer earns
-        `attempt_discount` times
-            as much as the one before.
+        attempts: answers that the agent may give; after a wrong one it is told so.
+        attempt_discount: a later answer earns so many times as much as the one before.
         system: name of one of reasoning-gym's system prompts, such as "DeepSeekZero"; the answer is then what stands in
             <answer> tags. Default: none, and the whole reply is the answer.
-        curriculum: let the level of each family follow its scores.
     """
 
-    def __init__(
-        self,
-        *,
-        attempts: int = 1,
-        attempt_discount: float = 1.0,
-        system: str | None = None,
-        curriculum: bool = False,
-    ) -> None:
+    def __init__(self, *, attempts: int = 1, attempt_discount: float = 1.0, system: str | None = None) -> None:
         super().__init__()
         self.max_turns = attempts
         self._attempt_discount = attempt_discount
         self._system = system
-        self._curriculum: Curriculum | None = None
-        self._follows = curriculum
         self._dataset: Any = None
         self._entry: dict[str, Any] = {}
         self._attempt = 0
@@ -115,16 +54,10 @@ class ReasoningEnv(ToolEnv):
         if not task or "dataset" not in task:
             raise EpisodeError("a task of agentrl/ReasoningGym-v0 needs 'dataset', and 'index'")
         name, index = task["dataset"], int(task.get("index", self.np_random.integers(SIZE)))
-        level = task.get("level")
-        if self._follows:
-            self._curriculum = _CURRICULA.setdefault(name, Curriculum(level or 0))
-            level = self._curriculum.level_of(index)
         config = {"size": max(SIZE, 1 << index.bit_length()), **task.get("config", {})}
-        self._dataset = dataset(name, json.dumps(config, sort_keys=True), level)
+        self._dataset = dataset(name, json.dumps(config, sort_keys=True), task.get("level"))
         self._entry = self._dataset[index]
         self._attempt = 0
-        if level is not None:
-            self.info["level"] = float(level)
         messages: list[Message] = [{"role": "user", "content": self._entry["question"]}]
         if self._system is not None:
             from reasoning_gym.utils import SYSTEM_PROMPTS
@@ -144,8 +77,6 @@ class ReasoningEnv(ToolEnv):
         except Exception:
             score = 0.0  # some families cannot read every answer
         self._attempt += 1
-        if self._curriculum is not None and self._attempt == 1:
-            self._curriculum.add(int(self.info["level"]), score)
         if score < 1 and self._attempt < self.max_turns:
             return Result(TRY_AGAIN)
         self.info["attempts"] = float(self._attempt)
@@ -154,53 +85,59 @@ class ReasoningEnv(ToolEnv):
 
 @lru_cache(maxsize=256)
 def dataset(name: str, config: str = "{}", level: int | None = None) -> Any:
-    """Return a family of reasoning-gym, at a level of its curriculum.
+    """Return a family of reasoning-gym.
 
-    `config`: JSON.
+    Args:
+        name: Of the family.
+        config: Its configuration, as JSON.
+        level: The level of its curriculum; None: without one.
 
     Raises:
-        EpisodeError: What there is not.
+        EpisodeError: There is no such family, level or configuration.
     """
     import reasoning_gym
-    from reasoning_gym.factory import CURRICULA, DATASETS
+    from reasoning_gym.composite import DatasetSpec
+    from reasoning_gym.factory import create_curriculum
 
-    if name not in DATASETS:
-        meant = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f"; did you mean {meant[0]!r}?" if meant else "; reasoning_gym.factory.DATASETS lists them"
-        raise EpisodeError(f"reasoning-gym has no dataset {name!r}{hint}")
     settings = json.loads(config)
-    if level is not None:
-        if name not in CURRICULA:
-            raise EpisodeError(f"the dataset {name!r} of reasoning-gym has no curriculum; leave 'level' out")
-        curriculum = CURRICULA[name]()
-        curriculum.set_global_level(level)
-        levelled = vars(curriculum.generate_configuration({}))
-        settings = {**{key: value for key, value in levelled.items() if key not in ("seed", "size")}, **settings}
     if name == "composite":
-        from reasoning_gym.composite import DatasetSpec
-
         settings["datasets"] = [DatasetSpec(**part) for part in settings.get("datasets", [])]
     try:
+        if level is not None:
+            curriculum = create_curriculum(name)
+            curriculum.set_global_level(level)
+            settings = {**vars(curriculum.generate_configuration({"seed": 0, "size": SIZE})), **settings}
         return reasoning_gym.create_dataset(name, **{"seed": 0, "size": SIZE, **settings})
     except (AssertionError, TypeError, ValueError) as error:
-        raise EpisodeError(f"the dataset {name!r} cannot be made at level {level} with {config}: {error}") from error
+        raise EpisodeError(
+            f"reasoning-gym cannot make {name!r} at level {level} with {config}: {error}; reasoning_gym.factory.DATASETS and CURRICULA "
+            "list the families, and those that have levels"
+        ) from error
 
 
-def tasks(names: Sequence[str], count: int, first: int = 0, make: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def tasks(names: Sequence[str], count: int, first: int = 0, **keys: Any) -> list[dict[str, Any]]:
     """Return tasks of reasoning-gym, for `workflows/tool_loop.py`.
 
     Args:
         names: The families.
         count: Tasks of each family.
         first: Index of the first.
-        make: Goes to the environment.
+        keys: More keys of each task, such as "level" and "make".
     """
-    made = {"make": make} if make else {}
     return [
-        {"env": "agentrl/ReasoningGym-v0", "dataset": name, "index": index, **made}
+        {"env": "agentrl/ReasoningGym-v0", "dataset": name, "index": index, **keys}
         for index in range(first, first + count)
         for name in names
     ]
+
+
+def write_task_files(directory: Path, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write `NAME.jsonl` for each part, one task a line, and print how many each has. The directory is made where there is none."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, rows in parts.items():
+        path = directory / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        print(f"{path}: {len(rows)} tasks")
 
 
 def main() -> int:
@@ -210,15 +147,15 @@ def main() -> int:
     parser.add_argument("datasets", nargs="+", help="families of reasoning-gym")
     parser.add_argument("--train", type=int, default=1000, help="training tasks a family")
     parser.add_argument("--eval", type=int, default=50, help="held-out tasks a family")
-    parser.add_argument("--attempts", type=int, default=1)
-    parser.add_argument("--curriculum", action="store_true")
+    parser.add_argument("--attempts", type=int, help="answers that the agent may give")
+    parser.add_argument("--level", type=int, help="of each family's curriculum")
     args = parser.parse_args()
     for name in args.datasets:
-        dataset(name)
-    settings: dict[str, Any] = {"attempts": args.attempts} if args.attempts > 1 else {}
-    curriculum = {"curriculum": True} if args.curriculum else {}
-    train = tasks(args.datasets, args.train, args.eval, {**settings, **curriculum})
-    write_task_files(args.directory, {"train": train, "eval": tasks(args.datasets, args.eval, 0, settings)})
+        dataset(name, level=args.level)
+    keys = {} if args.level is None else {"level": args.level}
+    keys |= {} if args.attempts is None else {"make": {"attempts": args.attempts}}
+    held_out, train = tasks(args.datasets, args.eval, **keys), tasks(args.datasets, args.train, args.eval, **keys)
+    write_task_files(args.directory, {"train": train, "eval": held_out})
     return 0
 
 

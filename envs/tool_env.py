@@ -8,18 +8,18 @@ step([assistant message]) ─► [tool message, ...], reward, terminated, trunca
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
 import logging
 import math
 import re
-import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -29,14 +29,13 @@ import numpy as np
 from gymnasium import spaces
 
 from agentrl.envs.tools import Tool, tools_of
-from agentrl.errors import BadRewardError, EpisodeError, ToolCallError, one_line
-from agentrl.reward import MAX_REWARD, checked_number, is_number
+from agentrl.errors import EpisodeError, ToolCallError, one_line
+from agentrl.reward import MAX_REWARD, checked_number
 from agentrl.system import traces
 from agentrl.system.failure_text import cut_middle, place_of
-from agentrl.system.tasks import Resources, open_resources
+from agentrl.system.tasks import Resources
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 Message = dict[str, Any]
 """One chat message in OpenAI's form: `{"role": ..., "content": ..., "tool_calls": [...]}`."""
@@ -85,12 +84,6 @@ class MessageSpace(spaces.Space[list[Message]]):
             for m in x
         )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MessageSpace) and other.roles == self.roles
-
-    def __hash__(self) -> int:
-        return hash(self.roles)
-
 
 class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     """Base class of tool environments.
@@ -136,10 +129,9 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         """Goes out with every step; a subclass may add to it."""
         self.resources: Resources | None = None
         """Where to keep something open: the run's, in an episode."""
+        self.in_episode = False
+        """Whether it is played from an event loop, also where a wrapper steps it in a thread."""
         self._turn = 0
-        self.run_async: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
-        """Awaits on the event loop of an episode, for wrappers, which step this environment in a thread of theirs."""
-        self._uses_own_loop = False
         self._blocked: str | None = None
 
     @cached_property
@@ -169,17 +161,15 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
         """Start an episode of the task in `options`, for code without an event loop."""
-        started: tuple[list[Message], dict[str, Any]] = self._await(partial(self.areset, seed=seed, options=options))
-        return started
+        return self._await(partial(self.areset, seed=seed, options=options))  # type: ignore[no-any-return]
 
     def step(self, action: list[Message]) -> Step:
         """Carry out the tool calls of one assistant message, or score it as the answer, for code without an event loop."""
-        stepped: Step = self._await(partial(self.astep, action))
-        return stepped
+        return self._await(partial(self.astep, action))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Give back what `on_reset` took, for code without an event loop. A subclass overrides it for what blocks, and calls it."""
-        if self._uses_own_loop:
+        if not self.in_episode:  # which awaits `aclose` itself
             self._await(self.aclose)
 
     async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
@@ -207,8 +197,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         reward, terminated = 0.0, False
         calls = message.get("tool_calls") or []
         if not calls:
-            said = _text(message.get("content"))
-            result = self._scored(await self._do("on_answer", self.on_answer, said))
+            result = self._scored(await self._do("on_answer", self.on_answer, message.get("content") or ""))
             if result.content:
                 messages.append({"role": "user", "content": result.content})
             reward, terminated = result.reward, result.done
@@ -224,14 +213,9 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     async def aclose(self) -> None:
         """Give back what `on_reset` took, on an event loop. A subclass overrides it for what is awaited."""
 
-    def _await(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what `call` does, for plain code in a thread: on the event loop of the episode, or on one for all such code."""
-        if self.run_async is not None:
-            return self.run_async(call)
-        loop = event_loop_thread()
-        self._uses_own_loop = True
-        self.resources = loop.resources
-        return loop.portal.call(call)
+    def _await(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Return what `call` does, for plain code: on the event loop of the episode, which waits for it, or on one for all such code."""
+        return anyio.from_thread.run(call) if self.in_episode else _portal().call(call)
 
     async def _call(self, function: dict[str, Any]) -> Result:
         """Return the result of one call; what is wrong with it in words for the model. All else is raised with the tool's name."""
@@ -294,47 +278,25 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return await done if isinstance(done, Awaitable) else done
 
     def _scored(self, returned: Any) -> Result:
-        """Return what `on_answer` returned, as a Result.
-
-        Raises:
-            BadRewardError: It is neither a Result nor a number.
-        """
+        """Return what `on_answer` returned, a number or a `Result`, as a Result."""
         if isinstance(returned, Result):
             return returned
-        if not is_number(returned):
-            raise BadRewardError(
-                f"{type(self).__name__}.on_answer returned {one_line(repr(returned), 200)} of type {type(returned).__name__}; "
-                "return a number, or a Result"
-            )
-        return Result(reward=returned, done=True)
+        name = f"the reward that {type(self).__name__}.on_answer returned"
+        return Result(reward=checked_number(name, returned, MAX_REWARD), done=True)
 
     def _shortened(self, content: Content) -> Content:
         if not isinstance(content, str):
             return content
-        # The model may escape half a character, which comes back in results, and which no client sends.
+        # Names of files may hold half a character, which no client sends.
         return cut_middle(content, self.max_result_chars).encode(errors="replace").decode()
 
 
-@dataclass(frozen=True)
-class EventLoopThread:
-    """An event loop in a thread of its own, and what is kept open on it."""
-
-    portal: anyio.from_thread.BlockingPortal
-    resources: Resources
-
-
 @cache
-def event_loop_thread() -> EventLoopThread:
-    """Return the event loop for code that has none and steps an environment."""
-    started: Future[EventLoopThread] = Future()
-
-    async def serve() -> None:
-        async with anyio.from_thread.BlockingPortal() as portal, open_resources() as resources:
-            started.set_result(EventLoopThread(portal, resources))
-            await portal.sleep_until_stopped()
-
-    threading.Thread(target=anyio.run, args=(serve,), daemon=True, name="agentrl environments").start()
-    return started.result()
+def _portal() -> anyio.from_thread.BlockingPortal:
+    """Return an event loop in a thread, for code that has none and steps an environment."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(anyio.from_thread.start_blocking_portal(name="agentrl environments"))
 
 
 @cache
@@ -347,19 +309,7 @@ def _result(returned: Any) -> Result:
     """Return what a tool returned, as a Result."""
     if isinstance(returned, Result):
         return returned
-    if isinstance(returned, str) or (isinstance(returned, list) and _are_parts(returned)):
-        return Result(returned)
-    return Result(json.dumps(returned, default=str))
-
-
-def _are_parts(content: list[Any]) -> bool:
-    return bool(content) and all(
-        isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in content
+    parts = isinstance(returned, list) and all(
+        isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in returned
     )
-
-
-def _text(content: Any) -> str:
-    """Return the text of a message's content."""
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content)
-    return content or ""
+    return Result(returned if isinstance(returned, str) or parts else json.dumps(returned, default=str))

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
 import docstring_parser
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.json_schema import GenerateJsonSchema
 
 from agentrl.errors import ToolCallError, ToolDefinitionError
 
@@ -23,8 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 TOOL_MARK = "__agentrl_tool__"
 MAX_COMPLAINTS = 5
 """Wrong arguments that one message names."""
-MAX_SHOWN_CHARS = 80
-"""How much of a wrong value is repeated to the model."""
+_ANY_ARGUMENTS = TypeAdapter(dict[str, Any])
 
 
 def tool(function: F) -> F:
@@ -39,7 +39,7 @@ def tool(function: F) -> F:
 
 @dataclass(frozen=True)
 class Tool:
-    """Something a model can call: `run(**arguments)` gives the result, at once or as an awaitable."""
+    """A function that a model can call: `run(**arguments)` gives the result, at once or as an awaitable."""
 
     name: str
     description: str
@@ -59,21 +59,16 @@ class Tool:
         """Return the arguments in a call's JSON text.
 
         Raises:
-            ToolCallError: The arguments are wrong; it says so in words for the model.
+            ToolCallError: The arguments are wrong; it says so in pydantic's words, for the model.
         """
         try:
-            given = json.loads(text or "{}")
-        except (ValueError, RecursionError) as error:
-            raise ToolCallError(f"the arguments are not valid JSON: {error}") from None
-        if not isinstance(given, dict):
-            raise ToolCallError(f"the arguments must be a JSON object, not {type(given).__name__}")
-        if self.model is None:
-            return given
-        try:
-            checked = self.model.model_validate(given)
+            if self.model is None:
+                return _ANY_ARGUMENTS.validate_json(text or "{}")
+            return dict(self.model.model_validate_json(text or "{}"))
         except ValidationError as error:
-            raise ToolCallError(_complaint(error)) from None
-        return {name: getattr(checked, name) for name in self.model.model_fields}
+            problems = error.errors(include_url=False)[:MAX_COMPLAINTS]
+            named = (f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in problems)
+            raise ToolCallError("; ".join(named)) from None
 
 
 def tools_of(instance: object) -> list[Tool]:
@@ -91,6 +86,22 @@ def tool_of(function: Callable[..., Any]) -> Tool:
         ToolDefinitionError: A parameter without a type, *args or **kwargs.
     """
     return replace(_definition(getattr(function, "__func__", function)), run=function)
+
+
+def typed_tool(name: str, description: str, fields: Mapping[str, Any], run: Callable[..., Any]) -> Tool:
+    """Return a tool whose parameters are `fields` in pydantic's form: name -> (type, default or Field).
+
+    Raises:
+        ToolDefinitionError: A default is a number that JSON cannot say, such as inf.
+    """
+    model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    schema = model.model_json_schema(schema_generator=_UntitledSchema)
+    try:
+        json.dumps(schema, allow_nan=False)
+    except ValueError:
+        raise ToolDefinitionError(f"tool {name}: JSON has no inf and no nan; use None as the default") from None
+    kept = ("type", "properties", "required", "$defs")
+    return Tool(name, description, {key: schema[key] for key in kept if key in schema}, run, model)
 
 
 @lru_cache(maxsize=1024)
@@ -114,38 +125,12 @@ def _definition(function: Callable[..., Any]) -> Tool:
             raise ToolDefinitionError(f"tool {name}: the parameter {parameter.name!r} has no type; annotate it")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], Field(default, description=described.get(parameter.name)))
-    model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    content = model.model_json_schema()
-    for part, schema in (content["properties"] | content.get("$defs", {})).items():
-        try:
-            json.dumps(schema, allow_nan=False)
-        except ValueError:
-            why = f"the schema of {part!r} holds a number that JSON has no form for: {schema}; use None for inf"
-            raise ToolDefinitionError(f"tool {name}: {why}") from None
-    parameters = {"type": "object", "properties": _untitled(content["properties"])}
-    parameters |= {key: content[key] for key in ("required", "$defs") if key in content}
-    return Tool(name, docstring.description or "", parameters, function, model)
+    return typed_tool(name, docstring.description or "", fields, function)
 
 
-def _untitled(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the properties without the titles and null defaults that pydantic adds and no model needs."""
-    return {
-        name: {key: value for key, value in schema.items() if key != "title" and (key, value) != ("default", None)}
-        for name, schema in properties.items()
-    }
+class _UntitledSchema(GenerateJsonSchema):
+    """A schema without the titles that pydantic makes of names and no model needs."""
 
-
-def _complaint(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors()[:MAX_COMPLAINTS]:
-        where = ".".join(map(str, problem["loc"]))
-        match problem["type"]:
-            case "missing":
-                lines.append(f"{where!r} is missing")
-            case "extra_forbidden":
-                lines.append(f"there is no argument {where!r}")
-            case _:
-                given = json.dumps(problem["input"], default=str)
-                shown = given if len(given) <= MAX_SHOWN_CHARS else given[:MAX_SHOWN_CHARS] + "..."
-                lines.append(f"{where} = {shown}: {problem['msg'][:1].lower()}{problem['msg'][1:]}")
-    return "; ".join(lines)
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Return False."""
+        return False

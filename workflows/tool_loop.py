@@ -14,12 +14,15 @@ A reply whose tool call could not be carried out is marked as failed (`trainer.t
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
+import gymnasium
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel
 
-from agentrl import Episode
+from agentrl import Episode, RunConfig
+from agentrl.envs import registered
 from agentrl.errors import WorkflowError
 from agentrl.system.imports import load_object
 
@@ -32,6 +35,17 @@ class EnvTask(BaseModel):
     options: dict[str, Any] | None = None
     seed: int | Literal["attempt"] | None = None
     turn_rewards: bool = False
+
+    @classmethod
+    async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
+        """Return the environments that cannot be loaded."""
+        faults: list[str] = []
+        for name in dict.fromkeys(task.env for task in tasks):
+            try:
+                await environment_of(name)
+            except WorkflowError as error:
+                faults.append(str(error))
+        return faults
 
 
 async def run(episode: Episode[Annotated[dict[str, Any], EnvTask]]) -> float:
@@ -47,11 +61,9 @@ async def environment_of(name: str) -> Any:
     """Return what `episode.env` takes for the "env" of a task: gymnasium's id as it is, and the class that `FILE.py:CLASS` names.
 
     Raises:
-        WorkflowError: The file cannot be imported, or has no such class.
+        WorkflowError: There is no such id, the file cannot be imported, or has no such class.
     """
-    if not name.partition(":")[0].endswith(".py"):
-        return name
     try:
-        return await in_thread(load_object, name)
-    except (OSError, AttributeError) as error:
+        return await in_thread(load_object if name.partition(":")[0].endswith(".py") else registered, name)
+    except (gymnasium.error.Error, AttributeError, ImportError, WorkflowError) as error:
         raise WorkflowError(f"env = {name!r} cannot be loaded: {error}") from error

@@ -58,6 +58,13 @@ def load_object(name: str) -> Any:
     return getattr(module, attribute)
 
 
+def import_from(folder: Path) -> None:
+    """Let modules in a folder be imported, unless it is a package."""
+    name = str(folder.resolve())
+    if name not in sys.path and not (folder / "__init__.py").exists():
+        sys.path.append(name)
+
+
 def load_file(path: Path) -> ModuleType:
     """Return a Python file of the user's as a module. Its own folder, unless it is a package, can be imported from.
 
@@ -70,9 +77,7 @@ def load_file(path: Path) -> ModuleType:
         raise WorkflowError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    folder = str(path.resolve().parent)
-    if folder not in sys.path and not (path.parent / "__init__.py").exists():
-        sys.path.append(folder)
+    import_from(path.parent)
     try:
         # What Python has compiled of a file before is known by its size and second alone, and may be of other lines.
         exec(compile(path.read_bytes(), str(path), "exec"), vars(module))  # noqa: S102

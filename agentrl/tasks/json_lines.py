@@ -9,6 +9,7 @@ from pathlib import Path
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.proxy.json_text import read_json
+from agentrl.system.imports import import_from
 from agentrl.tasks.task_type import TaskType, as_task
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -25,6 +26,7 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
         lines = (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()
     except (OSError, EOFError, zlib.error) as error:
         raise TaskFileError(f"cannot read the task file {path}: {getattr(error, 'strerror', None) or error}") from error
+    import_from(path.parent)  # a task may name an environment of a module beside its file
     tasks: list[Task] = []
     for number, line in enumerate(lines, 1):
         text = line.removeprefix(_BYTE_ORDER_MARK).strip()

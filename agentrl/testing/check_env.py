@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import anyio
@@ -14,30 +15,18 @@ import gymnasium
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
 from agentrl.envs import AsyncToolEnv, GymEnv
-from agentrl.envs.async_env import CLOSE_TIMEOUT_S
-from agentrl.errors import BadRewardError, UsageError, one_line
+from agentrl.errors import UsageError, one_line
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_users_thread
 from agentrl.testing.exercise import WRONG_CALLS, exercising_reply
-from agentrl.testing.leaks import REMEDIES, held_now
+from agentrl.testing.leaks import REMEDIES, held_now, leaked_since
 from agentrl.testing.problems import Problems
 from agentrl.testing.scripted_model import as_message
 
 BLOCKED_AFTER_S = 0.2
 ROUNDS = 4
 """How often an environment is made and closed to see what it leaves."""
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_ROLES = ("system", "user", "assistant", "tool")
-
-
-@dataclass
-class _Played:
-    """The answers of an environment in one episode."""
-
-    opening: list[Any]
-    observations: list[Any]
-    rewards: list[float]
 
 
 async def check_env(
@@ -74,8 +63,8 @@ async def check_env(
     async with open_environments() as make_env:
         with watch_loop(BLOCKED_AFTER_S) as watchdog:
             for task in tasks:
-                subject = _Checked(lambda: make_env(env, **kwargs), task, seed, max_steps, step_timeout_s, problems)
-                await subject.check()
+                check = _Check(lambda: make_env(env, **kwargs), task, seed, max_steps, step_timeout_s, problems)
+                await check.run()
                 if problems.found:
                     break  # other tasks would show the same
         for place in watchdog.blocked:
@@ -87,7 +76,7 @@ async def check_env(
 
 
 @dataclass(frozen=True)
-class _Checked:
+class _Check:
     make: Callable[[], AsyncToolEnv]
     task: Any
     seed: int
@@ -95,165 +84,125 @@ class _Checked:
     step_timeout_s: float
     problems: Problems
 
-    async def check(self) -> None:
-        env = self.make()
-        try:
+    async def run(self) -> None:
+        async with self._opened() as env:
             first = await self._play(env)
-            if first is None or not await self._play_the_rest(env, len(first.rewards)):
+            if first is None or not await self._play_the_rest(env, len(first) - 1):
                 return
             await self._check_gymnasium(env)
             again = await self._play(env)
-        finally:
-            await self._close(env)
-        other = self.make()
-        try:
-            second = await self._play(other)
-        finally:
-            await self._close(other)
-        if again is None or second is None:
+        async with self._opened() as env:
+            other = await self._play(env)
+        if again is None or other is None:
             return
-        self._compare(first, again, second)
+        if difference := _difference(first, other):
+            remedy = "draw everything random with self.np_random, which reset seeds: the episodes of a group are compared with each other"
+            self.problems.add(f"the same seed and task went differently: {difference}", remedy)
+        elif difference := _difference(first, again):
+            remedy = "set every attribute that an episode changes in the reset"
+            self.problems.add(f"a second episode of one environment went differently: {difference}", remedy)
         await self._check_leaks()
 
-    def _compare(self, first: _Played, again: _Played, second: _Played) -> None:
-        add = self.problems.add
-        if first.opening != second.opening:
-            add(
-                f"two resets with the seed {self.seed} and the same task open differently: {_shown(first.opening)} and "
-                f"{_shown(second.opening)}",
-                "draw everything random with self.np_random, which reset seeds: the episodes of a group are compared with each other",
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[AsyncToolEnv]:
+        """Make an environment, and close it at the end."""
+        env = self.make()
+        try:
+            yield env
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await env.close()
+                except Exception as error:
+                    remedy = "let it be closed at any time, also after a fault"
+                    self.problems.add(f"closing it raised {_named(error)}", remedy)
+
+    async def _reset(self, env: AsyncToolEnv) -> bool:
+        try:
+            with anyio.fail_after(self.step_timeout_s):
+                await env.reset(seed=self.seed, options=self.task)
+        except Exception as error:
+            self.problems.add(
+                f"reset with the task {_shown(self.task)} raised {_named(error)}",
+                "a reset must open every task of yours, again and again, in time: pass tasks of the right form as check_env(env, tasks=[...])",
             )
-        elif first.opening != again.opening:
-            add(
-                f"a second reset of the same environment opens differently: {_shown(first.opening)} and then {_shown(again.opening)}",
-                "let on_reset set every attribute that an episode changes",
-            )
-        elif (first.observations, first.rewards) != (second.observations, second.rewards):
-            add(
-                "the same seed, task and messages gave other observations or rewards the second time",
-                "draw everything random with self.np_random: an episode that is interrupted is played again to where it was",
-            )
-        elif (first.observations, first.rewards) != (again.observations, again.rewards):
-            add(
-                "an environment that is reset and played again answers differently than the first time",
-                "let on_reset set every attribute that an episode changes",
-            )
+            return False
+        return True
 
     async def _play_the_rest(self, env: AsyncToolEnv, turn: int) -> bool:
         """Play from `turn` on what the first episode was too short for, in as many as it takes, up to one that answers."""
         tools = len(env.tool_env.tools)
         answer = tools + WRONG_CALLS if tools else 0
-        while turn < answer:
+        while turn <= answer:
             played = await self._play(env, turn)
             if played is None:
                 return False
-            turn += len(played.rewards)
-        return turn > answer or await self._play(env, answer) is not None
+            turn += len(played) - 1
+        return True
 
-    async def _play(self, env: AsyncToolEnv, first_turn: int = 0) -> _Played | None:
-        """Play one episode to its end, with the replies from `first_turn` on. None: something is so wrong that nothing else can be said."""
+    async def _play(self, env: AsyncToolEnv, first_turn: int = 0) -> list[Any] | None:
+        """Play one episode to its end, with the replies from `first_turn` on.
+
+        Returns:
+            The opening, and the observation and reward of each step. None: something is so wrong that nothing else can be said.
+        """
         add = self.problems.add
-        try:
-            with anyio.fail_after(self.step_timeout_s):
-                await env.reset(seed=self.seed, options=self.task)
-        except Exception as error:
-            if isinstance(error, TimeoutError):
-                remedy = "bound every wait in on_reset, or raise step_timeout_s"
-            elif ".on_reset returned" in str(error):
-                remedy = "let on_reset return the text that opens the conversation, for every task"
-            else:
-                remedy = "on_reset must open every task of yours; pass tasks of the right form as check_env(env, tasks=[...])"
-            add(f"reset with the task {_shown(self.task)} raised {_named(error)}", remedy)
+        if not (await self._reset(env) and self._check_messages("reset", env.messages) and self._check_tools(env)):
             return None
-        if not (self._check_messages("reset", env.messages, opening=True) and self._check_tools(env)):
-            return None
-        played = _Played(list(env.messages), [], [])
+        played: list[Any] = [list(env.messages)]
         for turn in range(first_turn, first_turn + self.max_steps):
-            reply = exercising_reply(env.tool_env.tools, turn)
-            message = as_message(reply, f"call-{turn}")
+            message = as_message(exercising_reply(env.tool_env.tools, turn), f"call-{turn}")
             before = len(env.messages) + 1
             try:
                 with anyio.fail_after(self.step_timeout_s):
                     reward = await env.step(message)
-            except BadRewardError as error:
-                add(
-                    f"the message {_shown(message)} earned no reward: {one_line(error, 300)}",
-                    "return a finite number on every way through on_answer and the tools, or a Result",
-                )
-                return None
             except Exception as error:
                 add(
                     f"the message {_shown(message)} made step raise {_named(error)}",
-                    "mend it; a tool that means to refuse a call raises ToolCallError, and on_answer must return a reward for every text",
+                    "mend it; a tool that means to refuse a call raises ToolCallError, and an answer must earn a finite number whatever its text",
                 )
                 return None
-            observation = env.messages[before:]
-            if not self._check_messages("step", observation, opening=False):
+            if not self._check_messages("step", env.messages[before:]):
                 return None
-            played.observations.append(observation)
-            played.rewards.append(reward)
+            played.append((env.messages[before:], reward))
             if env.done:
                 return played
         add(
             f"an episode did not end within {self.max_steps} messages",
-            "set max_turns, or return Result(done=True) when it is over",
+            "end it: max_turns or Result(done=True) of a ToolEnv, max_episode_steps of another",
         )
         return None
 
-    def _check_messages(self, method: str, messages: list[Any], *, opening: bool) -> bool:
-        wrong = next((m for m in messages if not isinstance(m, dict) or m.get("role") not in _ROLES), None)
-        if wrong is not None or (opening and not messages):
-            self.problems.add(
-                f"{method} returned {_shown(wrong if wrong is not None else messages)} among its messages",
-                'return the text of the user, or messages such as {"role": "user", "content": "..."}; one at least opens an episode',
-            )
-            return False
+    def _check_messages(self, method: str, messages: list[Any]) -> bool:
         try:
             json.dumps(messages, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            self.problems.add(
-                f"{method} returned messages that are no JSON: {error}", "return text, or parts of a message"
-            )
-            return False
-        return True
+            sound = all(message["role"] in ("system", "user", "assistant", "tool") for message in messages)
+        except (TypeError, ValueError, KeyError):
+            sound = False
+        if sound and (messages or method == "step"):
+            return True
+        self.problems.add(
+            f"{method} returned the messages {_shown(messages)}",
+            'return the text of the user, or a list of JSON such as {"role": "user", "content": "..."}; one at least opens an episode',
+        )
+        return False
 
     def _check_tools(self, env: AsyncToolEnv) -> bool:
-        add, known = self.problems.add, set[str]()
-        before = len(self.problems.found)
         try:
-            tools = env.tool_env.tools
+            undescribed = [tool.name for tool in env.tool_env.toolset if not tool.description]
         except Exception as error:
-            add(
-                f"its tools cannot be listed: {_named(error)}",
-                "give every parameter of a tool a type that pydantic knows",
-            )
+            remedy = "give every parameter of a tool a type that pydantic knows"
+            self.problems.add(f"its tools cannot be listed: {_named(error)}", remedy)
             return False
-        for tool in tools:
-            function = tool["function"]
-            name = str(function.get("name"))
-            try:
-                json.dumps(tool, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                add(
-                    f"the schema of the tool {name!r} is no JSON: {error}",
-                    "give its parameters defaults that JSON can say",
-                )
-            if not _NAME.fullmatch(name):
-                add(f"{name!r} is no name of a tool for OpenAI's API", "use 1 to 64 letters, digits, - and _")
-            if name in known:
-                add(f"two tools are named {name!r}", "give each tool a name of its own")
-            if not function.get("description"):
-                add(
-                    f"the tool {name!r} has no description",
-                    "write a docstring: it is what the model is told of the tool",
-                )
-            known.add(name)
-        return len(self.problems.found) == before
+        for name in undescribed:
+            remedy = "write a docstring: it is what the model is told of the tool"
+            self.problems.add(f"the tool {name!r} has no description", remedy)
+        return not undescribed
 
     async def _check_gymnasium(self, env: AsyncToolEnv) -> None:
         """Let gymnasium's own checker look at an environment that is played through a `GymEnv`."""
         inner = env.tool_env
-        if type(inner) is not GymEnv:
+        if not isinstance(inner, GymEnv):
             return
 
         def check() -> None:
@@ -264,47 +213,24 @@ class _Checked:
         try:
             await in_users_thread(check)
         except Exception as error:
-            self.problems.add(
-                f"gymnasium's check_env says: {one_line(error)}",
-                "mend the environment as gymnasium's documentation says",
-            )
-
-    async def _close(self, env: AsyncToolEnv) -> None:
-        """Close an environment at the end of the check, also of a failed one."""
-        with anyio.CancelScope(shield=True):
-            before = anyio.current_time()
-            try:
-                await env.close()
-            except Exception as error:
-                self.problems.add(
-                    f"closing it raised {_named(error)}",
-                    "let aclose and close give back what there is, also when they are called after a fault",
-                )
-            if anyio.current_time() - before >= CLOSE_TIMEOUT_S:
-                self.problems.add(
-                    f"closing it took longer than {CLOSE_TIMEOUT_S:g} s, after which a run leaves it",
-                    "bound every wait in aclose and close",
-                )
+            remedy = "mend the environment as gymnasium's documentation says"
+            self.problems.add(f"gymnasium's check_env says: {one_line(error)}", remedy)
 
     async def _check_leaks(self) -> None:
         before = await held_now()
-        for number in range(ROUNDS):
-            env = self.make()
-            try:
-                with anyio.fail_after(self.step_timeout_s):
-                    await env.reset(seed=self.seed, options=self.task)
-            except Exception as error:
-                self.problems.add(
-                    f"reset raised {_named(error)} where {number} others had been made and closed before",
-                    "let aclose and close give back what on_reset has taken",
-                )
-                return
-            finally:
-                await self._close(env)
-        for kind, names in (await held_now()).leaked_since(before, ROUNDS).items():
-            self.problems.add(
-                f"made and closed {ROUNDS} times, it leaves {kind} behind: {', '.join(names)}", REMEDIES[kind]
-            )
+        for _ in range(ROUNDS):
+            async with self._opened() as env:
+                if not await self._reset(env):
+                    return
+        for kind, names in leaked_since(before, await held_now(), ROUNDS).items():
+            what = f"made and closed {ROUNDS} times, it leaves {kind} behind: {', '.join(names)}"
+            self.problems.add(what, REMEDIES[kind])
+
+
+def _difference(first: list[Any], second: list[Any]) -> str:
+    """Return the first place where two episodes differ; "" where they are alike."""
+    pairs = zip_longest(first, second)
+    return next((f"{_shown(one)} and then {_shown(other)}" for one, other in pairs if one != other), "")
 
 
 def _shown(value: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from agentrl.testing.scripted_model import Reply, Request, ToolCall
@@ -51,36 +52,32 @@ def sample(
         depth: How deep the value is in another.
     """
     definitions = schema.get("$defs", {}) if definitions is None else definitions
+    inner = partial(sample, rng=rng, definitions=definitions, depth=depth + 1)
     if "$ref" in schema:
-        return sample(definitions.get(schema["$ref"].rpartition("/")[2], {}), rng, definitions, depth + 1)
-    for key in ("enum", "anyOf", "oneOf"):
-        if schema.get(key):
-            chosen = rng.choice(schema[key])
-            return chosen if key == "enum" else sample(chosen, rng, definitions, depth + 1)
-    if "const" in schema:
-        return schema["const"]
+        return inner(definitions.get(schema["$ref"].rpartition("/")[2], {}))
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return inner(rng.choice(choices))
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return rng.choice(values)
     kind = schema.get("type", "object" if "properties" in schema else "string")
     match kind if isinstance(kind, str) else kind[0]:
         case "object":
-            wanted = schema.get("required", []) if depth >= MAX_DEPTH else schema.get("properties", {})
             properties = schema.get("properties", {})
-            return {name: sample(properties.get(name, {}), rng, definitions, depth + 1) for name in wanted}
+            wanted = schema.get("required", []) if depth >= MAX_DEPTH else properties
+            return {name: inner(properties.get(name, {})) for name in wanted}
         case "array":
-            count = max(1, schema.get("minItems", 1)) if depth < MAX_DEPTH else schema.get("minItems", 0)
-            items = schema.get("prefixItems") or [schema.get("items") or {}] * count
-            return [sample(item, rng, definitions, depth + 1) for item in items]
+            count = schema.get("minItems", 0 if depth >= MAX_DEPTH else 1)
+            return [inner(item) for item in schema.get("prefixItems") or [schema.get("items") or {}] * count]
         case "integer":
             low = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
             high = schema.get("maximum", schema.get("exclusiveMaximum", low + 10) - 1)
             return rng.randint(int(low), int(max(low, high)))
         case "number":
-            low = float(schema.get("minimum", schema.get("exclusiveMinimum", 0.0)))
-            high = float(schema.get("maximum", schema.get("exclusiveMaximum", low + 1.0)))
-            return round((low + high) / 2, 3)
+            low = schema.get("minimum", schema.get("exclusiveMinimum", 0.0))
+            return (low + schema.get("maximum", schema.get("exclusiveMaximum", low + 1.0))) / 2
         case "boolean":
             return rng.random() < 0.5
         case "null":
             return None
-        case _:
-            text = rng.choice(["1 + 1", "a word", "42"])
-            return text.ljust(schema.get("minLength", 0), "x")[: schema.get("maxLength", len(text) + 1_000)]
+    text = rng.choice(["1 + 1", "a word", "42"])
+    return text.ljust(schema.get("minLength", 0), "x")[: schema.get("maxLength")]

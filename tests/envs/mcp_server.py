@@ -32,6 +32,7 @@ def fail() -> str:
 @server.tool()
 def die() -> str:
     """End the server."""
+    print("I die", file=sys.stderr, flush=True)
     os._exit(1)
 
 
@@ -39,15 +40,6 @@ def die() -> str:
 async def hang() -> str:
     """Answer late."""
     await anyio.sleep(1000)
-    return "late"
-
-
-@server.tool()
-async def freeze() -> str:
-    """Keep the whole server from answering."""
-    import time
-
-    time.sleep(1000)
     return "late"
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,11 +16,14 @@ import pytest
 from agentrl import Episode
 from agentrl.config import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
+from agentrl.envs.async_env import make_async_env
+from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, limits, open_proxy
 from agentrl.proxy.errors import ApiError
 from agentrl.record.credit import mask_turns
 from agentrl.rollout.run_episode import local_runner
 from agentrl.store.outcome import Outcome
+from agentrl.system.tasks import open_resources
 from tests.components import wait_until
 from tests.scripted_engine import ScriptedEngine
 
@@ -44,7 +50,7 @@ class Counted(gymnasium.Env[Any, Any]):
         self._open.remove(self)
 
 
-@pytest.mark.parametrize("after_s", [0, 0.01, 0.05])
+@pytest.mark.parametrize("after_s", [0, 0.05])
 async def test_an_environment_that_is_there_only_after_its_reset_was_cancelled_is_closed(after_s: float) -> None:
     made, open_now, before = threading.Event(), list[Any](), Counted.made
     asked = threading.Event()
@@ -62,6 +68,47 @@ async def test_an_environment_that_is_there_only_after_its_reset_was_cancelled_i
         group.cancel_scope.cancel()
     await env.close()
     await wait_until(lambda: Counted.made > before and not open_now, 40)
+
+
+@pytest.mark.parametrize("env", ["FrozenLake-v1", Counted])
+async def test_an_argument_that_an_environment_does_not_take_names_the_remedy(env: Any) -> None:
+    async with open_resources() as resources:
+        with pytest.raises(
+            EpisodeError, match=r"unexpected keyword argument 'max_turns'.*env.play\(episode, max_turns="
+        ):
+            await make_async_env(resources, env, max_turns=3).reset()
+
+
+async def test_an_environment_that_was_made_is_played_as_it_is() -> None:
+    async with open_resources() as resources:
+        env = make_async_env(resources, gymnasium.make("FrozenLake-v1", is_slippery=False))
+        await env.reset(seed=1)
+        assert env.tools[0]["function"]["name"] == "act"
+        await env.close()
+
+
+async def test_what_an_environment_imports_is_left_out_of_searches_for_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "imported_by_an_environment.py").write_text("THINGS = [[number] for number in range(1000)]")
+
+    def make() -> Talk:
+        import_module("imported_by_an_environment")
+        return Talk()
+
+    before = gc.get_freeze_count()
+    try:
+        await AsyncToolEnv(make).reset(options={"opening": 1})
+        assert gc.get_freeze_count() >= before + 1000
+    finally:
+        gc.unfreeze()
+
+
+async def test_an_await_too_many_is_named() -> None:
+    async with open_resources() as resources:
+        with pytest.raises(EpisodeError, match="without `await`"):
+            await make_async_env(resources, "FrozenLake-v1")
 
 
 class Talk(ToolEnv):

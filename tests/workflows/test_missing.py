@@ -52,6 +52,20 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
+@pytest.mark.parametrize(
+    ("env", "complaint"),
+    [
+        ("NoSuchEnvironment-v0", "Environment `NoSuchEnvironment` doesn't exist"),
+        ("no_such_module:Guess-v0", "No module named 'no_such_module'"),
+        ("no_such_file.py:Guess", "No such file"),
+    ],
+)
+async def test_an_environment_that_is_not_there_is_found_before_a_run(env: str, complaint: str) -> None:
+    fault = await refused("tool_loop", [{"env": "FrozenLake-v1"}, {"env": "FrozenLake"}, {"env": env}])
+    assert fault.startswith(f"env = {env!r} cannot be loaded: ")
+    assert complaint in fault
+
+
 async def test_a_repository_that_is_not_there_is_found_before_a_run(
     tmp_path: Path, repository: Path, bubblewrap: BackendName
 ) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import gymnasium
 import pytest
 
+from agentrl.__main__ import command
 from agentrl.config import RunConfig
 from agentrl.engine.client import sglang_engine
 from agentrl.errors import TaskFileError, error_line
@@ -24,6 +26,7 @@ from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.store.outcome import Outcome
 from agentrl.system.failure_text import users_part
+from agentrl.tasks.json_lines import load_tasks
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import open_tasks
 from agentrl.testing import Refusal, ScriptedModel, ToolCall
@@ -126,6 +129,31 @@ async def test_an_environment_of_a_file_is_named_in_the_task(tmp_path: Path) -> 
     assert (done.error, done.reward) == (None, 1.0)
     done = await outcome_of(tool_loop.run, in_turn("yes"), {"env": f"{path}:Yours"})
     assert "mine.py:Yours' cannot be loaded" in (done.error or "")
+
+
+async def test_an_environment_is_found_by_its_module_beside_the_task_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_the_tasks.py").write_text(
+        "import gymnasium\nfrom agentrl.envs.calculator_env import CalculatorEnv\n"
+        "gymnasium.register('Beside-v0', entry_point=CalculatorEnv)\n"
+    )
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"env": "beside_the_tasks:Beside-v0", "question": "1 + 1 =", "answer": "2", "metadata": {}}')
+    (task,) = await anyio.to_thread.run_sync(load_tasks, path)
+    done = await outcome_of(tool_loop.run, in_turn("2"), task)
+    assert (done.error, done.reward) == (None, 1.0)
+    del gymnasium.registry["Beside-v0"]
+
+
+def test_the_command_finds_modules_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.setattr("agentrl.cli.main.main", lambda: 0)
+    monkeypatch.setattr("agentrl.system.event_loop.end_process", lambda code: None)
+    monkeypatch.chdir(tmp_path)
+    command()
+    assert str(tmp_path) in sys.path
 
 
 # What they make of a reply --------------------------------------------------------------------------------------------
