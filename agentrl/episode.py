@@ -215,10 +215,10 @@ class Episode(Generic[TaskT]):
             async with episode.container(ContainerSpec(image="python:3.12")) as container:
                 done = await container.run(["pip", "--version"])
 
-        A run has `sandbox.leases` of them open at the same time; an episode opens one after another.
+        A run has as many as `rollout.max_concurrent` of them open at the same time; an episode opens one after another.
 
         Raises:
-            SandboxError: None could be had within `sandbox.wait_timeout_s`, or none can be started.
+            SandboxError: None could be had in time, or none can be started.
             EpisodeError: The episode has ended, or was made without sandboxes.
         """
         return self._of_run().container(spec)

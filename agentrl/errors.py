@@ -1,7 +1,7 @@
 """Every error a user can meet. Each message says what happened, to which value, and what to do about it.
 
-A key of the configuration, or an argument, that a message tells to change is in backquotes (`trainer.lr`, `resume=True`): the command
-line, where it has another word for it, says that (`agentrl.cli.option_words`).
+A key of the configuration, or an argument, that a message tells to change is in backquotes: `trainer.optimizer.lr` is
+`--trainer.optimizer.lr` on the command line.
 
     AgentRLError
     ├── UsageError            bad input, found before any work starts; the command line exits with code 2
@@ -67,7 +67,7 @@ def unwritten(what: str, reason: object, run_dir: object) -> str:
     """Return the message of a `DiskError` in a run, an evaluation or a service that has begun."""
     return (
         f"{what} cannot be written: {reason}. What was committed is safe: make room, or repair the disk, and go on with "
-        f"`resume=True` in {run_dir}, or with it as the `out` of an evaluation or a service"
+        f"--resume {run_dir} (in Python, resume=True), or with it as the `out` of an evaluation or a service"
     )
 
 
@@ -144,7 +144,7 @@ class CheckpointError(StoreError):
 
 
 class TooManySessionsError(AgentRLError):
-    """The proxy has as many sessions open as `proxy.max_sessions` allows."""
+    """The proxy has as many sessions open as there may be."""
 
 
 class TrainerError(AgentRLError):

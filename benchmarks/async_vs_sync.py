@@ -63,7 +63,6 @@ def train(directory: Path, staleness: int, steps: int, window: int) -> Run:
         "rollout.order": "window" if staleness else "fifo",
         "rollout.max_tokens": 64,
         "rollout.drop_uniform_groups": "false",
-        "eval.max_concurrent": 200,
         "trainer.optimizer.lr": 2e-4,
         "trainer.minibatches": 2,
         "trainer.checkpoint.every": 1000,

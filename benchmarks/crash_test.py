@@ -84,20 +84,13 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace, cluster: Any 
         "rollout.max_concurrent": 16,
         "rollout.max_tokens": 96,
         "rollout.episode_timeout_s": 60,
-        "rollout.cancel_timeout_s": 1,
         "trainer.optimizer.lr": 5e-5,
         "trainer.checkpoint.every": 3,
         "rollout.workers": args.workers,
     }
     if cluster is not None:
-        settings |= {
-            "rollout.workers": 0,
-            "cluster.address": cluster.address,
-            "cluster.rollout_workers": max(1, args.workers),
-        }
-        settings |= {f"cluster.{kind}_resources.room": 1 for kind in ("worker", "server", "rank")} | {
-            "cluster.ranks_on_nodes": True
-        }
+        settings["cluster.address"] = cluster.address
+        settings |= {f"cluster.{kind}.resources.room": 1 for kind in ("worker", "server", "rank")}
     if args.roles:
         settings |= {"trainer.lora.rank": 4, "trainer.lora.roles": json.dumps(ROLES)}
     workflow = str(ROOT / "benchmarks" / ("hostile_roles.py" if args.roles else "hostile_calculator.py"))

@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.config import TrainerConfig
-from agentrl.config.trainer import OptimizerConfig
+from agentrl.config.trainer import OptimizerConfig, TrainerConfig
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 

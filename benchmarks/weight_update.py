@@ -142,7 +142,7 @@ async def main() -> None:
     parser.add_argument("--tokens", type=int, default=500, help="of a reply, at most")
     parser.add_argument("--engine", nargs="+", default=["embedded", "sglang"], choices=["embedded", "sglang"])
     parser.add_argument("--mode", nargs="+", default=["retract", "in_place", "abort"])
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of SGLang")
     parser.add_argument("--where", nargs="+", default=["shm"], choices=["shm", "disk"], help="where new weights lie")
     args = parser.parse_args()
     for where in args.where:
@@ -157,7 +157,7 @@ async def main() -> None:
                         changes = {"flags": {**base.flags, "dtype": args.dtype}, "pause_mode": mode, "servers": 2}
                         config = base.model_copy(update=changes)
                     else:
-                        config = EngineConfig(servers=2, dtype=args.dtype, pause_mode=mode)
+                        config = EngineConfig(servers=2, pause_mode=mode)
                     row = await measure(config, paths, args.updates, args.every_s, args.replies, args.tokens)
                     print(
                         json.dumps({"engine": kind, "mode": mode, "where": where, "dtype": args.dtype, **row}),

@@ -90,7 +90,7 @@ class Slots:
                             held += 1
             if held < count:
                 raise SandboxError(
-                    f"no sandbox or container was free within sandbox.wait_timeout_s = {self._wait_timeout_s:g}, of {self.size} at the same time"
+                    f"no sandbox or container was free within {self._wait_timeout_s:g} s, of {self.size} at the same time"
                 )
             yield
         finally:
@@ -138,7 +138,7 @@ class SandboxPool:
         """
         if count > self.size:
             raise ConfigError(
-                f"{count} sandboxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or `sandbox.graders` = {count}"
+                f"{count} sandboxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count})"
             )
         if self._slots.closed:
             raise SandboxError("this pool of sandboxes is closed; use it within `async with open_pool()`")

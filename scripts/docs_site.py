@@ -27,7 +27,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from agentrl.config import REQUIRED, config_fields
+from agentrl.config import config_fields
+from agentrl.config.section import REQUIRED
 
 ROOT = Path(__file__).parents[1]
 API_INDEX = "reference/index.md"

@@ -17,7 +17,7 @@ from typing import Any, cast
 import anyio
 import torch
 
-from agentrl.config import RunConfig, config_text
+from agentrl.config.run import RunConfig, config_text
 from agentrl.record.end_reason import EndReason
 from agentrl.run.run_directory import appending, begin_store, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
@@ -38,7 +38,7 @@ GROUPS_PER_BATCH = 2
 
 def config(run_dir: Path, model: Path) -> RunConfig:
     """The run's configuration."""
-    trainer = {"checkpoint": {"keep": 1, "every": 2}, "mismatch_sequences": 0, "token_figures_share": 1}
+    trainer = {"checkpoint": {"keep": 1, "every": 2}, "token_figures_share": 1}
     return RunConfig.model_validate(
         {
             "run_dir": str(run_dir),

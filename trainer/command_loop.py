@@ -65,6 +65,8 @@ from agentrl.trainer.weight_sender import Bucket, WeightGroup, make_buckets
 
 BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
+MISMATCH_SEQUENCES = 8
+"""Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
 TEACHER_SHARE = 0.5
 """How much of a step's time a teacher has: its error must arrive before the trainer is taken for dead."""
 
@@ -212,7 +214,7 @@ class TrainerProcess:
         with self._changing_policy():
             # Whatever a step draws at random, it draws again when it is taken again.
             torch.manual_seed(self._config.seed + self._policies.version)
-            for role, compared in self._policies.mismatch(current, self._published, config.mismatch_sequences).items():
+            for role, compared in self._policies.mismatch(current, self._published, MISMATCH_SEQUENCES).items():
                 metrics |= {of_role(role, f"logprob_mismatch_{name}"): value for name, value in vars(compared).items()}
             results = self._policies.step(sequences)
             result = together(results)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.config import RatioObjective, TrainerConfig
+from agentrl.config.trainer import RatioObjective, TrainerConfig
 from agentrl.store.manifest import Manifest
 from agentrl.trainer.algorithms.losses import (
     LossStats,
@@ -36,10 +36,9 @@ from agentrl.trainer.model.checkpoint import (
     trained_parameters,
     write_weights,
 )
-from agentrl.trainer.model.critic import Critic
-from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
+from agentrl.trainer.model.critic import BETAS, Critic
 from agentrl.trainer.model.lora import adapter_off, add_adapter
-from agentrl.trainer.model.packed_model import PackedModel, TokenLogprobs, load_model
+from agentrl.trainer.model.packed_model import PackedModel, TokenLogprobs, load_model, recompute_activations
 from agentrl.trainer.model.ranks import Ranks, full_tensor
 from agentrl.trainer.packing import Pack, TrainingSequence, pack_sequences
 from agentrl.trainer.step_result import MinibatchResult, StepResult, step_result
@@ -90,7 +89,7 @@ class Policy:
         self.critic = Critic(model_path, config, self.ranks, self.device) if config.advantage.kind == "gae" else None
         rates = config.optimizer
         self.optimizer = torch.optim.AdamW(
-            trained_parameters(self.model).values(), lr=rates.lr, betas=rates.betas, weight_decay=rates.weight_decay
+            trained_parameters(self.model).values(), lr=rates.lr, betas=BETAS, weight_decay=rates.weight_decay
         )
         self._optimizer_steps = 0
         self._skipped_in_a_row = 0
@@ -147,10 +146,8 @@ class Policy:
         """Prepare one pack. `first`: it is of the first minibatch, whose gradient pass is under the policy as the step begins."""
         config = self.config
         has_proximal = isinstance(config.objective, RatioObjective) and config.objective.proximal == "recompute"
-        # Where the gradient pass gives log p itself, it costs no pass of its own; dropout would change it there.
-        of_gradient_pass = first and not config.dropout
         start_logprobs = start_entropies = None
-        if config.kl.kind == "reward" or config.teacher or (has_proximal and not of_gradient_pass):
+        if config.kl.kind == "reward" or config.teacher or (has_proximal and not first):
             start = self._token_logprobs(pack)
             start_logprobs, start_entropies = start.logprobs, start.entropies
         reference_logprobs = self._reference_logprobs(pack)
@@ -184,25 +181,22 @@ class Policy:
     def _train_minibatch(self, number: int, minibatch: Minibatch, prepared: Sequence[PreparedPack]) -> MinibatchResult:
         """Take one optimizer step over this rank's packs of a minibatch, of the critic too."""
         loss_value, stats, weights, figures = 0.0, [], [], []
-        at_start = number == 0 and not self.config.dropout
         if not prepared:  # a gradient of 0 is a gradient: the optimizer's averages move
             for parameter in trained_parameters(self.model).values():
                 parameter.grad = torch.zeros_like(parameter)
         for one, m2_mask in zip(prepared, self._m2_masks(prepared, first=number == 0), strict=True):
-            seed = (self.version, self.ranks.rank, one.number)
-            with gradient_pass(self.model, dropout=self.config.dropout, seed=seed):
-                loss, pack_stats, log_weights, *scores = self._loss(one, m2_mask, minibatch)
-                (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
+            loss, pack_stats, log_weights, *scores = self._loss(one, m2_mask, minibatch)
+            (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
             loss_value += float(loss.detach())
             stats.append(pack_stats)
             weights.append(log_weights)
-            known = scores if at_start else (one.start_logprobs, one.start_entropies)
+            known = scores if number == 0 else (one.start_logprobs, one.start_entropies)
             figures.append(pack_figures(one, *known))
         grad_norm = self._optimizer_step()
         value_loss = None
         if self.critic is not None:
             estimates = [one.estimates for one in prepared if one.estimates is not None]
-            value_loss = self.critic.update([one.pack for one in prepared], estimates, seed=(self.version, number))
+            value_loss = self.critic.update([one.pack for one in prepared], estimates)
         return MinibatchResult(loss_value, grad_norm, stats, weights, value_loss, figures)
 
     @torch.no_grad()

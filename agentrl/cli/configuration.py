@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, check_set, load_config
+from agentrl.config import RunConfig, load_config
+from agentrl.config.run import check_set
 from agentrl.errors import ConfigError
 
 

@@ -15,10 +15,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from agentrl.cli.option_words import in_options
 from agentrl.cli.terminal import SteadyConsole
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.evaluation.progress import PrintedEvaluation
+from agentrl.system.exit_code import as_typed_here
 from agentrl.system.failure_text import users_part
 
 SHOWN_TASKS = 30
@@ -66,7 +66,7 @@ class TerminalEvaluation(PrintedEvaluation):
 
     def say(self, text: str) -> None:
         """Write a line, above the bar where there is one."""
-        _print_lines(self._console, in_options(text))
+        _print_lines(self._console, as_typed_here(text))
 
 
 @contextmanager
@@ -88,7 +88,9 @@ def show_evaluation(result: Evaluation, console: Console | None = None, *, per_t
         kept, path = "the episodes are kept", result.directory
         if not result.recorded:
             kept += " without what was said, as calls of another endpoint are not recorded"
-        _print_lines(console, in_options(f"{kept}: agentrl episodes {path} lists them, agentrl view {path} shows them"))
+        _print_lines(
+            console, as_typed_here(f"{kept}: agentrl episodes {path} lists them, agentrl view {path} shows them")
+        )
     figures = Table.grid(padding=(0, 2))
     for name, value in result.to_table().items():
         figures.add_row(escape(name), escape(value))

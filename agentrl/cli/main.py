@@ -7,12 +7,14 @@ Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody r
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
+from agentrl.errors import UsageError, one_line
 from agentrl.system.exit_code import exit_code_of
 
 COMMANDS = {
@@ -29,7 +31,7 @@ COMMANDS = {
         "agentrl.cli.vet:vet",
         "Find the tasks of a code task set that cannot be solved, or are rewarded for nothing.",
     ),
-    "config": ("agentrl.cli.config:config", "Print the configuration that a command would have, or its JSON schema."),
+    "config": ("agentrl.cli.config:config", "Print the configuration that a command would have."),
     "init": ("agentrl.cli.setup:init", "Write a new workflow, environment, task set and test to start from."),
     "doctor": ("agentrl.cli.setup:doctor", "Tell what works on this machine, and the command for what is missing."),
 }
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # no character that a terminal lacks ends a run
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("AGENTRL_DEBUG"))
-    return exit_code_of(lambda: _run([word for word in words if word != "--debug"]), debug=debug, in_words=_in_options)
+    return exit_code_of(lambda: _run([word for word in words if word != "--debug"]), debug=debug)
 
 
 def command_line() -> App:
@@ -70,12 +72,6 @@ def _version() -> str:
     return f"agentrl {agentrl.__version__}"
 
 
-def _in_options(line: str) -> str:
-    from agentrl.cli.option_words import in_options  # it knows every key, which takes a moment to import
-
-    return in_options(line)
-
-
 def _run(words: Sequence[str]) -> int:
     if any(name.startswith("OTEL_") for name in os.environ):
         from agentrl.system.traces import begin_traces  # which imports what only they need
@@ -84,9 +80,25 @@ def _run(words: Sequence[str]) -> int:
     try:
         return command_line()(words, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
-        from agentrl.cli.word_errors import usage_error  # it knows every key, which takes a moment to import
+        command = " ".join(("agentrl", *(error.command_chain or ())))
+        said = one_line(error)
+        if isinstance(error, UnknownOptionError):
+            from agentrl.config.section import nearest  # it imports pydantic, which takes a moment
 
-        raise usage_error(error) from None
+            names = (name for argument in error.argument_collection for name in argument.names)
+            near = nearest(
+                str(error.token.keyword or error.token.value).lstrip("-"), (name.lstrip("-") for name in names)
+            )
+            said = said.partition(" Did you mean")[0].rstrip(".") + (f"; did you mean --{near}?" if near else "")
+        if (
+            isinstance(error.__cause__, ValueError)
+            and error.argument
+            and (problems := getattr(error.__cause__, "errors", None))
+        ):
+            said = (
+                f"{error.argument.name} = {one_line(json.dumps(problems()[0]['input']), 100)}: {problems()[0]['msg']}"
+            )
+        raise UsageError(f"{said.rstrip('.')}; see {command} --help") from None
 
 
 if __name__ == "__main__":

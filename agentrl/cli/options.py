@@ -21,7 +21,8 @@ from cyclopts import Group, Parameter, Token
 from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry, NameRenderer
 from cyclopts.help.specs import get_default_parameter_columns
 
-from agentrl.config import REQUIRED, Key, config_fields, read_value
+from agentrl.config.load import config_fields, read_value
+from agentrl.config.section import REQUIRED, Key
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -45,7 +46,7 @@ def _option(key: Key, group: Group, *, shown: bool) -> Any:
         hint = bool | Literal["true", "false"]  # a switch, which a value may follow
     if typing.get_origin(hint) is list and hasattr(typing.get_args(hint)[0], "model_fields"):
         hint = list[Any]  # sections, which are written in TOML as in a file
-    takes_one = typing.get_origin(hint) in (tuple, Literal, types.UnionType)
+    takes_one = typing.get_origin(hint) in (Literal, types.UnionType)
     name = f"--{key.name.replace('_', '-')}"
     return Annotated[
         hint,

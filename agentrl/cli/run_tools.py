@@ -106,9 +106,9 @@ def episodes(run_dir: Path, episode: int | None = None, /) -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from agentrl.cli.option_words import in_options
     from agentrl.cli.terminal import table_console
     from agentrl.run.open_run import open_run
+    from agentrl.system.exit_code import as_typed_here
 
     run = open_run(run_dir)
     if episode is not None:
@@ -122,7 +122,9 @@ def episodes(run_dir: Path, episode: int | None = None, /) -> int:
         table.add_row(str(one.id), str(one.task), f"{one.reward:.4g}", one.reason, f"{one.tokens:,}", escape(metrics))
     table_console().print(table, highlight=False)
     print(
-        in_options(f"the {LISTED} worst and the {LISTED} best; one of them in full: agentrl episodes {run_dir} EPISODE")
+        as_typed_here(
+            f"the {LISTED} worst and the {LISTED} best; one of them in full: agentrl episodes {run_dir} EPISODE"
+        )
     )
     return 0
 

@@ -25,11 +25,11 @@ def init(name: str, /) -> int:
     Args:
         name: The folder to make.
     """
-    from agentrl.cli.option_words import in_options
+    from agentrl.system.exit_code import as_typed_here
 
     for path in write_project(Path(name)):
         print(path)
-    print(in_options(f"Next: cd {shlex.quote(name)} && agentrl train --config run.toml"))
+    print(as_typed_here(f"Next: cd {shlex.quote(name)} && agentrl train --config run.toml"))
     print(f"Its tests: {'' if find_spec('pytest') else 'python -m pip install pytest && '}python -m pytest")
     return 0
 
@@ -56,12 +56,12 @@ def doctor() -> int:
     """Tell what works on this machine, and the command for what is missing. Exit code 1: model-written code cannot be run."""
     import anyio
 
-    from agentrl.cli.option_words import in_options
     from agentrl.sandboxes import Bubblewrap, Docker
     from agentrl.sandboxes.sandbox import SandboxSpec
+    from agentrl.system.exit_code import as_typed_here
 
     for name, found in _machine():
-        print(in_options(f"{name:<14} {found}"))
+        print(as_typed_here(f"{name:<14} {found}"))
     working: list[str] = []
     for backend in (Docker(), Bubblewrap()):
         try:
@@ -69,7 +69,7 @@ def doctor() -> int:
             working.append(backend.name)
             print(f"{backend.name:<14} works here; its holes: {backend.holes}")
         except SandboxError as error:
-            print(in_options(f"{backend.name:<14} {error}"))
+            print(as_typed_here(f"{backend.name:<14} {error}"))
     if not working:
         print("no sandboxes: workflows that run model-written code will fail")
         return 1

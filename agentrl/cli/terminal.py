@@ -16,7 +16,6 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from agentrl.cli.option_words import in_options
 from agentrl.config import RunConfig
 from agentrl.record.end_reason import reasons_text
 from agentrl.rollout.alarms import shares_text
@@ -24,6 +23,7 @@ from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.view import RunView, reward_text
 from agentrl.system.event_loop import first_signal, run_loop
+from agentrl.system.exit_code import as_typed_here
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class TerminalView(RunView):
     def say(self, text: str) -> None:
         """Print a line above the live table."""
         whole_lines = not self._console.is_terminal  # a log is searched by line; on a screen, words stay whole
-        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=whole_lines)
+        self._console.print(as_typed_here(text), highlight=False, markup=False, soft_wrap=whole_lines)
 
     def __rich__(self) -> Panel:
         table = Table.grid(padding=(0, 2))
@@ -167,7 +167,7 @@ def show_audit(found: Audit, console: Console | None = None) -> None:
     table.add_row("tokens", f"{of.tokens:,}", f"generated, {of.replayed_tokens:,} of them not again after a restart")
     console.print(table, highlight=False)
     for violation in found.violations:
-        console.print(f"WRONG: {in_options(violation)}", highlight=False, markup=False)
+        console.print(f"WRONG: {violation}", highlight=False, markup=False)
     if not found.violations:
         console.print("nothing is lost, nothing is doubled", highlight=False)
 

@@ -167,14 +167,16 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
 
     async def examine_all(on_report: Callable[[TaskReport], None]) -> list[TaskReport]:
         if CODE not in kinds:
-            at_once = sandbox.graders or default_size()
             return await vet_agent_tasks(
-                tasks, image=sandbox.image, runtime=sandbox.runtime, at_once=at_once, runs=runs, on_report=on_report
+                tasks,
+                image=sandbox.image,
+                runtime=sandbox.runtime,
+                at_once=default_size(),
+                runs=runs,
+                on_report=on_report,
             )
         backend = await load_backend(sandbox.backend)
-        async with open_pool(
-            spec, backend=backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
-        ) as pool:
+        async with open_pool(spec, backend=backend) as pool:
             image = f", image {spec.image}" if pool.backend.name == "docker" else ""
             print(f"graded with {pool.backend.name}{image}; train with the same `sandbox.backend`", file=sys.stderr)
             examine = lambda index, task: vet_task(task, index, pool=pool, runs=runs)  # noqa: E731

@@ -84,8 +84,8 @@ def check_room(config: RunConfig) -> None:
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     servers = 0 if config.engine.urls else config.engine.servers
-    ranks = config.trainer.ranks if config.cluster.ranks_on_nodes else 0
-    counts = {"RolloutWorker": config.cluster.rollout_workers, "EngineServer": servers, "TrainerRank": ranks}
+    ranks = config.trainer.ranks if config.cluster.rank else 0
+    counts = {"RolloutWorker": config.rollout.workers, "EngineServer": servers, "TrainerRank": ranks}
     needs = {role: _resources(config.cluster, role) for role, count in counts.items() if count}
     for name in sorted({name for need in needs.values() for name, amount in need.items() if amount}):
         wanted = {role: need[name] for role, need in needs.items() if need.get(name)}
@@ -105,9 +105,13 @@ def check_room(config: RunConfig) -> None:
 
 def _resources(cluster: ClusterConfig, role: str) -> dict[str, float]:
     """Return what one process of a role takes, by the names of resources."""
-    kind = KINDS[role]
-    own = {"CPU": getattr(cluster, f"cpus_per_{kind}"), "GPU": getattr(cluster, f"gpus_per_{kind}", 0)}
-    return own | getattr(cluster, f"{kind}_resources")
+    options = _options(cluster, role)
+    return {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0), **options.get("resources", {})}
+
+
+def _options(cluster: ClusterConfig, role: str) -> dict[str, Any]:
+    """Return Ray's options of the actor of a role."""
+    return {"num_cpus": 1, **getattr(cluster, KINDS[role])}
 
 
 def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
@@ -147,17 +151,5 @@ def _opener(cluster: ClusterConfig, files: ClusterFiles) -> OpenHost:
 
 
 def _start_actor(cluster: ClusterConfig, role: str, name: str) -> Any:
-    needs = _resources(cluster, role)
-    return (
-        ray.remote(NodeProcess)
-        .options(
-            name=f"{role}: {name} ({secrets.token_hex(4)})",
-            num_cpus=needs.pop("CPU"),
-            num_gpus=needs.pop("GPU", 0),
-            resources={name: amount for name, amount in needs.items() if amount},
-            label_selector=getattr(cluster, f"{KINDS[role]}_labels") or None,
-            scheduling_strategy="SPREAD",
-            max_concurrency=1000,
-        )
-        .remote()
-    )
+    own = {"scheduling_strategy": "SPREAD", "max_concurrency": 1000, **_options(cluster, role)}
+    return ray.remote(NodeProcess).options(name=f"{role}: {name} ({secrets.token_hex(4)})", **own).remote()

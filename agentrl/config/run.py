@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from agentrl.config.advantage import GroupAdvantage
-from agentrl.config.cluster import ClusterConfig
 from agentrl.config.data import DataConfig
-from agentrl.config.proxy import ROLE_PREFIX, ProxyConfig
-from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
-from agentrl.config.trainer import TrainerConfig
+from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, problem_text
+from agentrl.config.trainer import GroupAdvantage, TrainerConfig, is_role
 from agentrl.errors import ConfigError, UsageError, one_line
 
 
@@ -43,7 +40,7 @@ class RolloutConfig(Section):
     window: Positive | None = None
     """W: groups in the window of order = "window". Default: the groups of one batch."""
     max_concurrent: Positive = 64
-    """Episodes that run at the same time, at most."""
+    """Episodes that run at the same time, at most. Not set: more with SGLang on GPUs."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Sampling temperature, where the workflow does not say."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -53,24 +50,18 @@ class RolloutConfig(Section):
     """Bound of one reply, where the workflow does not say. Default: a quarter of the model's context, 4096 tokens at most."""
     episode_timeout_s: Seconds = 600
     """Bound of one episode, without the time in which no server is in service."""
-    cancel_timeout_s: Seconds = 10
-    """How long a workflow may take to end once it is cancelled, and its environments to close; then it is left behind."""
     retries: NotNegative = 1
     """How often a failed episode is tried again."""
     max_failed_share: Share = 0.5
     """The run stops when more than this share of its episodes (at least 20) failed for good."""
-    alarm_stall_s: Seconds = 600
-    """A line warns when no episode and no training step has ended for so long, and says what the run waits for."""
     trajectories: str = "main"
     """Which conversations of an episode are trained on. main: those of the main agent, without titles, side questions and
     sub-agents; all; or FILE_OR_MODULE:NAME of a function that says it of each (docs/token-record.md). A workflow may set `episode.trajectories`."""
     drop_uniform_groups: bool = True
     """Drop groups whose rewards are all equal: they teach nothing. After 20 batches' worth of dropped groups in a row the next are trained
     on all the same, until one differs: the run goes on to its end."""
-    log_calls: bool = True
-    """Keep every model call of an unfinished episode in the store as it happens, so that a crash costs no tokens."""
     workers: NotNegative = 0
-    """Processes that run the workflows; 0: they run in the main process, where a breakpoint works."""
+    """Processes that run the workflows; 0: they run in the main process, where a breakpoint works. On a cluster at least 1."""
     hang_timeout_s: Seconds = 30
     """How long a line of a workflow may block the event loop. Then its episode fails; with `workers`, its worker is killed, whose
     episodes go on elsewhere from their log."""
@@ -101,9 +92,9 @@ class EngineConfig(Section):
     """Where tokens come from."""
 
     kind: Literal["embedded", "sglang"] = "embedded"
-    """Which servers are started: the embedded one, or SGLang. `--engine sglang` is short for `--engine.kind sglang`."""
+    """Which servers are started: the embedded one, or SGLang. Not set: SGLang where it and a GPU are. `--engine sglang` is short for it."""
     servers: Positive = 1
-    """How many servers are started."""
+    """How many servers are started. Not set: of SGLang, one a GPU."""
     urls: list[str] = Field(default_factory=list)
     """Servers that serve the model already and are used instead; trainer and servers then share a file system."""
     python: str = ""
@@ -116,20 +107,12 @@ class EngineConfig(Section):
     """How a weight update interrupts replies in flight."""
     transfer: Literal["disk", "broadcast"] = "disk"
     """How weights reach the servers: as files (in shared memory where there is some), or by NCCL or gloo from the trainer."""
-    balance_threshold: NotNegative = 8
-    """A session leaves its server when that has so many more replies in flight than the least busy one."""
     request_timeout_s: Seconds = 600
     """Bound of one reply."""
-    hang_timeout_s: Seconds = 30
-    """A server that does not answer a health check within this is taken for dead, and started again."""
-    health_interval_s: Seconds = 5
-    """Time between two health checks of a server."""
     start_timeout_s: Seconds = 300
     """Bound of starting a server."""
     threads: Positive = 1
-    """CPU threads of an embedded server, and of an SGLang server with `device = "cpu"`."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of an embedded server."""
+    """CPU threads of an embedded server, and of an SGLang server with `device = "cpu"`. Not set: its share of the cores."""
     max_total_tokens: Positive = 65_536
     """KV cache of an embedded server, in tokens."""
 
@@ -145,6 +128,48 @@ class EngineConfig(Section):
         return self
 
 
+class ClusterConfig(Section):
+    """Workers, servers and the trainer's ranks on the nodes of a Ray cluster."""
+
+    address: str = ""
+    """"": this machine alone, without Ray; local: a Ray that is started here; auto or HOST:PORT: a cluster that runs."""
+    worker: dict[str, Any] = Field(default_factory=dict)
+    """Ray's options of a rollout worker: num_cpus (1), num_gpus, resources, label_selector: `--cluster.worker.num_cpus 2`."""
+    server: dict[str, Any] = Field(default_factory=dict)
+    """Ray's options of an engine server: `--cluster.server.num_gpus 1`."""
+    rank: dict[str, Any] = Field(default_factory=dict)
+    """Ray's options of a rank of the trainer. Default: ranks are no actors, they run where the run is started."""
+
+
+ROLE_PREFIX = "role:"
+"""What stands before the name of a role in `proxy.model_names`."""
+
+
+def _check_meaning(meaning: str) -> str:
+    is_model = bool(meaning) and not meaning.startswith(ROLE_PREFIX)
+    if not is_model and not is_role(meaning.removeprefix(ROLE_PREFIX)):
+        raise ValueError(
+            f"{meaning!r} is neither the name of the served model nor role:NAME, of a word of at most 64 letters, digits, - and _"
+        )
+    return meaning
+
+
+class ProxyConfig(Section):
+    """The server that agents talk to."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0: a free one. With `rollout.workers`, whose proxies are on free ones, it is that of `/metrics` alone, and 0: none."""
+    model_names: dict[str, Annotated[str, AfterValidator(_check_meaning)]] | None = None
+    """The names of models that are answered, each with what it stands for: the served model's name, or `role:NAME` for the served model
+    in a role of the session. A `*` at a name's end stands for anything; the longest that fits counts. Other names are refused with 404.
+    Default: any name is answered."""
+    session_idle_timeout_s: Seconds | None = None
+    """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
+    lives as long as the episode."""
+
+
 class SandboxConfig(Section):
     """Where model-written code runs. Nothing is started before a workflow asks for it."""
 
@@ -157,12 +182,6 @@ class SandboxConfig(Section):
     """OCI runtime of Docker, such as `runsc`."""
     memory_mb: Positive = 512
     """Memory of a sandbox. A test's own limit may be less, never more."""
-    graders: TwoAtLeast | None = None
-    """Sandboxes that grade at the same time: test code and its program take one each. Default: one a core, and two at least."""
-    leases: Positive | None = None
-    """Episodes that hold sandboxes at the same time, and containers that are open. Default: rollout.max_concurrent."""
-    wait_timeout_s: Seconds = 600
-    """Bound of waiting for a sandbox."""
 
 
 class EvalConfig(Section):
@@ -176,8 +195,6 @@ class EvalConfig(Section):
     """k: episodes of each task."""
     pass_reward: float = 1.0
     """An episode with at least this reward counts as passed, for pass@k."""
-    max_concurrent: Positive = 64
-    """Episodes at the same time."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     """Sampling temperature, where the workflow does not say."""
 
@@ -189,12 +206,6 @@ class TrackingConfig(Section):
     """Any of tensorboard, wandb, mlflow and trackio, and FILE_OR_MODULE:NAME of classes of your own (docs/trackers.md)."""
     project: str = "agentrl"
     """Project, or experiment, that the run belongs to there."""
-    name: str = ""
-    """What the run is called there. Default: the name of its directory."""
-    samples_every: NotNegative = 10
-    """Steps from one table of sample transcripts to the next; 0: none."""
-    tags: list[str] = Field(default_factory=list)
-    """Tags of the run."""
 
 
 class RunConfig(Section):
@@ -226,26 +237,18 @@ class RunConfig(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            from agentrl.config.load import complaints  # which knows of this class
-
-            raise ConfigError("; ".join(complaints(error))) from None
+            raise ConfigError("; ".join(problem_text(one, RunConfig)[1] for one in error.errors())) from None
 
     # pydantic's own way to say that `model_validate` need not come through here.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> RunConfig:
-        if self.engine.transfer == "broadcast" and self.trainer.lora is not None:
+        if self.engine.transfer == "broadcast" and (self.trainer.lora or self.cluster.address):
             raise ValueError(
-                '`engine.transfer` = "broadcast" sends whole weights, and `trainer.lora` publishes an adapter alone; use '
-                '`engine.transfer` = "disk"'
+                '`engine.transfer` = "broadcast" sends neither the adapter of `trainer.lora` nor weights to the nodes of a cluster; use "disk"'
             )
         check_roles(self.trainer.roles, self.proxy)
-        if self.cluster.address and self.engine.transfer == "broadcast":
-            raise ValueError(
-                '`engine.transfer` = "broadcast" does not reach the nodes of a cluster yet; use `engine.transfer` = "disk", which '
-                "brings weights to each node once"
-            )
         if self.tasks and self.data.sources:
             raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")
         return self
@@ -270,33 +273,24 @@ def check_roles(roles: Sequence[str], proxy: ProxyConfig) -> None:
             )
 
 
-def check_groups(config: RunConfig) -> None:
-    """Check that a training run whose advantages compare the episodes of a group has groups of two or more.
+def check_training(config: RunConfig) -> None:
+    """Check what a training run alone needs: episodes that are compared with others, and replies that are the policy's own.
 
     Raises:
-        ConfigError: It has not, so every advantage would be 0.
+        ConfigError: Every advantage would be 0, or every reply would be masked.
     """
-    trainer = config.trainer
+    rollout, trainer = config.rollout, config.trainer
     compared = trainer.advantage.kind in ("grpo", "dr_grpo", "reinforce_pp_baseline")
     discounted = isinstance(trainer.advantage, GroupAdvantage) and trainer.advantage.turn_discount
-    if config.rollout.group_size == 1 and compared and not (trainer.teacher or discounted):
+    if rollout.group_size == 1 and compared and not (trainer.teacher or discounted):
         raise ConfigError(
             f'`rollout.group_size` = 1 leaves `trainer.advantage` = "{trainer.advantage.kind}" nothing to compare an episode with: '
             'every advantage would be 0. Use `rollout.group_size` = 2 or more, or `trainer.advantage` = "gae", "reinforce_pp" or "rloo"'
         )
-
-
-def check_sampling(config: RunConfig) -> None:
-    """Check that a training run does not have its replies sampled so that it masks them.
-
-    Raises:
-        ConfigError: It has: `rollout.top_p` is below 1.
-    """
-    top_p, altered = config.rollout.top_p, config.trainer.turns.altered_sampling
-    if top_p < 1 and altered != "train":
+    if rollout.top_p < 1 and trainer.turns.altered_sampling == "mask":
         raise ConfigError(
-            f"`rollout.top_p` = {top_p:g} draws every reply from a part of the policy's distribution, and `trainer.turns.altered_sampling` = "
-            f'"{altered}" leaves such replies out: nothing would be trained on. Use `rollout.top_p` = 1, or "train"'
+            f"`rollout.top_p` = {rollout.top_p:g} draws every reply from a part of the policy's distribution, and "
+            '`trainer.turns.altered_sampling` = "mask" leaves such replies out: nothing would be trained on. Use `rollout.top_p` = 1, or "train"'
         )
 
 
@@ -332,8 +326,12 @@ def check_set(config: RunConfig, *keys: str) -> None:
 
 
 def on_cluster(config: RunConfig) -> RunConfig:
-    """Return the configuration with as many workers as `cluster.rollout_workers` says, where there is a cluster."""
-    if not config.cluster.address:
+    """Return the configuration with a worker at least, where there is a cluster."""
+    if not config.cluster.address or config.rollout.workers:
         return config
-    rollout = config.rollout.model_copy(update={"workers": config.cluster.rollout_workers})
-    return config.model_copy(update={"rollout": rollout})
+    return config.model_copy(update={"rollout": config.rollout.model_copy(update={"workers": 1})})
+
+
+def config_text(config: RunConfig) -> str:
+    """Return what config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"

@@ -1,19 +1,26 @@
-"""The base class of the configuration's sections, and their short form."""
+"""The base class of the configuration's sections: their short form, their keys by dotted names, and the words for a wrong value."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import typing
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from agentrl.errors import one_line
+from agentrl.system.failure_text import without_secrets
 
 Positive = Annotated[int, Field(ge=1)]
-TwoAtLeast = Annotated[int, Field(ge=2)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+REQUIRED = PydanticUndefined
 
 
 class Section(BaseModel):
@@ -33,21 +40,7 @@ class Section(BaseModel):
         if not isinstance(content, dict):
             return content
         fields = cls.model_fields
-        return {name: _in_full(fields[name], value) if name in fields else value for name, value in content.items()}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the schema in which a section may be written in short, and a kind that is the default left out."""
-        schema = handler(core)
-        properties = handler.resolve_ref_schema(schema).get("properties", {})
-        for name, field in cls.model_fields.items():
-            if short_key(field) is not None and name in properties:
-                own = properties[name]
-                kinds = own.pop("oneOf", None) or [{"$ref": own.pop("$ref")}]
-                own.pop("discriminator", None)
-                known = kinds_of(field)
-                own["anyOf"] = [{"type": "string"} | ({"enum": known} if known else {}), *kinds]
-        return schema
+        return {name: _with_kind(fields[name], value) if name in fields else value for name, value in content.items()}
 
 
 def sections_of(field: FieldInfo) -> tuple[type[Section], ...]:
@@ -58,20 +51,6 @@ def sections_of(field: FieldInfo) -> tuple[type[Section], ...]:
     return tuple(one for one in held if isinstance(one, type) and issubclass(one, Section))
 
 
-def short_key(field: FieldInfo) -> str | None:
-    """Return the key that a text in place of a field's section stands for; None where there is none."""
-    sections = sections_of(field)
-    if not sections or sections[0].short_key not in sections[0].model_fields:
-        return None
-    return sections[0].short_key
-
-
-def kinds_of(field: FieldInfo) -> list[str]:
-    """Return the kinds that a section may have, where there are several; else nothing."""
-    sections = sections_of(field)
-    return [kind for section in sections for kind in section_kinds(section)] if len(sections) > 1 else []
-
-
 def section_kinds(section: type[Section]) -> tuple[str, ...]:
     """Return the kinds that are written with the keys of one of several sections."""
     return typing.get_args(section.model_fields["kind"].annotation)
@@ -79,15 +58,112 @@ def section_kinds(section: type[Section]) -> tuple[str, ...]:
 
 def in_full(field: FieldInfo, value: Any) -> Any:
     """Return `value` with a text that is short for a section as that section."""
-    key = short_key(field)
-    return {key: value} if key is not None and isinstance(value, str) else value
+    sections = sections_of(field)
+    is_short = isinstance(value, str) and sections and sections[0].short_key in sections[0].model_fields
+    return {sections[0].short_key: value} if is_short else value
 
 
-def _in_full(field: FieldInfo, value: Any) -> Any:
+def _with_kind(field: FieldInfo, value: Any) -> Any:
     """Return `value` in full; where it may be of several kinds and does not say which, it is of the default one."""
     value = in_full(field, value)
-    if kinds_of(field) and isinstance(value, dict) and "kind" not in value:
+    if len(sections_of(field)) > 1 and isinstance(value, dict):
         return {"kind": field.default.kind, **value}
-    if isinstance(value, bool) and {int, float} & {field.annotation, *typing.get_args(field.annotation)}:
-        return str(value).lower()  # Python takes true for 1; as a text it is refused, by its key
     return value
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the configuration."""
+
+    name: str
+    """Dotted: `rollout.batch_size`."""
+    hint: Any
+    """The type of its values."""
+    default: Any
+    """Its default; `REQUIRED` where it has none."""
+    documentation: str
+    section: str
+    """What its section is for."""
+    short: bool
+    """Whether a text in place of the section stands for it."""
+    kinds: tuple[str, ...]
+    """The kinds of its section that have the key; nothing: all of them."""
+
+
+def keys_of(sections: Sequence[type[Section]], prefix: str = "", documentation: str = "") -> Iterator[Key]:
+    """Yield every key of a section: first its own, then those of the sections in it.
+
+    Args:
+        sections: The section, or its kinds in turn. A key that several kinds have comes once.
+        prefix: What stands before the names of its keys.
+        documentation: What the section is for.
+
+    Yields:
+        Each key.
+    """
+    fields: dict[str, list[tuple[type[Section], FieldInfo]]] = {"kind": []} if len(sections) > 1 else {}
+    for section in sections:
+        for name, field in section.model_fields.items():
+            fields.setdefault(name, []).append((section, field))
+    for name, found in fields.items():
+        if not sections_of(found[0][1]):
+            yield _key(prefix, name, found, len(sections), documentation)
+    for name, found in fields.items():
+        if within := sections_of(found[0][1]):
+            yield from keys_of(within, f"{prefix}{name}.", found[0][1].description or within[0].__doc__ or "")
+
+
+def _key(prefix: str, name: str, found: Sequence[tuple[type[Section], FieldInfo]], sections: int, about: str) -> Key:
+    section, field = found[0]
+    default, text = field.get_default(call_default_factory=True), field.description or ""
+    hint: Any = field.annotation
+    if sections > 1 and name == "kind":
+        text = "Which kind of it; each has keys of its own."
+    kinds: tuple[str, ...] = ()
+    if len(found) < sections:
+        kinds = tuple(kind for one, _ in found for kind in section_kinds(one))
+        text = f"Of {', '.join(kinds)}: {text}"
+        others = {section_kinds(one)[0]: own.default for one, own in found if own.default != default}
+        unlike = ", ".join(f"{kind}: {value:g}" for kind, value in others.items() if isinstance(value, float))
+        text += f" Default for {unlike}." if unlike else ""
+    if all(typing.get_origin(own.annotation) is Literal for _, own in found):
+        hint = Literal[tuple(dict.fromkeys(choice for _, own in found for choice in typing.get_args(own.annotation)))]
+    return Key(prefix + name, hint, default, text, about, name == section.short_key, kinds)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known dotted name that is most like another as a whole, or else by its last word; None: none is."""
+    known = list(known)
+    last_words = {one.rpartition(".")[2]: one for one in reversed(known)}
+    near = difflib.get_close_matches(name, known, 1, 0.8)
+    near += [last_words[word] for word in difflib.get_close_matches(name.rpartition(".")[2], last_words, 1, 0.8)]
+    return near[0] if near else None
+
+
+def problem_text(problem: ErrorDetails, root: type[Section]) -> tuple[str, str]:
+    """Return the dotted key that something is wrong with, and a sentence: the key, its value, and what pydantic says of them.
+
+    Args:
+        problem: One of the errors of pydantic's ValidationError.
+        root: What was checked.
+    """
+    parts: list[str] = []
+    sections: tuple[type[Section], ...] = (root,)
+    for part in map(str, problem["loc"]):
+        if len(sections) > 1:  # after a section that has kinds, pydantic names the kind
+            sections = tuple(one for one in sections if part in section_kinds(one))
+            continue
+        parts.append(part)
+        field = sections[0].model_fields.get(part) if sections else None
+        sections = sections_of(field) if field else ()
+    key, value = ".".join(parts), problem["input"]
+    shown = "" if isinstance(value, dict) else f" = {one_line(without_secrets(json.dumps(value, default=str)), 100)}"
+    said = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        known = {known.name: known for known in keys_of((root,))}
+        if key in known:
+            said += f"; it is a key of {', '.join(known[key].kinds)}"
+        else:
+            near = nearest(key, known)
+            said += f"; did you mean {near}?" if near else "; `agentrl config` shows all keys"
+    return key, f"{key}{shown}: {said}" if key else said

@@ -145,7 +145,6 @@ class LocalServer:
             f"--host={self._host.address}",
             f"--port={self._port}",
             f"--threads={config.threads}",
-            f"--dtype={config.dtype}",
             f"--max-total-tokens={config.max_total_tokens}",
             f"--random-seed={self.seed + self.index}",
             "--exit-with-stdin",
@@ -230,12 +229,7 @@ async def launch_engine(
     With `lora_rank`, started servers take LoRA adapters of up to that rank, so many `adapters` at once. Each runs on a machine that
     `open_host` opens. Server 1, 2, ... log beside `log`.
     """
-    limits = EngineLimits(
-        request_timeout_s=config.request_timeout_s,
-        hang_timeout_s=config.hang_timeout_s,
-        health_interval_s=config.health_interval_s,
-        balance_threshold=config.balance_threshold,
-    )
+    limits = EngineLimits(request_timeout_s=config.request_timeout_s)
     raise_file_limit()
     logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
     servers = [

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from agentrl.config import RunConfig, config_text
+from agentrl.config.run import RunConfig, config_text
 from agentrl.errors import AgentRLError, ConfigError, DiskError, StoreError
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, evaluated_episode
 from agentrl.models.text import TokenText, token_text

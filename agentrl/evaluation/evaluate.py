@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from agentrl.config import RunConfig, check_is_config, check_set, on_cluster
+from agentrl.config.run import RunConfig, check_is_config, check_set, on_cluster
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, UsageError, one_line
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
@@ -104,7 +104,7 @@ async def evaluate(
             await check_endpoint(base_url, api_key)  # of an evaluation that goes on, nothing may be left to ask it
         opened = partial(_remote, config, run, base_url, api_key)
     else:
-        config, chat_format = await with_chat_format(await check_start(on_cluster(config)))
+        config, chat_format = await with_chat_format(await check_start(on_cluster(config), view.say))
         opened, decode = partial(_served, config, run, chat_format, view), chat_format.decode
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
@@ -135,8 +135,7 @@ async def evaluate(
             view.say(line)
     async with open_tracking(trackers, config, log.directory.path, -1, view.say) as tracking:
         tracking.log(0, result.to_metrics())
-        if config.tracking.samples_every:
-            tracking.show(0, lambda: [episode.kept for episode in result.episodes if episode.kept])
+        tracking.show(0, lambda: [episode.kept for episode in result.episodes if episode.kept])
     return result
 
 
@@ -168,7 +167,6 @@ async def _remote(
             api_key=api_key,
             model=config.model.path,
             timeout_s=config.rollout.episode_timeout_s,
-            cancel_timeout_s=config.rollout.cancel_timeout_s,
             sandboxes=sandboxes,
         ) as runner,
     ):
@@ -180,7 +178,7 @@ async def _served(
     config: RunConfig, workflow: Workflow, chat_format: ChatFormat, view: EvaluationView, earlier_starts: int
 ) -> AsyncIterator[Runner]:
     """Serve the model of the configuration, and yield a runner whose episodes ask it."""
-    for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent))):
+    for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent))):
         view.say(lacking)
     begins = "asking the engine at `engine.urls`" if config.engine.urls else "starting the engine"
     view.say(f"{begins}; {chat_format.summary}")
@@ -221,7 +219,7 @@ async def evaluate_tasks(
     view, options = view or EvaluationView(), config.eval
     sampling = SamplingDefaults(temperature=options.temperature, max_tokens=config.rollout.max_tokens)
     episodes = _usable(log.done if log else [], tasks, config)
-    slots = anyio.Semaphore(options.max_concurrent)
+    slots = anyio.Semaphore(config.rollout.max_concurrent)
     view.begin(len(tasks) * options.samples, list(episodes.values()))
 
     async def one(task: int, episode_index: int) -> None:

@@ -1,8 +1,8 @@
 """The OpenAI-compatible server that records what the policy said, token by token."""
 
-from agentrl.config.proxy import ProxyLimits
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.chat_format import ChatFormat
+from agentrl.proxy.limits import ProxyLimits
 from agentrl.proxy.model_renderer import load_chat_format
 from agentrl.proxy.server import open_proxy
 from agentrl.proxy.session import SamplingDefaults, Session

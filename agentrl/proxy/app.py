@@ -77,7 +77,7 @@ class Proxy(CompletionService):
         """Return a session with a key of its own, whose calls are kept in `call_log`.
 
         Raises:
-            TooManySessionsError: There are `proxy.max_sessions` already.
+            TooManySessionsError: There are as many as there may be.
         """
         return self.sessions.open(defaults, call_log)
 
@@ -150,7 +150,7 @@ class Proxy(CompletionService):
             self._note_ignored(writer.calls[0].request)
             answer = Answer(self, writer, path, within)
             if writer.stream:
-                return answer.stream(self.tasks, self._request_in_work(session, admitted=True))
+                return answer.stream(self.tasks, self._request_in_work(session))
             return await answer.whole()
 
     def _note_ignored(self, request: CompletionRequest) -> None:
@@ -169,17 +169,8 @@ class Proxy(CompletionService):
         return await run_sized(max(len(received), held), lambda: prepare(self, role, received), self.threads)
 
     @contextmanager
-    def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
-        """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`).
-
-        Raises:
-            ApiError: 429: it asks for more.
-        """
-        if not admitted and session.requests >= self.limits.max_requests_per_session:
-            limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
-            raise ApiError(
-                429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
-            )
+    def _request_in_work(self, session: Session) -> Iterator[None]:
+        """Keep a session from being closed as idle."""
         session.requests += 1
         try:
             yield

@@ -17,7 +17,6 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, OnProgress, Sampling
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message
@@ -31,7 +30,7 @@ from agentrl.proxy.completion import (
 )
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.errors import ApiError, invalid
-from agentrl.proxy.limits import check_choices, check_length, least_tokens
+from agentrl.proxy.limits import ProxyLimits, check_choices, check_length, least_tokens
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, forced_ids, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole

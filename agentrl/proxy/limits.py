@@ -5,12 +5,36 @@ bytes of the body (`server.py`) ─► nesting of its JSON (`json_text.py`) ─�
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from agentrl.config.proxy import ProxyLimits
 from agentrl.proxy.chat_format import Message
 from agentrl.proxy.errors import ApiError, invalid
-from agentrl.proxy.session import Session
+
+if TYPE_CHECKING:
+    from agentrl.proxy.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyLimits:
+    """The limits of requests and sessions."""
+
+    max_request_bytes: int = 32 * 2**20
+    """A larger request is refused with 413."""
+    max_sessions: int = 100_000
+    """Sessions open at the same time."""
+    threads: int = 2
+    """Threads for requests and replies that take long to read, render or write."""
+    body_timeout_s: float = 60
+    """Bound of receiving a request's body."""
+    write_timeout_s: float = 60
+    """A client that does not take an event, or the whole of a reply that is not streamed, within this is given up."""
+    session_idle_timeout_s: float | None = None
+    """A session that no request came for is closed after this; None: never."""
+    model_names: Mapping[str, str] | None = None
+    """`proxy.model_names`."""
+
 
 MAX_CHOICES = 1024
 """Replies to one request: its prompts times `n`."""
@@ -18,7 +42,7 @@ MAX_CHOICES = 1024
 
 def too_large(limits: ProxyLimits) -> ApiError:
     """Return the refusal of a body beyond the limit."""
-    message = f"The request is larger than {limits.max_request_bytes} bytes (`proxy.max_request_bytes`)."
+    message = f"The request is larger than {limits.max_request_bytes} bytes."
     return ApiError(413, message, code="request_too_large")
 
 

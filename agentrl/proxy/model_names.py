@@ -8,13 +8,14 @@ absent                       -                        answered
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.config.proxy import ROLE_PREFIX, ProxyLimits
+from agentrl.config.run import ROLE_PREFIX
 from agentrl.errors import ConfigError
 from agentrl.proxy.errors import ApiError
+from agentrl.proxy.limits import ProxyLimits
 from agentrl.proxy.session import SessionRole
 
 
@@ -63,13 +64,13 @@ class ModelNames:
         return names[max(fitting, key=len)] if fitting else None
 
 
-def check_names(served: str, limits: ProxyLimits) -> None:
+def check_names(served: str, names: Mapping[str, str] | None) -> None:
     """Check that the configuration maps names to what is there.
 
     Raises:
         ConfigError: It maps one to a model that is not served.
     """
-    for name, meaning in (limits.model_names or {}).items():
+    for name, meaning in (names or {}).items():
         if meaning != served and not meaning.startswith(ROLE_PREFIX):
             raise ConfigError(
                 f"`proxy.model_names` maps {name!r} to {meaning!r}, which is not served; map it to {served!r}, or to a role ({ROLE_PREFIX}NAME)"

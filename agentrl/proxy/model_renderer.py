@@ -22,7 +22,6 @@ from renderers import DefaultRenderer, DefaultRendererConfig, Renderer, config_f
 from renderers.base import is_multimodal
 from renderers.parsers import TOOL_PARSERS
 
-from agentrl.config.proxy import ControlTokens
 from agentrl.engine.model_facts import end_ids
 from agentrl.errors import ConfigError, one_line
 from agentrl.models import load_description
@@ -49,9 +48,7 @@ _COMPARED: list[tuple[str, list[Message], list[Tool] | None]] = [
 """Conversations without reasoning, whose place in a history is a matter of its own (`thinking_retention`)."""
 
 
-def load_chat_format(
-    model_path: str | Path, renderer: str = "auto", *, control_tokens_in_text: ControlTokens = "text", **options: Any
-) -> ChatFormat:
+def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: Any) -> ChatFormat:
     """Return the chat format of the model at `model_path`.
 
     History keeps the model's thinking by default (`thinking_retention="all"`), so that no recorded token is dropped or rendered
@@ -61,7 +58,6 @@ def load_chat_format(
         model_path: The directory of the model.
         renderer: A name of the `renderers` library. "auto": by the `model_type`, or else its own chat template, which also comes
             before a renderer of its kind that differs from it, where tool calls can be read without that.
-        control_tokens_in_text: What a control token that a message spells becomes: its text, or the token.
         options: For the renderer's config.
 
     Raises:
@@ -105,8 +101,7 @@ def load_chat_format(
         images: Any = SimpleNamespace(image_processor=load(model_path, backend="pil"))
         chosen = type(chosen)(tokenizer, chosen.config, processor=images)
     # The renderer of gpt-oss encodes messages by itself, as text, and takes no mark.
-    is_marked = control_tokens_in_text == "text" and chosen.config.name != "gpt-oss"
-    spelled = tokenizer.control_tokens if is_marked else NO_CONTROL_TOKENS
+    spelled = NO_CONTROL_TOKENS if chosen.config.name == "gpt-oss" else tokenizer.control_tokens
     is_template = isinstance(chosen, DefaultRenderer)
     own_ends = end_ids(model_path, whole, tokenizer, template=is_template) - {*chosen.get_stop_token_ids()}
     context_length = whole.get_text_config().max_position_embeddings

@@ -16,13 +16,12 @@ import anyio
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.errors import ApiError
 from agentrl.proxy.http_messages import Handle
-from agentrl.proxy.limits import too_large
+from agentrl.proxy.limits import ProxyLimits, too_large
 from agentrl.proxy.model_names import check_names
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ async def open_proxy(
         ConfigError: `proxy.model_names` maps a name to a model that is not served.
     """
     limits = limits or ProxyLimits()
-    check_names(model, limits)
+    check_names(model, limits.model_names)
     async with anyio.create_task_group() as tasks:
         proxy = Proxy(
             engine=engine,
@@ -142,7 +141,7 @@ async def _receive(request: web.BaseRequest, limits: ProxyLimits) -> bytes:
     except web.HTTPRequestEntityTooLarge:
         raise too_large(limits) from None
     except TimeoutError:
-        message = f"The body did not arrive within `proxy.body_timeout_s` = {limits.body_timeout_s:g} s."
+        message = f"The body did not arrive within {limits.body_timeout_s:g} s."
         raise ApiError(408, message, code="request_timeout") from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
         raise ApiError(400, f"The body cannot be read: {error}.", code="invalid_body") from None

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 import anyio
 from opentelemetry.context import Context, get_current
 
-from agentrl.config.proxy import ProxyLimits
-from agentrl.config.role_names import MAX_ROLE_CHARACTERS, is_role
+from agentrl.config.trainer import MAX_ROLE_CHARACTERS, is_role
 from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.errors import ApiError
+from agentrl.proxy.limits import ProxyLimits
 from agentrl.proxy.prefill import with_prefill
 from agentrl.proxy.prefixes import MessageNode, PrefixIndex
 from agentrl.record.recorded_choice import CallLog
@@ -251,12 +251,10 @@ class Sessions:
         """Return a session with a key of its own, whose calls are kept in `call_log`.
 
         Raises:
-            TooManySessionsError: There are `proxy.max_sessions` already.
+            TooManySessionsError: There are as many as there may be.
         """
         if len(self._open) >= self._limits.max_sessions:
-            raise TooManySessionsError(
-                f"{len(self._open)} sessions are open, as many as `proxy.max_sessions` allows; close some, or raise it"
-            )
+            raise TooManySessionsError(f"{len(self._open)} sessions are open, as many as there may be; close some")
         session = Session(defaults or SamplingDefaults(), call_log=call_log, adapters=self._adapters)
         self._open[session.key] = session
         return session

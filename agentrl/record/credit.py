@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from agentrl.config import GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
+from agentrl.config.trainer import GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
 from agentrl.record.trajectory import TokenRecord, Turn
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]

@@ -14,13 +14,15 @@ from __future__ import annotations
 import inspect
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from agentrl.config import LoraConfig, RunConfig, check_roles, check_set
+from agentrl.config.machine import sized, this_machine
+from agentrl.config.run import RunConfig, check_roles, check_set
+from agentrl.config.trainer import LoraConfig
 from agentrl.engine.adapters import ADAPTER_CONFIG, role_folders
 from agentrl.engine.launch import check_engine
 from agentrl.episode import Task
@@ -48,24 +50,28 @@ MAX_REPLY_TOKENS = 4096
 """Default bound of a reply, where a quarter of the context is more: without one a reply may go on to the end of the context."""
 
 
-async def check_start(config: RunConfig, *, training: bool = False) -> RunConfig:
-    """Find the model, and check all but its chat format: its engine, the proxy's address, `sandbox.backend`, `rollout.trajectories`.
+async def check_start(config: RunConfig, say: Callable[[str], None], *, training: bool = False) -> RunConfig:
+    """Find the model, choose sizes, and check all but the chat format: engine, proxy's address, `sandbox.backend`, `rollout.trajectories`.
 
     Args:
         config: The configuration.
+        say: Takes a line that says what was chosen for this machine.
         training: Whether the model is to be trained.
 
     Returns:
-        The configuration with the model's directory in `model.path`, and the roles whose adapters it holds.
+        The configuration with the model's directory in `model.path`, the roles whose adapters it holds, and what the machine decides.
 
     Raises:
         ConfigError: One of them cannot be used.
     """
     config = await in_thread(with_model, config, abandon_on_cancel=True)
     config = await in_thread(lambda: with_roles(config, training=training))
+    config, chosen = await in_thread(lambda: sized(config, this_machine(), training=training))
+    if chosen:
+        say(chosen)
     await in_thread(check_engine, config.engine)
     await in_thread(check_address, config.proxy.host, config.proxy.port)
-    check_names(model_name(config.model.path), config.proxy)
+    check_names(model_name(config.model.path), config.proxy.model_names)
     await load_backend(config.sandbox.backend)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
     return config

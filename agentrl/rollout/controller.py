@@ -245,17 +245,14 @@ class Controller:
                 self._waiting -= 1
                 self.progress.running += 1
                 for attempt in range(group.failures.get(episode_index, 0), 1 + self.config.retries):
-                    call_log = None
-                    if self.config.log_calls:
-                        # What an earlier start of the run logged belongs to the attempt that it did not end.
-                        first = resumed and attempt == group.failures.get(episode_index, 0)
-                        kept = await in_thread(self.store.logged_calls, group.id, episode_index) if first else []
-                        call_log = self._writer.episode(group.id, episode_index, kept)
+                    # What an earlier start of the run logged belongs to the attempt that it did not end.
+                    first = resumed and attempt == group.failures.get(episode_index, 0)
+                    kept = await in_thread(self.store.logged_calls, group.id, episode_index) if first else []
+                    call_log = self._writer.episode(group.id, episode_index, kept)
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), call_log)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        committed = call_log.close() if call_log else ()
-                        ended = InsertEpisode(group.id, episode_index, seed, outcome, committed)
+                        ended = InsertEpisode(group.id, episode_index, seed, outcome, call_log.close())
                         number = await self._writer.commit(ended)
                     self.health.attempt_ended(outcome, number)
                     self.progress.reasons[outcome.reason] += 1

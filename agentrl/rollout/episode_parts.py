@@ -9,6 +9,7 @@ in a thread: gymnasium takes a while, and workflows ask for environments in the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -35,13 +36,13 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     sandboxes = await in_thread(_import_sandboxes)
     options = config.sandbox
     limits = sandboxes.Limits(memory_mb=options.memory_mb)
+    workers = max(1, config.rollout.workers)  # each has its share of the run's sandboxes
     async with sandboxes.open_sandboxes(
         sandboxes.SandboxSpec(image=options.image, runtime=options.runtime, limits=limits),
         backend=await load_backend(options.backend),
         order=backend_order(config),
-        graders=options.graders,
-        leases=options.leases or config.rollout.max_concurrent,
-        wait_timeout_s=options.wait_timeout_s,
+        graders=max(2, math.ceil(sandboxes.pool.default_size() / workers)),
+        leases=math.ceil(config.rollout.max_concurrent / workers),
     ) as opened:
         yield opened
 

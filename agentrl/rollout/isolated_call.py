@@ -104,7 +104,9 @@ async def run_isolated(
     if timed_out:
         late = f"{what} took longer than `{bound}` = {timeout_s:g} s"
         if hangs_at is not None:
-            late += f", and `rollout.cancel_timeout_s` = {cancel_timeout_s:g} s after it was cancelled it still hung at {hangs_at}: it was left behind"
+            late += (
+                f", and {cancel_timeout_s:g} s after it was cancelled it still hung at {hangs_at}: it was left behind"
+            )
         return _failure(EpisodeTimeoutError(late), ended, EndReason.HUNG if hangs_at else reason or EndReason.TIMEOUT)
     if not ends or isinstance(ended.error, asyncio.CancelledError):  # it may be cancelled before it begins
         own = EpisodeError(f"{what} cancelled itself: its own code raised CancelledError, or cancelled its task")

@@ -99,8 +99,7 @@ def chat_format_of(config: RunConfig) -> ChatFormat:
     Raises:
         ConfigError: It cannot be loaded.
     """
-    model, spelled = config.model, config.proxy.control_tokens_in_text
-    return load_chat_format(model.path, model.renderer, control_tokens_in_text=spelled, **model.renderer_options)
+    return load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
 
 
 def open_model_proxy(
@@ -123,7 +122,7 @@ def open_model_proxy(
     Returns:
         A context, in which the proxy takes requests.
     """
-    limits = ProxyLimits(**config.proxy.model_dump(exclude={"host", "port", "control_tokens_in_text"}))
+    limits = ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"}))
     return open_proxy(
         engine,
         chat_format,
@@ -160,7 +159,6 @@ async def in_process_runner(
             proxy,
             timeout_s=rollout.episode_timeout_s,
             clock=engine.fleet.clock if isinstance(engine, ReplyClient) else time.monotonic,
-            cancel_timeout_s=rollout.cancel_timeout_s,
             defaults=sampling_defaults(rollout),
             sandboxes=sandboxes,
             trajectories=trajectories,

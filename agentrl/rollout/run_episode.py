@@ -37,7 +37,7 @@ from agentrl.tasks.task_type import task_of_episode
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""
 CANCEL_TIMEOUT_S = 10.0
-"""How long a workflow may take to end once it is cancelled, where the configuration does not say."""
+"""How long a workflow may take to end once it is cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class EpisodeRunner:
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):
-                what, bound = "the close of its environments", "rollout.cancel_timeout_s"
+                what, bound = "the close of its environments", "CANCEL_TIMEOUT_S"
                 timeout_s = self.cancel_timeout_s
                 closed = await self._isolated(state.close, what, bound, timeout_s, reason=EndReason.CLOSE)
         record = session.record if session else None
@@ -187,7 +187,7 @@ class EpisodeRunner:
         users = callable(trajectories)
         run_in = in_users_thread if users else in_thread
         choose = partial(run_in, choose_conversations, session.record, trajectories)
-        what, bound = "the function of trajectories", "rollout.cancel_timeout_s"
+        what, bound = "the function of trajectories", "CANCEL_TIMEOUT_S"
         timeout_s = self.cancel_timeout_s if users else math.inf
         with anyio.CancelScope(shield=True):
             chosen: CallResult[ConversationChoices] = await self._isolated(

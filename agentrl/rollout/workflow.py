@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, check_set
+from agentrl.config.run import RunConfig, check_set
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, WorkflowError
 from agentrl.reward import Reward

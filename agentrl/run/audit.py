@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.config import config_of
+from agentrl.config.load import config_of
 from agentrl.errors import CheckpointError, CheckpointUrlError, ConfigError, StoreError, one_line
 from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.rollout.gate import gate_of
@@ -94,7 +94,7 @@ CLAIMS: dict[str, str] = {
     "the batch of step {} was trained by a start of the run that the store does not know": (
         "SELECT step FROM batches WHERE restart NOT IN (SELECT restart FROM restarts)"
     ),
-    "the checkpoint of step {} is damaged ({}); `resume=True` trains its batches again": (
+    "the checkpoint of step {} is damaged ({}); --resume trains its batches again": (
         f"SELECT step, damaged FROM checkpoints WHERE damaged IS NOT NULL AND step > {_WHOLE_STEP}"
     ),
     "the newest checkpoint, of step {}, is not kept": (
@@ -240,7 +240,7 @@ def _wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[
 
 def _wrong_files(directory: Path, step: int, optimizer_steps: int) -> Iterator[str]:
     if not directory.is_dir():
-        yield "is gone; `resume=True` goes on without it: from an older one, or from the model, through the recorded batches"
+        yield "is gone; --resume goes on without it: from an older one, or from the model, through the recorded batches"
         return
     try:
         manifest = check_files(directory)

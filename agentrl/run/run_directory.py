@@ -25,7 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, config_of, config_text
+from agentrl.config.load import config_of
+from agentrl.config.run import RunConfig, config_text
 from agentrl.config.trainer import PUBLISHED_VERSIONS_KEPT
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.store.database import RESTORE, check_pages

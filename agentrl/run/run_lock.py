@@ -40,7 +40,7 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
     exists, found = (run_dir / begins_with).exists(), whole_checkpoints(run_dir)
     if exists and not resume:
         raise StoreError(
-            f"{run_dir} holds a run already; go on with `resume=True` in {run_dir}, or choose another `run_dir`"
+            f"{run_dir} holds a run already; go on with --resume {run_dir} (in Python, resume=True), or choose another `run_dir`"
         )
     if not exists and found:
         raise StoreError(f"{run_dir} holds no run: its {begins_with} is gone, {found[-1]} is there. {RESTORE}")

@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.config import RunConfig, check_is_config
+from agentrl.config.run import RunConfig, check_is_config
 from agentrl.engine.adapters import adapter_folders
 from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
@@ -81,7 +81,7 @@ async def serve(
     check_is_config(config, "serve")
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
-    config = await check_start(config)
+    config = await check_start(config, lambda line: print_line(line, sys.stderr))
     if config.proxy.session_idle_timeout_s is None:
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})

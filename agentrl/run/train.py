@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
-from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling, config_text, on_cluster
+from agentrl.config.run import RunConfig, check_is_config, check_training, config_text, on_cluster
 from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
@@ -105,8 +105,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     """Check everything that can be checked, make the run's directory or take hold of it, and run."""
     config = on_cluster(sources.config)
     run_dir = Path(config.run_dir)
-    check_groups(config)
-    check_sampling(config)
+    check_training(config)
     await in_thread(check_extra, "train", "training")
     url = await in_thread(checkpoint_url, config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
@@ -115,7 +114,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         return
     workflow = await in_users_thread(sources.load_workflow)
     source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
-    config = await check_start(config, training=True)
+    config = await check_start(config, view.say, training=True)
     known = [*tasks_at_hand(source), *held_out]
     await check_tasks(config, sources.workflow, task_type_of(workflow), known)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)

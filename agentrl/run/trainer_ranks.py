@@ -126,7 +126,7 @@ def rank_hosts(config: RunConfig, open_host: OpenHost) -> Hosts | None:
         config: The run.
         open_host: Opens a node for one process.
     """
-    if not (config.cluster.address and config.cluster.ranks_on_nodes):
+    if not (config.cluster.address and config.cluster.rank):
         return None
 
     @asynccontextmanager

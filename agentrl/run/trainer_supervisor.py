@@ -129,7 +129,7 @@ class TrainerSupervisor:
             return None
         return (
             f"the last checkpoint was {why}\nThe batches of {len(self._consumed)} steps wait in the store, and are trained on when "
-            f"the run goes on with `resume=True` in {self.run_dir}"
+            f"the run goes on with --resume {self.run_dir} (in Python, resume=True)"
         )
 
     async def checkpoint(self, max_failures: int = MAX_FAILURES) -> None:
@@ -259,5 +259,5 @@ class TrainerSupervisor:
             raise self._failed(f"the checkpoint of step {step} was not made", error) from error
 
     def _failed(self, what: str, error: AgentRLError) -> TrainerError:
-        remedy = f"What was committed is safe: mend the cause, and go on with `resume=True` in {self.run_dir}"
+        remedy = f"What was committed is safe: mend the cause, and go on with --resume {self.run_dir} (in Python, resume=True)"
         return TrainerError(f"{what}: {error}. {remedy}")

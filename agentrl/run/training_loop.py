@@ -42,6 +42,8 @@ from agentrl.system.tasks import in_thread
 from agentrl.tasks.curriculum import DrawnTasks
 from agentrl.tracking.tracker import Tracking
 
+SAMPLES_EVERY = 10
+"""Steps from one table of sample transcripts in the trackers to the next."""
 COUNTERS = (
     "wall_s",
     "tokens",
@@ -95,8 +97,7 @@ async def evaluate_held_out(
     )
     run.tracking.log(run.trainer.weights.version, result.to_metrics())
     if when == "before training":
-        text = json.dumps(result.to_json()) + "\n"
-        await in_thread(write_whole, before, text)
+        await in_thread(write_whole, before, json.dumps(result.to_json()) + "\n")
     return result
 
 
@@ -148,7 +149,7 @@ async def _train(run: TrainingRun) -> None:
                 log.flush()
                 view.on_step(record)
                 run.tracking.log(record["step"], record)
-                if (every := config.tracking.samples_every) and record["step"] % every == 0:
+                if record["step"] % SAMPLES_EVERY == 0:
                     run.tracking.show(record["step"], partial(_finished, recorded, batch.group_ids))
                 if (step := run.trainer.weights.version) % config.trainer.checkpoint.every == 0 or step == config.steps:
                     view.say(f"writing the checkpoint of step {step}")

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
+from agentrl.config import RunConfig, TrainerConfig
 from agentrl.errors import one_line
 from agentrl.models.text import TokenText
 from agentrl.record.credit import group_advantages, turn_returns
@@ -141,7 +141,7 @@ class RunEpisode(ListedEpisode):
     def returns(self, record: TokenRecord) -> list[float]:
         """Return the return of each turn of its record (docs/credit.md)."""
         advantage = self.source.config.trainer.advantage
-        discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
+        discount = None if advantage.kind == "gae" else advantage.turn_discount
         return turn_returns(record, self.reward, discount)
 
     def weighed(self) -> tuple[TokenRecord, list[float] | None]:

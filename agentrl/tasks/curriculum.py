@@ -21,7 +21,7 @@ from itertools import groupby
 
 import numpy as np
 
-from agentrl.config import DifficultyOrder, TaskOrder
+from agentrl.config.data import DifficultyOrder, TaskOrder
 from agentrl.episode import Task
 from agentrl.tasks.tasks import GroupTask, fingerprint, shuffled
 

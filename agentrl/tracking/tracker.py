@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import anyio
 
-from agentrl.config import RunConfig, TrackingConfig
+from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, one_line
 from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
@@ -55,7 +55,7 @@ class TrackedRun:
     id: str
     """The same at each start of the run, and another for every other run."""
     name: str
-    options: TrackingConfig
+    project: str
     config: dict[str, Any]
     directory: Path
     step: int
@@ -208,7 +208,6 @@ async def open_tracking(
 def _tracked(config: RunConfig, directory: Path, step: int) -> TrackedRun:
     with Store(directory / "store.sqlite", read_only=True) as store:
         (started,) = store.read(lambda db: db.execute("SELECT MIN(started_at) FROM restarts").fetchone())
-    name = config.tracking.name or directory.name
-    identity = hashlib.sha256(f"{name} {started}".encode()).hexdigest()[:16]
+    identity = hashlib.sha256(f"{directory.name} {started}".encode()).hexdigest()[:16]
     content = masked(config.model_dump(mode="json", exclude={"run_dir"}))
-    return TrackedRun(identity, name, config.tracking, content, directory, step)
+    return TrackedRun(identity, directory.name, config.tracking.project, content, directory, step)

@@ -69,10 +69,9 @@ class WandB:
             raise ConfigError("W&B knows no key: call `wandb login` first, or set WANDB_MODE=offline")
         self._table = wandb.Table
         self._run = wandb.init(
-            project=run.options.project,
+            project=run.project,
             name=run.name,
             id=run.id,
-            tags=run.options.tags,
             config=run.config,
             dir=str(run.directory),
             resume="allow",
@@ -105,10 +104,10 @@ class MLflow:
         from mlflow.entities import Metric, Param
 
         self._metric, self._client = Metric, MlflowClient()
-        found = self._client.get_experiment_by_name(run.options.project)
-        experiment = found.experiment_id if found else self._client.create_experiment(run.options.project)
+        found = self._client.get_experiment_by_name(run.project)
+        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
         known = self._client.search_runs([experiment], f"tags.agentrl_id = '{run.id}'")
-        tags = {"agentrl_id": run.id, **dict.fromkeys(run.options.tags, "true")}
+        tags = {"agentrl_id": run.id}
         own = known[0] if known else self._client.create_run(experiment, run_name=run.name, tags=tags)
         self._id = own.info.run_id
         self._client.update_run(self._id, "RUNNING")
@@ -145,7 +144,7 @@ class Trackio:
                 vars(module)["print"] = partial(print, file=sys.stderr)
         self._table = trackio.Table
         name = f"{run.name}-{run.id[:6]}"  # it finds a run again by its name alone
-        self._run = trackio.init(run.options.project, name, config=run.config, resume="allow", embed=False)
+        self._run = trackio.init(run.project, name, config=run.config, resume="allow", embed=False)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({name: value for name, value in metrics.items() if name != "step"}, step)  # a name of its own

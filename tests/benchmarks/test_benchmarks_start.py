@@ -61,7 +61,6 @@ STARTS = [
     ),
     Start("curriculum.py", "--steps 1 --seeds 1", r"1  shuffled +not in \d.*\n +1  difficulty +not in \d"),
     Start("data_path.py", "--rounds 1 --generated 8", r"turn  proxy ms .*\n +1 +\d+\.\d\d +\d+\.\d\d\n"),
-    Start("durability.py", "--rounds 1 --steps 8", r"median \d+\.\d+ of the speed, \d+\.\d+ of the CPU time"),
     Start(
         "embedded_engine.py",
         "--sequences 2 --prompt 8 --tokens 4 --rounds 1",

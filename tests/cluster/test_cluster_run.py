@@ -64,11 +64,10 @@ def command(cluster: Any, folder: Path, steps: int, *more: str, each: int = 2) -
         "rollout.max_concurrent": 4,
         "rollout.max_tokens": 48,
         "engine.servers": each,
-        "engine.health_interval_s": 0.5,
+        "rollout.workers": each,
         "cluster.address": cluster.address,
-        "cluster.rollout_workers": each,
-        "cluster.worker_resources.room": 1,
-        "cluster.server_resources.room": 1,
+        "cluster.worker.resources.room": 1,
+        "cluster.server.resources.room": 1,
     }
     options = [f"--{key}={value}" for key, value in settings.items()]
     return [sys.executable, "-m", "agentrl", "train", "w.py", *options, *more]
@@ -151,8 +150,7 @@ def test_a_trainer_on_a_node_goes_on_elsewhere_when_that_is_killed_and_trains_to
     cluster: Any, tmp_path: Path
 ) -> None:
     node = cluster.add_node(**of_a_node(1, "trainer") | {"num_cpus": 4})
-    where = ("--cluster.ranks_on_nodes", "--cluster.rank_resources.trainer=1")
-    run = start(command(cluster, tmp_path, 3, *where), tmp_path)
+    run = start(command(cluster, tmp_path, 3, "--cluster.rank.resources.trainer=1"), tmp_path)
     with held_after_step(run, tmp_path, 1):
         cluster.remove_node(node, allow_graceful=False)
         node = cluster.add_node(**of_a_node(1, "trainer") | {"num_cpus": 4})
@@ -167,7 +165,7 @@ def test_a_trainer_on_a_node_goes_on_elsewhere_when_that_is_killed_and_trains_to
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_cluster_that_is_too_small_is_named_before_anything_starts(cluster: Any, tmp_path: Path) -> None:
-    words = command(cluster, tmp_path, 1, "--cluster.gpus_per_server=4")
+    words = command(cluster, tmp_path, 1, "--cluster.server.num_gpus=4")
     code, said = end(start(words, tmp_path))
     assert code == 2, said
     assert "the run needs 8 GPUs (2 x 4 of EngineServer), the cluster has 0" in " ".join(said.split())

@@ -58,7 +58,7 @@ class Sender:
 async def test_broadcast_weights_serve_replies_exactly_also_after_a_server_died(
     versions: list[Path], tmp_path: Path
 ) -> None:
-    config = await in_thread(lambda: sglang_config(servers=2, health_interval_s=0.5))
+    config = await in_thread(lambda: sglang_config(servers=2))
     results: list[tuple[list[int], Generation]] = []
     sender = Sender()
     async with launch_engine(NANO, config, log=tmp_path / "engine.log") as engine:

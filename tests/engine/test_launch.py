@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import anyio
 import pytest
 
 from agentrl.config import EngineConfig, RunConfig, load_config
+from agentrl.engine.client.fleet import EngineLimits
 from agentrl.engine.launch import launch_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import ConfigError, EngineError, error_line
@@ -72,9 +74,12 @@ async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind
 @pytest.mark.soak
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
-async def test_replies_survive_the_death_of_their_server(kind: str, versions: list[Path], tmp_path: Path) -> None:
+async def test_replies_survive_the_death_of_their_server(
+    kind: str, versions: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """kill -9 in the middle of long replies: they end elsewhere, exactly; the server returns with the current weights."""
-    config = await config_of(kind, servers=2, health_interval_s=0.3)
+    monkeypatch.setattr("agentrl.engine.launch.EngineLimits", partial(EngineLimits, health_interval_s=0.3))
+    config = await config_of(kind, servers=2)
     async with launch_engine(NANO, config, log=tmp_path / "engine.log") as engine:
         await engine.update_weights(versions[1], 1)
         results: list[tuple[list[int], Generation]] = []
@@ -116,9 +121,13 @@ async def ask_directly(url: str) -> Any:
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path: Path) -> None:
-    config = EngineConfig(servers=2, health_interval_s=0.2, hang_timeout_s=1)
-    async with launch_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "agentrl.engine.launch.EngineLimits", partial(EngineLimits, health_interval_s=0.2, hang_timeout_s=1)
+    )
+    async with launch_engine(NANO, EngineConfig(servers=2), log=tmp_path / "engine.log") as engine:
         results: list[Generation] = []
 
         async def one(start: int) -> None:
@@ -138,8 +147,9 @@ async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path:
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path) -> None:
-    async with launch_engine(NANO, EngineConfig(health_interval_s=0.2), log=tmp_path / "engine.log") as engine:
+async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.engine.launch.EngineLimits", partial(EngineLimits, health_interval_s=0.2))
+    async with launch_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine:
         results: list[Generation] = []
 
         async def one() -> None:

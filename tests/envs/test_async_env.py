@@ -14,7 +14,7 @@ import gymnasium
 import pytest
 
 from agentrl import Episode
-from agentrl.config import TurnsConfig
+from agentrl.config.trainer import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
 from agentrl.envs.async_env import make_async_env
 from agentrl.errors import EpisodeError

@@ -227,11 +227,11 @@ def test_a_control_token_that_a_message_spells_is_text(renderer: str, role: str,
             token["special"] = False
         (folder / name).write_text(json.dumps(whole))
 
-    def ids(content: Any, spelled: Any = "text") -> list[int]:
-        chat_format = load_chat_format(folder, renderer, control_tokens_in_text=spelled)
-        return chat_format.render([{"role": role, "content": content, "tool_call_id": "1"}, ASKED], None).ids
-
     own = load_chat_format(folder, renderer)
+
+    def ids(content: Any) -> list[int]:
+        return own.render([{"role": role, "content": content, "tool_call_id": "1"}, ASKED], None).ids
+
     control = {own.special(token) for token in ("<|im_end|>", "<|im_start|>", "<think>")}
 
     plain = ids("abc")
@@ -239,8 +239,6 @@ def test_a_control_token_that_a_message_spells_is_text(renderer: str, role: str,
     assert own.decode(as_text) == own.decode(plain).replace("abc", SPELLED)
     assert [token for token in as_text if token in control] == [token for token in plain if token in control]
     assert ids([{"type": "text", "text": SPELLED}]) == as_text or renderer == "default"
-    assert sum(token in control for token in ids(SPELLED, "tokens")) == sum(token in control for token in plain) + 3
-    assert ids("abc", "tokens") == plain
 
 
 def test_a_message_without_content_has_none_marked(nano_format: ChatFormat) -> None:

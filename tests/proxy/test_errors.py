@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import openai
 import pytest
 
@@ -62,18 +61,6 @@ async def test_the_client_of_openai_does_not_ask_again_after_the_end_of_an_episo
                 await client.chat.completions.create(model="nano", messages=USER)
         assert len(requests) == 1
         assert ended.value.response.headers["x-should-retry"] == "false"
-
-
-async def test_what_may_be_gone_in_a_moment_says_when_to_ask_again(nano_format: ChatFormat) -> None:
-    async with opened(nano_format, max_requests_per_session=1) as (proxy, engine):
-        session = proxy.open_session()
-        await engine.pause("retract")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(asked, proxy, session.key)
-            await wait_until(lambda: engine.in_flight == 1, 40)
-            refused = await asked(proxy, session.key)
-            await engine.resume()
-    assert (refused.status, refused.headers["retry-after"]) == (429, "1")
 
 
 async def test_every_reply_has_one_id_by_both_of_its_names(nano_format: ChatFormat) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import anthropic
 import openai
-import pydantic
 import pytest
 
-from agentrl.config.proxy import ProxyLimits
+from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, Proxy, open_proxy
+from agentrl.proxy.limits import ProxyLimits
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio
@@ -80,8 +80,8 @@ async def test_a_mapping_that_cannot_be_is_refused_by_name(nano_format: ChatForm
         async with opened(nano_format, model_names={"gpt-4o": "nanoo"}):
             pass
     for bad in ("role:", "role:two words", ""):
-        with pytest.raises(pydantic.ValidationError):
-            ProxyLimits(model_names={"gpt-4o": bad})
+        with pytest.raises(ConfigError, match=r"proxy\.model_names\.gpt-4o"):
+            RunConfig(proxy={"model_names": {"gpt-4o": bad}})
 
 
 async def test_an_empty_mapping_leaves_the_served_name_alone(nano_format: ChatFormat) -> None:

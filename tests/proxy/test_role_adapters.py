@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Sampling
 from agentrl.episode import Episode
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
+from agentrl.proxy.limits import ProxyLimits
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.run_episode import local_runner

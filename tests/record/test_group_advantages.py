@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import GroupAdvantage, Overlong, TurnsConfig
+from agentrl.config.trainer import GroupAdvantage, Overlong, TurnsConfig
 from agentrl.record.credit import (
     Estimator,
     advantages_of,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import GroupAdvantage, TrainerConfig
+from agentrl.config.trainer import GroupAdvantage, TrainerConfig
 from agentrl.record.credit import immediate_rewards, mask_turns, turn_advantages, turn_returns, turn_rewards
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord

@@ -85,6 +85,7 @@ async def open_controller(
     workflow: Workflow, chat_format: ChatFormat, path: Path, *, groups: int, **config: Any
 ) -> AsyncIterator[Controller]:
     """A controller over one epoch of `groups` tasks that goes on after the last checkpoint in the store at `path`."""
+    cancel_timeout_s = config.pop("cancel_timeout_s", 1.5)
     settings = {
         "batch_size": 2 * GROUP_SIZE,
         "group_size": GROUP_SIZE,
@@ -92,7 +93,6 @@ async def open_controller(
         "retries": 0,
         "drop_uniform_groups": False,
         "max_failed_share": 1.0,
-        "cancel_timeout_s": 1.5,
         **config,
     }
     rollout = RolloutConfig.model_validate(settings)
@@ -105,7 +105,7 @@ async def open_controller(
                 workflow,
                 proxy,
                 timeout_s=rollout.episode_timeout_s,
-                cancel_timeout_s=rollout.cancel_timeout_s,
+                cancel_timeout_s=cancel_timeout_s,
                 defaults=SamplingDefaults(),
             ) as runner,
         ):

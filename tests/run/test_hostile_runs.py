@@ -82,7 +82,6 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
         "rollout.retries": 0,
         "rollout.max_failed_share": 1,
         "rollout.episode_timeout_s": 5,
-        "rollout.cancel_timeout_s": 0.5,
         "trainer.checkpoint.every": 2,
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.config import RunConfig, config_text
+from agentrl.config.run import RunConfig, config_text
 from agentrl.errors import AgentRLError
 from agentrl.run.audit import audit
 from agentrl.run.run_directory import appending, begin_store, read_metrics, write_config

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.config import ModelConfig, RunConfig, config_text
+from agentrl.config.run import ModelConfig, RunConfig, config_text
 from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.run import run_lock
 from agentrl.run.run_directory import (
@@ -137,7 +137,7 @@ def test_a_run_that_came_and_went_meanwhile_is_seen_once_the_directory_is_held(t
     with hold_run_dir(config, resume=False):  # of another process
         (run_dir / "store.sqlite").touch()
     with (
-        pytest.raises(StoreError, match=r"holds a run already; go on with `resume=True` in .*another `run_dir`"),
+        pytest.raises(StoreError, match=r"holds a run already; go on with --resume .*another `run_dir`"),
         hold_run_dir(config, resume=False),
     ):
         pytest.fail("the run of the other process is overwritten")

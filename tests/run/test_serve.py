@@ -44,7 +44,7 @@ class Service:
 def serving(out: Path) -> Iterator[Service]:
     with (out.parent / "stderr").open("w") as stderr:
         process = subprocess.Popen(
-            [*AGENTRL_SERVE, "--model", str(NANO), "--proxy.max_sessions", "3", "--out", str(out), "--view"],
+            [*AGENTRL_SERVE, "--model", str(NANO), "--out", str(out), "--view"],
             env={**os.environ, "AGENTRL_ADMIN_KEY": "admin"},
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -178,10 +178,7 @@ def test_bad_requests_are_refused(service: Service) -> None:
     service.http.headers["Authorization"] = "Bearer wrong"
     service.ask("GET", "/sessions", status=401)
     service.http.headers["Authorization"] = "Bearer admin"
-    more = [service.ask("POST", "/sessions") for _ in range(2)]
-    assert service.ask("POST", "/sessions", status=429)["error"]["code"] == "too_many_sessions"
-    for session in (opened, *more):
-        service.ask("DELETE", f"/sessions/{session['id']}")
+    service.ask("DELETE", path)
 
 
 def test_prometheus_reads_how_the_service_does(service: Service) -> None:

@@ -218,3 +218,10 @@ async def test_the_directory_of_a_service_is_that_of_nothing_else(nano_format: C
             await in_thread(opened, *other)
     with pytest.raises(StoreError, match=r"is of a service, which is neither trained in.*`agentrl serve --out`"):
         await in_thread(check_no_evaluation, tmp_path / "kept")
+
+
+async def test_a_session_beyond_the_limit_is_refused_for_a_moment(nano_format: ChatFormat, tmp_path: Path) -> None:
+    async with served(tmp_path / "kept", nano_format, max_sessions=1) as client:
+        opened, refused = [await client._http.post("/sessions", json={}) for _ in range(2)]
+    assert (opened.status_code, refused.status_code, refused.headers["retry-after"]) == (200, 429, "1")
+    assert refused.json()["error"]["code"] == "too_many_sessions"

@@ -112,7 +112,7 @@ def wait_for_step(run_dir: Path, step: int, timeout_s: float = 240) -> None:
 EVERY_OBJECTIVE: list[dict[str, Any]] = [
     {"objective": {"kind": "ppo", "dual_clip": 3.0}},
     {"advantage": "gae", "loss_aggregation": "sequence"},
-    {"advantage": {"kind": "gae", "unit": "turn", "value_clip": 0.2}},
+    {"advantage": {"kind": "gae", "unit": "turn"}},
     {"advantage": "dr_grpo", "loss_aggregation": {"kind": "constant", "length": 64}},
     {"advantage": "rloo"},
     {"advantage": "reinforce_pp", "kl": {"kind": "reward", "coef": 0.01}},
@@ -388,7 +388,7 @@ def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command:
     broken = [word for word in broken if not word.startswith("--eval.tasks")]
     result = ended([*broken, "--steps=2"], tmp_path / "run")
     assert result.returncode == 1
-    assert "rollout.max_failed_share (--rollout.max-failed-share) = 0.5" in result.stderr
+    assert "`rollout.max_failed_share` = 0.5" in result.stderr
     assert "KeyError: 'no such thing'" in result.stderr
     assert "ExceptionGroup" not in result.stderr
     assert left_behind(tmp_path / "run") == []

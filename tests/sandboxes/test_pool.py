@@ -15,6 +15,8 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.sandboxes import BackendName, Bubblewrap, Limits, Sandbox, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes.grading.tests import AssertTest, IOTest
+from agentrl.sandboxes.pool import default_size
+from agentrl.sandboxes.run_sandboxes import RunSandboxes
 from agentrl.testing import ScriptedModel
 from tests.components import wait_until
 from tests.real_sandboxes import kill_first_process
@@ -244,9 +246,7 @@ async def test_who_holds_a_sandbox_gets_another_before_all_who_wait(bubblewrap: 
 
 async def test_episodes_that_hold_a_sandbox_and_ask_for_more_do_not_wait_for_each_other() -> None:
     """All hold their first before any asks for its second, as episodes do that start together; and some ask for two at once."""
-    config = RunConfig.model_validate(
-        {"sandbox": {"backend": "bubblewrap", "leases": 3, "wait_timeout_s": 60}, "rollout": {"max_concurrent": 3}}
-    )
+    config = RunConfig.model_validate({"sandbox": {"backend": "bubblewrap"}, "rollout": {"max_concurrent": 3}})
     holding, all_hold, ended = 0, anyio.Event(), 0
 
     async def play(episode: Episode) -> None:
@@ -284,3 +284,12 @@ async def test_episodes_that_hold_a_sandbox_and_ask_for_more_do_not_wait_for_eac
             for _ in range(3):
                 episodes.start_soon(start, client)
     assert ended == 3
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+async def test_a_worker_has_its_share_of_the_runs_sandboxes_and_two_to_grade_at_least(workers: int) -> None:
+    config = RunConfig(rollout={"workers": workers, "max_concurrent": 6})
+    async with open_run_sandboxes(config) as sandboxes:
+        assert isinstance(sandboxes, RunSandboxes)
+        sizes = sandboxes.graders.size, sandboxes.leases.size
+    assert sizes == (max(2, -(-default_size() // max(1, workers))), -(-6 // max(1, workers)))

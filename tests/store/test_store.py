@@ -205,7 +205,7 @@ def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> Non
             for group in range(100, 2000):
                 store.write([OpenGroup(group, 0, group)])
 
-        with pytest.raises(DiskError, match=r"disk is full.*What was committed is safe.*`resume=True` in"):
+        with pytest.raises(DiskError, match=r"disk is full.*What was committed is safe.*--resume "):
             fill_up()
         opened = store.next_group_id()
     with Store(tmp_path / "store.sqlite") as store:

@@ -170,8 +170,8 @@ def test_a_stream_is_not_drawn_from() -> None:
         ({"order": {"kind": "difficulty", "bounds": [0.5, 0.5]}}, "the lower one first"),
         ({"order": {"kind": "difficulty", "bounds": [0.5]}}, "at least 2 items"),
         ({"order": "difficulty", "epochs": 2}, "draws tasks without epochs"),
-        ({"order": {"kind": "in_order", "bounds": [0.1, 0.2]}}, "has no such key"),
-        ({"order": "until_learned"}, "it should be one of"),
+        ({"order": {"kind": "in_order", "bounds": [0.1, 0.2]}}, "it is a key of difficulty"),
+        ({"order": "until_learned"}, "Input tag .until_learned."),
         ({"sources": [{"tasks": "a", "weight": 0}]}, r"data\.sources\.0\.weight = 0"),
     ],
 )

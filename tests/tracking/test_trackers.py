@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from functools import partial
 from pathlib import Path
@@ -136,8 +137,11 @@ async def test_a_tracker_that_does_not_end_is_left_behind(recorded: RunConfig, m
     ]
 
 
-async def test_a_resumed_run_is_the_same_to_a_tracker_and_another_run_is_not(recorded: RunConfig) -> None:
-    renamed = recorded.model_copy(update={"tracking": recorded.tracking.model_copy(update={"name": "mine"})})
+async def test_a_resumed_run_is_the_same_to_a_tracker_and_another_run_is_not(
+    recorded: RunConfig, tmp_path: Path
+) -> None:
+    copied = await in_thread(shutil.copytree, recorded.run_dir, tmp_path / "mine")
+    renamed = recorded.model_copy(update={"run_dir": str(copied)})
     for config, step in ((recorded, 0), (recorded, 3), (renamed, 3)):
         async with opened(config, [], step, own=KeepingTracker):
             pass

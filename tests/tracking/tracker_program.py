@@ -125,7 +125,7 @@ def of_trackio(run_dir: Path) -> dict[str, Any]:
 
 
 def main(name: str, file: str) -> None:
-    config = load_config(Path(file), {}, tracking={"trackers": [name], "project": "agentrl-tests", "tags": ["test"]})
+    config = load_config(Path(file), {}, tracking={"trackers": [name], "project": "agentrl-tests"})
     anyio.run(run, config)
     reader = {"wandb": of_wandb, "mlflow": of_mlflow, "trackio": of_trackio}[name]
     print(json.dumps(reader(Path(config.run_dir))))

@@ -15,7 +15,6 @@ from agentrl.config import TrainerConfig
 from agentrl.models import NANO
 from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
-from tests.trainer.trained_state import same_bits
 
 
 def sequences(policy: Policy, count: int = 6, advantage: float = 1.0) -> list[TrainingSequence]:
@@ -121,7 +120,6 @@ def test_a_batch_that_teaches_nothing_is_an_optimizer_step_with_a_gradient_of_ze
             {"minibatches": 3},
             1 + 2 + 2,
         ),  # the second and third minibatch need log p from before the first optimizer step
-        ({"dropout": True}, 2),
         ({"minibatches": 3, "objective": {"proximal": "interpolate"}}, 3),
         ({"kl": {"kind": "reward", "coef": 0.01}}, 2),  # what is taken off the advantages is needed before
         ({"objective": "m2po", "importance": "none", "kl": {"kind": "reward", "coef": 0.01}}, 2),
@@ -135,18 +133,6 @@ def test_no_logprob_is_computed_twice(settings: dict[str, Any], passes: int) -> 
     policy.packed_model.register_forward_hook(lambda *_: calls.append(None))
     policy.step(batch)
     assert len(calls) == passes
-
-
-def test_log_p_of_the_gradient_pass_is_that_of_a_pass_of_its_own() -> None:
-    """A model without dropout layers computes the same with `dropout`, which takes log p from a pass of its own."""
-    own, apart = (
-        Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, dropout=dropout))
-        for dropout in (False, True)
-    )
-    stale = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 0.3) for s in sequences(own)]
-    for policy in (own, apart):
-        policy.step(stale)
-    assert same_bits(own.state, apart.state)
 
 
 def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None:

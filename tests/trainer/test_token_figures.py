@@ -63,12 +63,11 @@ ROLES = {"lora": {"rank": 2, "roles": ["writer", "critic"]}}
     ("settings", "steps"),
     [
         ({"minibatches": 2}, 2),
-        ({"dropout": True}, 1),
         ({"kl": {"kind": "reward", "coef": 0.3}, "tokens_per_pack": 16}, 1),
         ({"advantage": "gae"}, 1),
         (ROLES, 1),
     ],
-    ids=["two minibatches", "dropout", "kl in the reward", "critic", "roles"],
+    ids=["two minibatches", "kl in the reward", "critic", "roles"],
 )
 def test_they_are_what_plain_transformers_compute_of_every_trained_token(
     tmp_path: Path, settings: dict[str, Any], steps: int

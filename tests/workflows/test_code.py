@@ -25,7 +25,7 @@ from agentrl.workflows import code, python_tool
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
-CONFIG = RunConfig.model_validate({"sandbox": {"backend": "bubblewrap", "leases": 2}})
+CONFIG = RunConfig.model_validate({"sandbox": {"backend": "bubblewrap"}, "rollout": {"max_concurrent": 2}})
 TASK = {
     "prompt": "Print the sum of two numbers.",
     "public_tests": [{"kind": "io", "stdin": "1 2", "stdout": "3"}],

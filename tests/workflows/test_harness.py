@@ -64,7 +64,7 @@ def write(path: str, text: str) -> str:
 
 @asynccontextmanager
 async def runner(says: Callable[[str], Any]) -> AsyncIterator[EpisodeRunner]:
-    config = RunConfig.model_validate({"sandbox": {"leases": 1}})
+    config = RunConfig.model_validate({"rollout": {"max_concurrent": 1}})
     async with (
         ScriptedModel(lambda request: says(request["messages"][-1]["content"])).serve() as url,
         open_run_sandboxes(config) as sandboxes,

@@ -41,7 +41,7 @@ NAMES = ("tool_loop", "chat", "black_box", "verifiers_env")
 
 
 def config(backend: BackendName) -> RunConfig:
-    return RunConfig.model_validate({"sandbox": {"backend": backend, "leases": 2}})
+    return RunConfig.model_validate({"sandbox": {"backend": backend}, "rollout": {"max_concurrent": 2}})
 
 
 async def outcome_of(

@@ -113,7 +113,7 @@ async def episodes(
     engine: Engine, chat_format: ChatFormat, task: dict[str, Any], decides: Sequence[Any]
 ) -> list[Outcome]:
     """An episode for each policy."""
-    config = RunConfig.model_validate({"sandbox": {"leases": 2, "image": IMAGE}})
+    config = RunConfig.model_validate({"sandbox": {"image": IMAGE}, "rollout": {"max_concurrent": 2}})
     name = task["harness"] if isinstance(task["harness"], str) else "claude-code"
     client, package = CLIENTS[name]
     recorder = Recorder(client, await in_thread(version_of, package))

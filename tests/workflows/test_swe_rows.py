@@ -146,7 +146,7 @@ def write(path: str, text: str) -> str:
 
 async def outcome_of(command: str, task: dict[str, Any]) -> Outcome:
     """Run an episode in which the model calls its shell once, and then says that it is done."""
-    config = RunConfig.model_validate({"sandbox": {"leases": 1}})
+    config = RunConfig.model_validate({"rollout": {"max_concurrent": 1}})
     model = ScriptedModel(ToolCall("shell", {"command": command}), "Done.")
     async with (
         model.serve() as url,

@@ -39,7 +39,7 @@ TESTS = "#!/bin/sh\nmkdir -p /logs/verifier\n"
 
 @asynccontextmanager
 async def runner(model: ScriptedModel) -> AsyncIterator[EpisodeRunner]:
-    config = RunConfig.model_validate({"sandbox": {"leases": 1}})
+    config = RunConfig.model_validate({"rollout": {"max_concurrent": 1}})
     async with (
         model.serve() as url,
         open_run_sandboxes(config) as sandboxes,

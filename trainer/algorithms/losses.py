@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from agentrl.config import (
+from agentrl.config import TrainerConfig
+from agentrl.config.trainer import (
     CispoObjective,
     GspoObjective,
     LikelihoodObjective,
@@ -19,7 +20,6 @@ from agentrl.config import (
     PpoObjective,
     ReinforceObjective,
     SapoObjective,
-    TrainerConfig,
 )
 from agentrl.trainer.algorithms import objectives
 from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND

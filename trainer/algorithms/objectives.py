@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentrl.config import (
+from agentrl.config.trainer import (
     ConstantLength,
     MaskedImportance,
     NoImportance,

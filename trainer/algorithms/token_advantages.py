@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from agentrl.config import KlReward, TeacherConfig, TrainerConfig
+from agentrl.config.trainer import KlReward, TeacherConfig, TrainerConfig
 from agentrl.record.credit import EPSILON
 from agentrl.trainer.algorithms.losses import kl_estimate
 from agentrl.trainer.packing import Pack, TrainingSequence

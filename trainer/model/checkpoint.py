@@ -253,9 +253,7 @@ def read_published(model: nn.Module, directory: Path, ranks: Ranks) -> None:
         weights = read_adapter(directory) if adapted else load_file(directory / "model.safetensors")
         shapes = {name: parameter.shape for name, parameter in parameters.items()}
         if adapted and shapes != {name: tensor.shape for name, tensor in weights.items()}:
-            raise ConfigError(
-                f"{directory / ADAPTER_WEIGHTS} is of another `trainer.lora.rank`, or of other `trainer.lora.targets`"
-            )
+            raise ConfigError(f"{directory / ADAPTER_WEIGHTS} is of another `trainer.lora.rank`")
         if adapted:
             check_alpha(model, directory)
         return weights

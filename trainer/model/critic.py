@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from agentrl.config import GaeAdvantage, TrainerConfig
-from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
-from agentrl.trainer.model.packed_model import decoder_layers, load_model
+from agentrl.config.trainer import GaeAdvantage, TrainerConfig
+from agentrl.trainer.model.packed_model import decoder_layers, load_model, recompute_activations
 from agentrl.trainer.model.ranks import Ranks, full_tensor
 from agentrl.trainer.model.tree_attention import use_tree_attention
 from agentrl.trainer.packing import Pack
+
+BETAS = (0.9, 0.95)
+"""Decay rates of the averages of AdamW, the critic's and the policy's."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,7 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.eval()
         self.ranks.distribute(self, layers, self.device, offload=config.offload)
-        self.optimizer = torch.optim.AdamW(
-            self.parameters(), lr=self.how.critic_lr, betas=config.optimizer.betas, weight_decay=0.0
-        )
+        self.optimizer = torch.optim.AdamW(self.parameters(), lr=self.how.critic_lr, betas=BETAS, weight_decay=0.0)
 
     def forward(self, pack: Pack, at: Tensor) -> Tensor:
         """Return what the rest of its trajectory will earn after some tokens of a pack.
@@ -132,7 +132,7 @@ class Critic(nn.Module):
     def advantages_and_returns(self, pack: Pack) -> AdvantagesAndReturns:
         """Return the advantages of a pack under the critic as it is, and what it should have said."""
         how, ends = self.how, pack.truncated_end
-        cut = ends >= 0 if how.bootstrap else torch.zeros_like(ends, dtype=torch.bool)  # [S]
+        cut = ends >= 0  # [S] a reply that was cut off for its length: the critic says what would follow
         values = self(pack, torch.cat([pack.source, ends[cut]]))
         end_values = values.new_zeros(len(ends)).masked_scatter(cut, values[pack.trained_tokens :])
         return gae(
@@ -145,13 +145,11 @@ class Critic(nn.Module):
         )
 
     def loss(self, pack: Pack, estimates: AdvantagesAndReturns, value_count: int) -> Tensor:
-        """Return the pack's part of ½·mean max((V − R)², (V̄ − R)²), V̄ within ±c of the old value; without c, of ½·mean (V − R)².
-
-        That is PPO's value clip (Schulman et al. 2017, arXiv 1707.06347, as in OpenAI's baselines).
+        """Return the pack's part of ½·mean (V − R)².
 
         Args:
             pack: The pack.
-            estimates: The returns R and old values of its tokens.
+            estimates: The returns R of its tokens.
             value_count: Values that the mean is over: those of the whole minibatch.
 
         Returns:
@@ -159,32 +157,23 @@ class Critic(nn.Module):
         """
         mask = estimates.value_mask
         values = self(pack, pack.source)[mask]
-        old_values, returns = estimates.old_values[mask], estimates.returns[mask]
-        errors = (values - returns).square()
-        if self.how.value_clip is not None:
-            near = old_values + (values - old_values).clamp(-self.how.value_clip, self.how.value_clip)
-            errors = torch.maximum(errors, (near - returns).square())
-        return 0.5 * errors.sum() / max(1, value_count)
+        return 0.5 * (values - estimates.returns[mask]).square().sum() / max(1, value_count)
 
-    def update(
-        self, packs: Sequence[Pack], estimates: Sequence[AdvantagesAndReturns], seed: tuple[int, ...] = ()
-    ) -> float:
+    def update(self, packs: Sequence[Pack], estimates: Sequence[AdvantagesAndReturns]) -> float:
         """Take an optimizer step over a minibatch; none when the gradient is not finite.
 
         Args:
             packs: [pack] this rank's of the minibatch.
             estimates: [pack][M].
-            seed: What dropout drops follows from it.
 
         Returns:
             The loss of the minibatch, over all ranks.
         """
         (value_count,) = self.ranks.all_reduce([float(sum(int(e.value_mask.sum()) for e in estimates))])
         minibatch_loss = 0.0
-        for number, (pack, own) in enumerate(zip(packs, estimates, strict=True)):
-            with gradient_pass(self, dropout=self.config.dropout, seed=(*seed, self.ranks.rank, number)):
-                loss = self.loss(pack, own, int(value_count))
-                (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
+        for pack, own in zip(packs, estimates, strict=True):
+            loss = self.loss(pack, own, int(value_count))
+            (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
             minibatch_loss += float(loss.detach())
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.optimizer.max_grad_norm))
         if torch.isfinite(norm):

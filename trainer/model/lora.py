@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from agentrl.config import LoraConfig
+from agentrl.config.trainer import LoraConfig
 from agentrl.engine.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agentrl.engine.model_adapters import is_adapter_parameter, name_in_base, name_in_file
 from agentrl.errors import ConfigError
@@ -30,20 +30,9 @@ def add_adapter(model: Any, config: LoraConfig) -> None:
     """
     from peft import LoraConfig
 
-    ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
-    refused = [name.rpartition(".")[2] for name, module in model.named_modules() if id(module) in ends]
-    if named := sorted(set(config.targets) & set(refused)):
-        raise ConfigError(
-            f"`trainer.lora.targets` names {', '.join(named)}, which cannot be adapted; name linear layers between the embeddings and "
-            "the output, such as q_proj, or none for all of these"
-        )
-    targets = list(config.targets) or "all-linear"
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)  # A is random, and the same for every rank and for a trainer that is started again
-            model.add_adapter(LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets))
-    except ValueError as error:
-        raise ConfigError(f"`trainer.lora.targets` = {targets}: {error}") from error
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # A is random, and the same for every rank and for a trainer that is started again
+        model.add_adapter(LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules="all-linear"))
 
 
 def is_adapted(model: nn.Module) -> bool:

@@ -6,7 +6,7 @@ pass too, where they are computed again. Tokens that are not trained on need no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +62,34 @@ class TokenLogprobs:
     """[M] entropy of the distribution that each was drawn from, in nats."""
     hidden_states: Tensor
     """[M, width] the hidden states that predict them."""
+
+
+def recompute_activations(layers: Sequence[nn.Module]) -> None:
+    """Make each layer keep its inputs alone for the backward pass, and compute the rest again there.
+
+    It does not depend on the model being in training mode, as that of transformers does, nor on its kind.
+
+    Args:
+        layers: The decoder layers of a model.
+
+    Raises:
+        ConfigError: There are none, because those of the model are not known.
+    """
+    if not layers:
+        raise ConfigError(
+            "trainer.recompute_activations: the layers of this kind of model are not known; set it to false"
+        )
+    for layer in layers:
+        layer.forward = _recomputed(layer.forward)
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return run
 
 
 class PackedModel(nn.Module):

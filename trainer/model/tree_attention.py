@@ -26,7 +26,7 @@ from agentrl.trainer.packing import Pack
 
 TREE = "agentrl_tree_flash"
 """The attention implementation's name. transformers reads "flash" in it as: makes no mask over the batch."""
-_HARMLESS = frozenset({"position_ids", "cache_position", "use_cache", "output_attentions", "sliding_window"})
+_HARMLESS = frozenset({"dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "sliding_window"})
 """Arguments that change nothing here. A window counts where it is in the mask, as in transformers' eager attention. What is not among
 them may ask for another attention than softmax(q·k), such as sinks, biases, or a choice of keys."""
 
@@ -47,7 +47,6 @@ def tree_attention(
     attention_mask: Window | None,
     scaling: float | None = None,
     tree: Pack | None = None,
-    dropout: float = 0.0,
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -61,7 +60,6 @@ def tree_attention(
         attention_mask: What `tree_mask` returned for the layer.
         scaling: What q·k is multiplied by; 1/√D by default.
         tree: The pack. A model that does not pass it on to every layer is refused.
-        dropout: The share of attention weights that is dropped.
         softcap: c, where logits z become c·tanh(z/c).
         **kwargs: What else transformers passes; only what changes nothing is accepted.
 
@@ -81,7 +79,7 @@ def tree_attention(
     if unknown := sorted(name for name in kwargs.keys() - _HARMLESS if kwargs[name] is not None):
         raise ConfigError(f"its attention has {', '.join(unknown)}, which is not supported")
     window = attention_mask.size if attention_mask is not None else None
-    if query.device.type == "cuda" and window is None and softcap is None and not dropout:
+    if query.device.type == "cuda" and window is None and softcap is None:
         out = _flex_attention()(query, key, value, block_mask=tree.block_mask, scale=scaling, enable_gqa=True)
         return out.transpose(1, 2).contiguous(), None
     blocks = []
@@ -90,9 +88,7 @@ def tree_attention(
         own, above = segment.end - segment.start, sum(end - start for start, end in segment.ancestors)
         # The causal kernel skips what it need not compute, and a mask does not: below this, to ask again is cheaper.
         asked = ranges if above < own else ranges[-1:]
-        block = _attend(
-            _joined(query, asked), _joined(key, ranges), _joined(value, ranges), scaling, window, softcap, dropout
-        )
+        block = _attend(_joined(query, asked), _joined(key, ranges), _joined(value, ranges), scaling, window, softcap)
         blocks.append(block[:, :, -own:])
     assert tree.segments[-1].end == size
     # Some models reshape it with view().
@@ -165,7 +161,6 @@ def _attend(
     scaling: float | None,
     window: int | None,
     softcap: float | None,
-    dropout: float,
 ) -> Tensor:
     """Return causal attention of the last of `key`'s positions."""
     queries, keys = query.shape[2], key.shape[2]
@@ -181,11 +176,10 @@ def _attend(
         scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scale
         scores = (softcap * torch.tanh(scores / softcap)).masked_fill(~mask, -torch.inf)  # type: ignore[operator]
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
-        weights = F.dropout(weights, dropout)
         return weights @ value.repeat_interleave(groups, 1)
     causal = mask is None and queries == keys and queries > 1
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=True
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=True
     )
 
 

@@ -24,7 +24,6 @@ def main() -> None:
     parser.add_argument("--model-path", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--max-total-tokens", type=int, default=65_536, help="size of the KV cache")
     parser.add_argument("--threads", type=int, default=1, help="threads of one forward pass")
     parser.add_argument("--random-seed", type=int, default=0)
@@ -39,7 +38,7 @@ def main() -> None:
         from agentrl.engine.embedded.server import serve
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.random_seed)
-    engine = BatchingEngine(args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens)
+    engine = BatchingEngine(args.model_path, max_total_tokens=args.max_total_tokens)
     with suppress(KeyboardInterrupt):
         asyncio.run(serve(engine, args))
 

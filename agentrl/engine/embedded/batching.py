@@ -40,11 +40,11 @@ MAX_PROMPT_TOKENS = 2048
 class BatchingEngine:
     """A model with its cache, the version of its weights, and the replies that it makes while `run` runs."""
 
-    def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
+    def __init__(self, model_path: Path, *, max_total_tokens: int = 65_536) -> None:
         """Load the model of a directory."""
         self.tokenizer = AutoTokenizer.from_pretrained(model_path)
         self.model: Any = AutoModelForCausalLM.from_pretrained(
-            model_path, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+            model_path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
         use_paged_attention(self.model)
         config = self.model.config.get_text_config()

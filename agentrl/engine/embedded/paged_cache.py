@@ -23,7 +23,7 @@ PAGE_TOKENS = 16
 """Prompts share whole pages, so a small page shares more of a multi-turn prefix."""
 PAGED = "agentrl_paged"
 """The name of this attention among transformers', which makes no mask for a name that it does not know."""
-TOLERANCE, TOLERANCE_HALF = 1e-3, 0.25
+TOLERANCE = 1e-3
 """How far a logit may be from that of the model by itself, in float32 and in types of 16 bits."""
 
 Key = tuple[Hashable, tuple[int, ...]]
@@ -259,7 +259,7 @@ def use_paged_attention(model: Any) -> None:
         assert all(cache.extend(sequence, sequence.length + new) for sequence, new in chunks)
         logits = compute(model, cache, chunks)
         error = (logits - expected[[sequence.length - 1 for sequence in sequences]]).abs().max()
-        if not error <= (TOLERANCE if model.dtype == torch.float32 else TOLERANCE_HALF):
+        if not error <= TOLERANCE:
             raise ValueError(
                 f"{type(model).__name__} is none that the embedded engine can compute: a logit is {error:.3g} off"
             )

@@ -16,8 +16,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import math
-import os
 import re
 import sys
 import time
@@ -275,10 +273,7 @@ class WorkerPool:
     @asynccontextmanager
     async def least_busy(self) -> AsyncIterator[Worker]:
         """Yield the worker with the fewest episodes, once one has room."""
-        most = (self.config.cluster.address and self.config.cluster.episodes_per_worker) or math.inf
-        while not (
-            free := [one for one in self.workers.values() if not one.lost.is_set() and len(one.episodes) < most]
-        ):
+        while not (free := [one for one in self.workers.values() if not one.lost.is_set()]):
             await self._next_change()
         try:
             yield min(free, key=lambda worker: len(worker.episodes))
@@ -365,16 +360,9 @@ async def open_workers(
 
 
 async def config_of_worker(config: RunConfig, host: Host) -> RunConfig:
-    """Return the configuration of one worker: it has its share of the run's sandboxes, and the paths of its machine.
-
-    Of sandboxes to grade with it has two at least, one for a program and one for test code.
-    """
-    workers, sandbox = config.rollout.workers, config.sandbox
-    graders = sandbox.graders or max(2, len(os.sched_getaffinity(0)))
-    leases = sandbox.leases or config.rollout.max_concurrent
-    own = {"graders": max(2, math.ceil(graders / workers)), "leases": math.ceil(leases / workers)}
+    """Return the configuration of one worker: it has the paths of its machine."""
     model = str(await host.bring(Path(config.model.path), weights=False))
     workflow = config.workflow if host.work is None else str(host.work / Path(config.workflow).name)
-    parts = {"sandbox": sandbox.model_copy(update=own), "model": config.model.model_copy(update={"path": model})}
+    own_model = config.model.model_copy(update={"path": model})
     proxy = config.proxy.model_copy(update={"port": 0})  # each has its own
-    return config.model_copy(update={**parts, "proxy": proxy, "workflow": workflow})
+    return config.model_copy(update={"model": own_model, "proxy": proxy, "workflow": workflow})

@@ -22,7 +22,7 @@ import psutil
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.config import ProxyConfig, RolloutConfig, RunConfig, SandboxConfig
+from agentrl.config import ProxyConfig, RunConfig, SandboxConfig
 from agentrl.engine.client import sglang_engine
 from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError
@@ -33,14 +33,14 @@ from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_rollout
 from agentrl.rollout.workers import protocol
-from agentrl.rollout.workers.pool import WorkerPool, config_of_worker
+from agentrl.rollout.workers.pool import WorkerPool
 from agentrl.run.audit import audit
 from agentrl.run.metrics_page import metrics_of_run
 from agentrl.run.train import train
 from agentrl.run.view import RunView
 from agentrl.store.outcome import Outcome
 from agentrl.store.store import Store
-from agentrl.system.host import Host, free_port
+from agentrl.system.host import free_port
 from agentrl.tasks.tasks import TaskList
 from tests.components import wait_until
 from tests.engine.scripted_server import scripted_server, sound_states
@@ -475,15 +475,6 @@ async def test_workers_that_cannot_load_the_workflow_or_end_with_it_are_an_error
     with pytest.raises(WorkerError, match="cannot be started: worker 0 ended with exit status 3"):
         async with workers(server_url, config, []):
             pass
-
-
-@pytest.mark.parametrize("graders", [None, 2, 9])
-@pytest.mark.parametrize("count", [1, 2, 4])
-async def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(count: int, graders: int | None) -> None:
-    config = RunConfig(rollout=RolloutConfig(workers=count), sandbox=SandboxConfig(graders=graders, leases=3))
-    share = (await config_of_worker(config, Host())).sandbox
-    graders = graders or max(2, len(os.sched_getaffinity(0)))
-    assert (share.graders, share.leases) == (max(2, -(-graders // count)), -(-3 // count))
 
 
 async def test_a_task_or_a_result_that_cannot_be_sent_fails_its_episode_and_costs_no_worker(

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import M2poObjective, TrainerConfig
+from agentrl.config.trainer import M2poObjective, TrainerConfig
 from agentrl.trainer.algorithms.losses import policy_loss
 from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
 from agentrl.trainer.sequence_map import SequenceMap

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 import pytest
 import torch
 
-from agentrl.config import TeacherConfig, TrainerConfig
+from agentrl.config.trainer import TeacherConfig, TrainerConfig
 from agentrl.errors import TrainerError
 from agentrl.models import NANO
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs

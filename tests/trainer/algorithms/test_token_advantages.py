@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import KlReward
+from agentrl.config.trainer import KlReward
 from agentrl.trainer.algorithms.token_advantages import whitened, with_kl_penalty
 from agentrl.trainer.packing import pack_sequences
 from tests.trainer.random_trees import random_tree
