@@ -1,4 +1,4 @@
-"""The command line. A command is a function of the module in this folder that has its name, imported when it is asked for.
+"""The command line. A command is a function of a module in this folder, imported when it is asked for.
 
 Every configuration key is an option under its dotted name, `--rollout.batch-size 64` or `--rollout.batch_size=64`.
 Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output (`agentrl.system.exit_code`).
@@ -18,21 +18,22 @@ from agentrl.errors import UsageError, one_line
 from agentrl.system.exit_code import exit_code_of
 
 COMMANDS = {
-    "train": ("agentrl.cli.train:train", "Train a model on a workflow."),
-    "sft": ("agentrl.cli.sft:sft", "Train a model on conversations, before or without rewards."),
-    "eval": ("agentrl.cli.eval:evaluate", "Run a workflow over tasks, without training."),
-    "serve": ("agentrl.cli.serve:serve", "Serve a model and record what agents elsewhere do with it."),
-    "view": ("agentrl.cli.view:view", "Show runs on a page: curves, episodes, every token."),
-    "runs": ("agentrl.cli.runs:runs", "List runs with their state and figures."),
-    "audit": ("agentrl.cli.audit:audit", "Prove from a run's store that nothing was lost."),
-    "replay": ("agentrl.cli.replay:replay", "Run one episode again from its record."),
+    "train": ("agentrl.cli.train_eval:train", "Train a model on a workflow."),
+    "sft": ("agentrl.cli.train_eval:sft", "Train a model on conversations, before or without rewards."),
+    "eval": ("agentrl.cli.train_eval:evaluate", "Run a workflow over tasks, without training."),
+    "serve": ("agentrl.cli.train_eval:serve", "Serve a model and record what agents elsewhere do with it."),
+    "view": ("agentrl.cli.run_tools:view", "Show runs on a page: curves, episodes, every token."),
+    "runs": ("agentrl.cli.run_tools:runs", "List runs and evaluations with their state and figures."),
+    "episodes": ("agentrl.cli.run_tools:episodes", "List the worst and the best episodes, or print one's transcript."),
+    "audit": ("agentrl.cli.run_tools:audit", "Prove from a run's store that nothing was lost."),
+    "replay": ("agentrl.cli.run_tools:replay", "Run one episode again from its record."),
     "vet": (
         "agentrl.cli.vet:vet",
         "Find the tasks of a code task set that cannot be solved, or are rewarded for nothing.",
     ),
     "config": ("agentrl.cli.config:config", "Print the configuration that a command would have."),
-    "init": ("agentrl.cli.init:init", "Write a new workflow, environment, task set and test to start from."),
-    "doctor": ("agentrl.cli.doctor:doctor", "Tell what works on this machine, and what to do about the rest."),
+    "init": ("agentrl.cli.setup:init", "Write a new workflow, environment, task set and test to start from."),
+    "doctor": ("agentrl.cli.setup:doctor", "Tell what works on this machine, and the command for what is missing."),
 }
 """A command -> the function that it is, and its line in `agentrl --help`."""
 

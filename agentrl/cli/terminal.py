@@ -1,13 +1,15 @@
-"""A run in the terminal: a live table where there is one, plain lines where the output is a file."""
+"""A command in the terminal: Ctrl-C, and a run as a live table where there is a terminal, as plain lines where the output is a file."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import TextIO
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TextIO, TypeVar
 
+import anyio
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
@@ -20,10 +22,48 @@ from agentrl.rollout.alarms import shares_text
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.view import RunView, reward_text
+from agentrl.system.event_loop import first_signal, run_loop
+from agentrl.system.exit_code import as_typed_here
+
+T = TypeVar("T")
 
 REFRESH_PER_S = 4
 SPARKS = "▁▂▃▄▅▆▇█"
 CHARTED_STEPS = 60
+FILE_WIDTH = 250
+"""Columns of a table that is written into a file: a line a row."""
+
+
+def run_until_signal(main: Callable[[], Awaitable[T]]) -> T:
+    """Run `main()` in an event loop. The first SIGINT, SIGTERM or SIGHUP ends it in order, as KeyboardInterrupt."""
+
+    async def until_signal() -> T:
+        with anyio.CancelScope() as scope, first_signal(scope.cancel):
+            return await main()
+        raise KeyboardInterrupt
+
+    return run_loop(until_signal)
+
+
+def until_interrupted(main: Callable[[], Awaitable[None]]) -> int:
+    """Run `main()`, which has no end of its own, until a signal; return the exit code."""
+    with suppress(KeyboardInterrupt):
+        run_until_signal(main)
+    return 0
+
+
+def print_json(values: Any) -> None:
+    """Print values as JSON, with six digits of a number."""
+    text = json.dumps(values)
+    print(json.dumps(json.loads(text, parse_float=lambda digits: float(f"{float(digits):.6g}")), indent=2))
+
+
+def table_console() -> Console:
+    """Return a console for a table on standard output."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    return console
 
 
 class TerminalView(RunView):
@@ -36,7 +76,7 @@ class TerminalView(RunView):
     def say(self, text: str) -> None:
         """Print a line above the live table."""
         whole_lines = not self._console.is_terminal  # a log is searched by line; on a screen, words stay whole
-        self._console.print(text, highlight=False, markup=False, soft_wrap=whole_lines)
+        self._console.print(as_typed_here(text), highlight=False, markup=False, soft_wrap=whole_lines)
 
     def __rich__(self) -> Panel:
         table = Table.grid(padding=(0, 2))

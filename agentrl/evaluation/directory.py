@@ -126,8 +126,9 @@ def hold_store(path: Path, kind: Kind, identity: Mapping[str, Any], config: RunC
                 raise ConfigError(_something_else(path, kind))
             opened.callback(os.close, lock_directory(path))
             store = opened.enter_context(Store(path / "store.sqlite"))
-        if store.restart and store.read(_tasks_of) != note:
-            raise ConfigError(_something_else(path, kind))
+        before = store.read(_tasks_of) if store.restart else note
+        if before != note:
+            raise ConfigError(_something_else(path, kind, _difference(before, kind, identity)))
         written = config_text(config)
         store.begin_restart(note, written)
         write_whole(path / "config.json", written)
@@ -193,8 +194,19 @@ def _writable(path: Path, kind: Kind) -> Iterator[None]:
         raise ConfigError(f"`out` {path} cannot be written: {why}; name another directory") from error
 
 
-def _something_else(path: Path, kind: Kind) -> str:
-    return f"`out` {path} holds something else than this {kind}; name another directory, or remove it"
+def _something_else(path: Path, kind: Kind, difference: str = "") -> str:
+    return f"`out` {path} holds something else than this {kind}{difference}; name another directory, or remove it"
+
+
+def _difference(before: str, kind: Kind, identity: Mapping[str, Any]) -> str:
+    """Return what differs between a store's note of its tasks and what is to fill it; "": it is of another kind."""
+    there = json.loads(before or "{}").get(kind)
+    if not isinstance(there, dict):
+        return ""
+    differing = [
+        f"{name} {there.get(name)!r} is not {value!r}" for name, value in identity.items() if there.get(name) != value
+    ]
+    return f": {', '.join(differing)}"
 
 
 def _tasks_of(db: Any) -> str:

@@ -16,11 +16,11 @@ from typing import Any
 
 import anyio
 
-from agentrl.config.run import RunConfig, check_is_config, check_set
+from agentrl.config.run import RunConfig, check_is_config, check_set, on_cluster
 from agentrl.episode import Task
-from agentrl.errors import ConfigError, UsageError
+from agentrl.errors import ConfigError, UsageError, one_line
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
-from agentrl.evaluation.figures import Evaluation, evaluated_episode, summarise
+from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, evaluated_episode, summarise
 from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Health, Seen, alarms, shares_text
@@ -38,6 +38,9 @@ from agentrl.tasks.run_tasks import with_columns
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import episode_seed, fingerprint, list_tasks
 from agentrl.tracking.tracker import load_trackers, open_tracking
+
+NAMING_FIELDS = ("id", "task_id", "name", "instance_id", "prompt", "question")
+"""Fields that name a task in a table, the first that it has."""
 
 
 async def evaluate(
@@ -83,8 +86,8 @@ async def evaluate(
     if sources.tasks is None and not config.tasks:
         raise UsageError("`data.sources` mixes tasks of a training run; name those of an evaluation with `tasks`")
     given = config.tasks if sources.tasks is None else sources.tasks
-    named = await in_users_thread(with_columns, given, config.data)
-    chosen = await in_users_thread(list_tasks, named, config.eval.limit, task_type_of(run))
+    source = await in_users_thread(with_columns, given, config.data)
+    chosen = await in_users_thread(list_tasks, source, config.eval.limit, task_type_of(run))
     identity = {
         "workflow": _name_of(sources),
         "tasks": fingerprint(chosen),
@@ -97,33 +100,34 @@ async def evaluate(
         if config.rollout.workers:
             what = "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
             raise ConfigError(what)
-        await check_endpoint(base_url)
+        if out is None or not await anyio.Path(out, "store.sqlite").exists():
+            await check_endpoint(base_url, api_key)  # of an evaluation that goes on, nothing may be left to ask it
         opened = partial(_remote, config, run, base_url, api_key)
     else:
-        config, chat_format = await with_chat_format(await check_start(config, view.say))
+        config, chat_format = await with_chat_format(await check_start(on_cluster(config), view.say))
         opened, decode = partial(_served, config, run, chat_format, view), chat_format.decode
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(await in_thread(KeptEpisodes, directory, identity, config))
-        if log.done:
-            view.say(f"going on after {len(log.done)} episodes in {directory}")
-        runner = await stack.enter_async_context(opened(log.earlier_starts))
+        view.directory = log.directory.path
+        runner = None
+        if len(_usable(log.done, chosen, config)) < len(chosen) * config.eval.samples:
+            if log.done:
+                view.say(f"going on after {len(log.done)} episodes in {directory}")
+            runner = await stack.enter_async_context(opened(log.earlier_starts))
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
         health = Health(recent=deque())
         seen = Seen(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)")
-        watch = AlarmWatch(
-            lambda: alarms(seen, training=False),
-            view.say,
-            lambda: f"{len(view.episodes)} of {view.total} episodes",
-        )
-        async with watch.open():
+        progress = lambda: f"{len(view.episodes)} of {view.total} episodes"  # noqa: E731
+        async with AlarmWatch(lambda: alarms(seen, training=False), view.say, progress).open():
             result = await evaluate_tasks(runner, chosen, config, log=log, view=view, health=health)
             health.complete = True
-        result = replace(result, directory=log.directory.path)
+        named = [replace(row, name=_task_name(chosen[row.task])) for row in result.per_task]
+        result = replace(result, directory=log.directory.path, per_task=named)
         samples = await in_thread(log.finish, result)
         if replies := health.counts()["replies"]:  # none where the endpoint is elsewhere
             samples.append(f"of the last {replies} replies: {shares_text(health.to_metrics())}")
@@ -139,11 +143,15 @@ def _name_of(sources: Sources) -> str:
     """Return the workflow's name in the log of an evaluation."""
     if sources.workflow is None:
         return sources.config.workflow
-    given: Any = sources.workflow
-    while isinstance(given, partial):
-        given = given.func
+    given: Any = getattr(sources.workflow, "func", sources.workflow)  # of a partial
     own = given if hasattr(given, "__qualname__") else type(given)
     return f"{own.__module__}.{own.__qualname__}"
+
+
+def _task_name(task: Task) -> str:
+    """Return the id of a task, or the beginning and the end of its prompt; "": it has neither."""
+    text = next((one_line(task[key], 10_000) for key in NAMING_FIELDS if task.get(key) not in (None, "")), "")
+    return text if len(text) <= 60 else f"{text[:28]} … {text[-28:]}"
 
 
 @asynccontextmanager
@@ -187,7 +195,7 @@ async def _served(
 
 
 async def evaluate_tasks(
-    runner: Runner,
+    runner: Runner | None,
     tasks: Sequence[Task],
     config: RunConfig,
     *,
@@ -198,7 +206,7 @@ async def evaluate_tasks(
     """Run every task `eval.samples` times on a runner that is open.
 
     Args:
-        runner: Runs the episodes.
+        runner: Runs the episodes; None: the log has them all.
         tasks: The tasks.
         config: `eval`, the bound of replies, and the seed that those of the episodes follow from.
         log: Keeps the episodes. Those that it has are not run again.
@@ -210,12 +218,12 @@ async def evaluate_tasks(
     """
     view, options = view or EvaluationView(), config.eval
     sampling = SamplingDefaults(temperature=options.temperature, max_tokens=config.rollout.max_tokens)
-    done = log.done if log else []
-    episodes = {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < options.samples}
+    episodes = _usable(log.done if log else [], tasks, config)
     slots = anyio.Semaphore(config.rollout.max_concurrent)
     view.begin(len(tasks) * options.samples, list(episodes.values()))
 
     async def one(task: int, episode_index: int) -> None:
+        assert runner is not None
         async with slots:
             own_seed = episode_seed(config.seed, task, episode_index)
             outcome = await runner.run(tasks[task], own_seed, defaults=sampling)
@@ -233,3 +241,11 @@ async def evaluate_tasks(
         for task, episode_index in missing:
             group.start_soon(one, task, episode_index)
     return summarise([episodes[key] for key in sorted(episodes)], options.pass_reward)
+
+
+def _usable(
+    done: Sequence[EvaluatedEpisode], tasks: Sequence[Task], config: RunConfig
+) -> dict[tuple[int, int], EvaluatedEpisode]:
+    """Return those of earlier starts that this evaluation has too, by task and episode index: it may have fewer tasks or samples."""
+    samples = config.eval.samples
+    return {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < samples}

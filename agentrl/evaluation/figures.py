@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +18,9 @@ from agentrl.store.read_episode import RunEpisode, RunTrajectory
 
 Z95 = 1.959964
 """Two-sided 95 % of the normal distribution."""
+T95 = (Z95, 2.372271, 2.822500, 2.555852, 1.589534)
+"""The same of Student's t with d degrees of freedom, as a series in 1/d (Abramowitz and Stegun 26.7.5); below 3 it is no good."""
+T95_BELOW_3 = {1: 12.706205, 2: 4.302653}
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f}  [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class TaskResult:
     passed: int
     mean_reward: float
     failed: int
+    name: str = ""
+    """Its id, or the beginning and the end of its prompt, where the task has one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,14 +118,21 @@ class Evaluation:
     directory: Path | None = None
     """Where the episodes are kept: `agentrl.open_run` reads them again."""
 
+    @property
+    def recorded(self) -> bool:
+        """Whether it is recorded what was said: not where the model is an endpoint's elsewhere."""
+        return any(episode.kept.tokens for episode in self.episodes if episode.kept)
+
     def to_table(self) -> dict[str, str]:
-        """Return the figures by their names, as text, in the order in which they are shown."""
+        """Return the figures by their names, as text with what each is the mean of, in the order in which they are shown."""
         counted = " and count as reward 0" if self.failed else ""
         ends = reasons_text(Counter(episode.reason for episode in self.episodes))
+        of = f"  n = {f'{self.tasks} tasks' if self.tasks > 1 else f'{len(self.episodes)} episodes'}"
+        having = Counter(name for episode in self.episodes for name in episode.metrics)
         return {
-            "mean reward [95 %]": str(Interval(self.mean_reward, *self.mean_reward_95)),
-            **{f"pass@{k}": str(chance) for k, chance in self.pass_at.items()},
-            **{name: f"{value:.4g}" for name, value in self.metrics.items()},
+            "mean reward [95 %]": f"{Interval(self.mean_reward, *self.mean_reward_95)}{of}",
+            **{f"pass@{k}": f"{chance}{of}" for k, chance in self.pass_at.items()},
+            **{name: f"{value:.4g}  n = {having[name]} episodes" for name, value in self.metrics.items()},
             **({"failures": ends[2:-1]} if ends else {}),
             "episodes": f"{len(self.episodes)}, of which {self.failed} failed{counted}; {self.duration_s:.2f} s each",
         }
@@ -136,18 +149,14 @@ class Evaluation:
 
     def __repr__(self) -> str:
         figures = ", ".join(f"pass@{k}={chance.mean:.3f}" for k, chance in self.pass_at.items())
-        return (
-            f"Evaluation(mean_reward={self.mean_reward:.3f} [{self.mean_reward_95[0]:.3f}, {self.mean_reward_95[1]:.3f}], {figures}, "
-            f"tasks={self.tasks}, episodes={len(self.episodes)}, failed={self.failed})"
-        )
+        mean = Interval(self.mean_reward, *self.mean_reward_95)
+        return f"Evaluation(mean_reward={mean}, {figures}, tasks={self.tasks}, episodes={len(self.episodes)}, failed={self.failed})"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of it: its figures, and its first episodes that were kept."""
-        from agentrl.viewer.export import (
-            evaluation_html,
-        )  # the page stands above, and is loaded by who looks at it
+        from agentrl.viewer import export  # it stands above, and is loaded by who looks at it
 
-        return evaluation_html(self)
+        return export.evaluation_html(self)
 
     def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
         """Return the figures as JSON values."""
@@ -163,12 +172,13 @@ def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evalu
     """Return the figures of an evaluation.
 
     pass@k of a task with n episodes of which c passed is 1 − C(n−c, k)/C(n, k) (Chen et al. 2021, arXiv 2107.03374),
-    for k the powers of 2 up to n, and n. Intervals are mean ± 1.96·s/√m over the m tasks, whose means are the
-    independent draws (Miller 2024, arXiv 2411.00640); of a single task, over its episodes.
+    for k the powers of 2 up to n, and n. Intervals are over the m tasks, whose means are the independent draws (Miller 2024,
+    arXiv 2411.00640); of a single task, over its episodes. They are Student's, mean ± t·s/√m, and Wilson's where all draws are 0 or 1.
     """
     results = task_results(episodes, pass_reward)
     # The rewards of a single task are draws themselves.
-    mean = interval([e.reward for e in episodes] if len(results) == 1 else [r.mean_reward for r in results])
+    draws = [e.reward for e in episodes] if len(results) == 1 else [r.mean_reward for r in results]
+    mean = share_interval(draws) if {e.reward for e in episodes} <= {0.0, 1.0} else interval(draws)
     errors = [e.error for e in episodes if e.reason != "finished"]
     return Evaluation(
         mean_reward=mean.mean,
@@ -205,10 +215,10 @@ def pass_chances(results: Sequence[TaskResult]) -> dict[int, Interval]:
     """Return pass@k for k the powers of 2 up to n, and n: the fewest episodes that a task has."""
     n = min(r.samples for r in results)
     ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
-    chances = {k: _chance([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
+    chances = {k: share_interval([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
     if len(results) == 1:
         (only,) = results
-        chances[1] = _chance([1.0] * only.passed + [0.0] * (only.samples - only.passed))
+        chances[1] = share_interval([1.0] * only.passed + [0.0] * (only.samples - only.passed))
     return chances
 
 
@@ -230,19 +240,25 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Return the mean of independent draws and its interval; of a single draw, nothing but the draw."""
-    mean = _mean(values)
-    if len(values) < 2:
+    """Return the mean of independent draws and Student's interval of it; of a single draw, nothing but the draw."""
+    mean, freedom = _mean(values), len(values) - 1
+    if not freedom:
         return Interval(mean, mean, mean)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = Z95 * deviation / math.sqrt(len(values))
+    t = T95_BELOW_3.get(freedom) or sum(term / freedom**power for power, term in enumerate(T95))
+    half = t * statistics.stdev(values) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
-def _chance(values: Sequence[float]) -> Interval:
-    """Return the interval of a probability, which ends at 0 and 1."""
-    found = interval(values)
-    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
+def share_interval(values: Sequence[float]) -> Interval:
+    """Return the mean of shares and its interval: Wilson's where all are 0 or 1, or all are equal; else Student's, which ends at 0 and 1."""
+    if len(set(values)) > 1 and not set(values) <= {0.0, 1.0}:
+        found = interval(values)
+        return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
+    n, share = len(values), _mean(values)
+    centre = share + Z95**2 / (2 * n)
+    half = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
+    low, high = ((centre + side) / (1 + Z95**2 / n) for side in (-half, half))
+    return Interval(share, max(0.0, low), min(1.0, high))
 
 
 def _mean(values: Sequence[float]) -> float:

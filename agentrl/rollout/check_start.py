@@ -165,26 +165,32 @@ def check_address(host: str, port: int) -> None:
         ) from error
 
 
-async def check_endpoint(base_url: str) -> None:
-    """Check that something answers at an endpoint; what it answers does not matter.
+async def check_endpoint(base_url: str, api_key: str) -> None:
+    """Check that something answers at an endpoint, and does not refuse the key; what else it answers does not matter.
 
     Args:
         base_url: Such as http://127.0.0.1:8000/v1.
+        api_key: Its key.
 
     Raises:
-        ConfigError: It is no URL, or nothing answers there.
+        ConfigError: It is no URL, nothing answers there, or the key is refused.
     """
     shown = without_secrets(base_url)
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"`base_url` {shown} is no URL; write it with its scheme, as in http://{shown}")
     try:
         async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S, trust_env=not is_loopback(base_url)) as client:
-            await client.get(base_url.rstrip("/") + "/models")
+            models = base_url.rstrip("/") + "/models"
+            response = await client.get(models, headers={"Authorization": f"Bearer {api_key}"})
     except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
         why = one_line(error) or type(error).__name__
         raise ConfigError(
             f"`base_url` {shown} does not answer: {why}; is the server running, and its port right?"
         ) from error
+    if response.status_code in (401, 403):
+        raise ConfigError(
+            f"`base_url` {shown} refuses the key ({response.status_code}); give its own by `api_key` or $OPENAI_API_KEY"
+        )
 
 
 SHOWN = 5

@@ -76,7 +76,7 @@ def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.s
             _check_model(config)
         yield lock
     finally:
-        if made and all(path.name == "lock" or path.suffix == ".log" for path in run_dir.iterdir()):
+        if made and not (run_dir / begins_with).exists():
             shutil.rmtree(run_dir)
         os.close(lock)
 

@@ -49,7 +49,8 @@ async def conclude(run: TrainingRun, after: Evaluation | None) -> None:
 def _summary(run: TrainingRun, after: Evaluation | None) -> dict[str, Any]:
     """Return the metrics of a run, from its store and its steps; `summary.json` holds them."""
     store, run_dir = run.store, run.store.directory
-    steps, before = read_metrics(run_dir), run_dir / "eval_before.json"
+    steps, file = read_metrics(run_dir), run_dir / "eval_before.json"
+    before = json.loads(file.read_bytes()) if file.exists() else {}
     totals = store.read(count_totals)
     begun = {
         name: int(run.counted_before.get(f"alarm_{name}", 0)) + run.alarm_watch.begun.get(name, 0) for name in ALARMS
@@ -59,8 +60,10 @@ def _summary(run: TrainingRun, after: Evaluation | None) -> dict[str, Any]:
     compared = metric_values(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
     compared_tokens = sum(count for _, _, count in compared)
     return {
-        "eval_before": json.loads(before.read_bytes())["mean_reward"] if before.exists() else None,
+        "eval_before": before.get("mean_reward"),
+        "eval_before_95": before.get("mean_reward_95"),
         "eval_after": after.mean_reward if after else None,
+        "eval_after_95": after.mean_reward_95 if after else None,
         "steps": run.trainer.weights.version,
         "wall_s": steps[-1]["wall_s"] if steps else 0.0,
         "reward_first_steps": pooled_reward(steps[:SUMMED_UP_STEPS]).to_metrics(),

@@ -25,7 +25,7 @@ from agentrl.engine.client import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks
-from agentrl.evaluation.figures import Evaluation
+from agentrl.evaluation.figures import Evaluation, Interval
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.alarms import ALARMS, AlarmWatch
 from agentrl.rollout.controller import Batch, Controller
@@ -92,7 +92,8 @@ async def evaluate_held_out(
     if result.failed == len(result.episodes):
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(
-        f"evaluation {when}: mean reward {result.mean_reward:.3f} over {len(result.episodes)} episodes of {result.tasks} held-out tasks"
+        f"evaluation {when}: mean reward {Interval(result.mean_reward, *result.mean_reward_95)} over {len(result.episodes)} episodes of "
+        f"{result.tasks} held-out tasks"
     )
     run.tracking.log(run.trainer.weights.version, result.to_metrics())
     if when == "before training":

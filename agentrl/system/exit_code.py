@@ -11,16 +11,24 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import sqlite3
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from agentrl.errors import AgentRLError, UsageError, one_line
 
+COMMAND = "agentrl" if shutil.which("agentrl") else f"{sys.executable} -m agentrl"
+"""The words that start the command line here."""
 MAX_MESSAGE = 2000
 """Characters of the line that a command ends with."""
+_COMMAND = re.compile(
+    r"\bagentrl (?=(?:train|sft|eval|serve|view|runs|episodes|audit|replay|vet|config|init|doctor)\b)"
+)
 
 
 def exit_code_of(command: Callable[[], int], *, debug: bool = False) -> int:
@@ -41,7 +49,7 @@ def exit_code_of(command: Callable[[], int], *, debug: bool = False) -> int:
             raise
         code, line = _report(error)
         if line:
-            print(f"agentrl: {line}", file=sys.stderr)
+            print(f"agentrl: {as_typed_here(line)}", file=sys.stderr)
     return code
 
 
@@ -72,6 +80,14 @@ def _report(error: BaseException) -> tuple[int, str]:
         traceback.print_exception(error, file=file)
     what = f"{type(found).__name__}: {one_line(found)}"
     return 1, f"{what}. This is a fault of agentrl; please report it with the traceback in {file.name}"
+
+
+def as_typed_here(text: str) -> str:
+    """Return a message whose commands work here: `agentrl` may not be on the PATH, and agentrl is in a folder of its own."""
+    text = text.replace(
+        "pip install -e '/path/to/agentrl", f"{sys.executable} -m pip install -e '{Path(__file__).parents[2]}"
+    )
+    return _COMMAND.sub(f"{COMMAND} ", text)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -96,11 +96,13 @@ class TaskReport:
     name: str
     faults: tuple[Fault, ...] = ()
     tests: int = 0
-    """Results of the reference."""
+    """Its tests, and once the reference was run, their results: a file of tests has several."""
     rewards: Mapping[str, float]
     """What each cheat that got something was rewarded."""
     baseline: Baseline | None = None
     """For a partial reward, the share of each test that a program passes by doing nothing."""
+    notes: tuple[str, ...] = ()
+    """Why `workflows/code.py` cannot ask a model for it, though it can be graded."""
 
     @property
     def kept(self) -> bool:
@@ -144,6 +146,7 @@ async def vet_task(task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool
             return with_fault(report, FaultKind.NO_TESTS, "the task has no tests")
     except ConfigError as error:
         return with_fault(report, FaultKind.UNREADABLE, one_line(error))
+    report = replace(report, tests=len(code.tests), notes=tuple(_notes(task, code)))
     try:
         report = await _run_reference(report, code, pool, runs)
         if report.faults:
@@ -155,6 +158,13 @@ async def vet_task(task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool
         return await _run_cheats(report, code, pool)
     except ConfigError as error:
         return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
+
+
+def _notes(task: Mapping[str, Any], code: CodeTask) -> Iterator[str]:
+    if not code.prompt:
+        yield "without a prompt, which workflows/code.py needs"
+    if task.get("attempts", 1) != 1 and not code.public_tests:
+        yield "with attempts, and no public_tests to show between them"
 
 
 async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, runs: int) -> TaskReport:
@@ -171,7 +181,7 @@ async def _run_reference(report: TaskReport, task: CodeTask, pool: SandboxPool, 
     # Of several tests, one that fails at times says more than one that always does.
     rarest = min(times, key=lambda test: times[test], default=None)
     messages = [
-        f"{'public tests, ' * (one.test_index >= len(task.tests))}{one.name}: {one.status} {reason(one.message)}"
+        f"{'public tests, ' * (one.test_index >= len(task.tests))}{one.name}: {one.status} {reason(one.message) or f'after {one.duration_s:.1f} s'}"
         for one in failed
         if (one.test_index, one.name) == rarest
     ]
@@ -273,6 +283,7 @@ def vetting_summary(reports: Sequence[TaskReport]) -> dict[str, Any]:
         "tasks": len(reports),
         "kept": sum(report.kept for report in reports),
         "faults": dict(Counter(fault.kind.value for report in reports for fault in report.faults).most_common()),
+        "notes": dict(Counter(note for report in reports if report.kept for note in report.notes).most_common()),
         "cheaters": dict(Counter(name for report in reports for name in report.rewards).most_common()),
         "refused_tasks": [asdict(report) for report in reports if not report.kept],
     }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
 import tomllib
 from contextlib import closing
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Literal
 
 import pytest
@@ -18,6 +21,7 @@ from agentrl import open_run
 from agentrl.cli.main import COMMANDS, command_line, main
 from agentrl.config import RunConfig, config_fields, load_config
 from agentrl.envs.calculator_env import distinct_tasks
+from agentrl.system.exit_code import as_typed_here
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,12 +59,53 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
     assert len(open_run(out).episodes()) == 32
     figures = again.stdout.splitlines()
     assert figures[-1].startswith("episodes"), "figures are the last thing on the screen"
-    assert f"the episodes are kept: agentrl view {out}, or agentrl.open_run({str(out)!r}).episodes()" in figures
+    assert any(f" -m agentrl episodes {out} lists them, " in line for line in figures)
     assert "pass@2" in again.stdout
     assert "tasks, the hardest first" in again.stdout
     other = agentrl(*words, "--seed", "3")
     assert other.returncode == 2
-    assert "holds something else than this evaluation" in other.stderr
+    assert "holds something else than this evaluation: seed 0 is not 3; name another directory" in other.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_messages_name_a_command_that_works_here(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.system.exit_code.COMMAND", "python -m agentrl")
+    assert as_typed_here(f"go on with: agentrl {command} x") == f"go on with: python -m agentrl {command} x"
+
+
+SLEEPS = "import asyncio\nasync def run(episode):\n    print('begun', flush=True)\n    await asyncio.sleep(3600)\n"
+
+
+def test_an_interrupted_evaluation_says_where_it_is_and_how_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "w.py").write_text(SLEEPS)
+    (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n')
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as endpoint:
+        Thread(target=endpoint.serve_forever, daemon=True).start()
+        command = [
+            sys.executable,
+            "-m",
+            "agentrl",
+            "eval",
+            "w.py",
+            "--tasks",
+            "tasks.jsonl",
+            "--model",
+            "m",
+            "--out",
+            "kept",
+        ]
+        command += ["--base-url", f"http://127.0.0.1:{endpoint.server_port}/v1"]
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        endpoint.shutdown()
+    kept = tmp_path / "kept"
+    assert process.returncode == 130
+    assert said == f"interrupted: 0 of 1 episodes are in {kept}; the same command with --out {kept} goes on\n"
 
 
 @pytest.mark.slow
@@ -82,36 +127,10 @@ def test_init_writes_a_project_that_passes_its_tests(tmp_path: Path, capsys: pyt
     assert "exists already; choose another name" in capsys.readouterr().err
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(180)
-def test_a_project_of_init_evaluates(tmp_path: Path) -> None:
-    assert main(["init", str(tmp_path / "sums")]) == 0
-    evaluated = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "agentrl",
-            "eval",
-            "workflow.py",
-            "--config",
-            "run.toml",
-            "--eval.limit",
-            "8",
-            "--json",
-        ],
-        cwd=tmp_path / "sums",
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert json.loads(evaluated.stdout)["failed"] == 0
-
-
 def test_init_says_how_to_come_by_what_its_tests_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentrl.cli.init.find_spec", lambda name: None)
+    monkeypatch.setattr("agentrl.cli.setup.find_spec", lambda name: None)
     assert main(["init", str(tmp_path / "sums")]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "Its tests: python -m pip install pytest && python -m pytest"
@@ -170,7 +189,21 @@ print([name for name in ("torch", "transformers", "openai", "aiohttp", "agentrl.
 def test_each_command_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    known = {"train", "sft", "eval", "serve", "view", "runs", "audit", "replay", "vet", "config", "init", "doctor"}
+    known = {
+        "train",
+        "sft",
+        "eval",
+        "serve",
+        "view",
+        "runs",
+        "episodes",
+        "audit",
+        "replay",
+        "vet",
+        "config",
+        "init",
+        "doctor",
+    }
     assert set(COMMANDS) == known
     for command, (_, line) in COMMANDS.items():
         assert f" {command} " in shown

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import pytest
+
+from agentrl.cli.main import main
 from tests.real_sandboxes import working_backend
 
 AGENTRL = Path(sys.executable).with_name("agentrl")
@@ -31,8 +35,22 @@ def test_it_names_the_backend_in_use_and_its_holes() -> None:
     assert "no Docker engine answers" in shown
     assert "DOCKER_HOST" in shown
     assert "sandbox.backend = auto takes bubblewrap with the embedded engine, bubblewrap with SGLang" in shown
-    assert "holes of bubblewrap: " in shown
+    assert "bubblewrap     works here; its holes: " in shown
+    assert {"GPUs", "trainer", "SGLang", "Ray", "environments"} <= {line.split(" ")[0] for line in shown.splitlines()}
     assert "transformers 5." in shown
+
+
+def test_what_is_missing_comes_with_the_command_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("agentrl.cli.setup.find_version", missing)
+    main(["doctor"])
+    folder = Path(__file__).parents[2]
+    assert f"ray is missing: {sys.executable} -m pip install -e '{folder}[cluster]'" in capsys.readouterr().out
+
+
+def missing(package: str) -> str:
+    raise PackageNotFoundError(package)
 
 
 def test_without_a_backend_it_fails(tmp_path: Path) -> None:

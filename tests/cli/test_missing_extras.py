@@ -18,6 +18,7 @@ WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; from agentrl.cli.main im
 
 
 pytestmark = pytest.mark.slow
+INSTALL = f"{sys.executable} -m pip install -e '{Path(__file__).parents[2]}"
 CALCULATOR = str(Path(__file__).parents[2] / "workflows" / "calculator.py")
 
 
@@ -37,7 +38,7 @@ def test_a_command_names_the_extra_that_it_needs_and_leaves_nothing(tmp_path: Pa
     workflow = [] if command == "sft" else ["--workflow", CALCULATOR]
     ended = agentrl_without("torch", command, "--tasks", tasks_in(tmp_path), *workflow, cwd=tmp_path)
     assert ended.returncode == 2, ended.stderr
-    assert "needs torch: pip install -e '/path/to/agentrl[train]'" in ended.stderr
+    assert f"needs torch: {INSTALL}[train]'" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
 
 
@@ -45,7 +46,7 @@ def test_an_adapter_needs_peft(tmp_path: Path) -> None:
     words = "--tasks", tasks_in(tmp_path), "--workflow", CALCULATOR, "--trainer.lora.rank", "4"
     ended = agentrl_without("peft", "train", *words, cwd=tmp_path)
     assert ended.returncode == 2
-    assert "`trainer.lora` needs peft: pip install -e '/path/to/agentrl[lora]'" in ended.stderr
+    assert f"`trainer.lora` needs peft: {INSTALL}[lora]'" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
 
 

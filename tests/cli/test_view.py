@@ -1,4 +1,4 @@
-"""`agentrl view` and `agentrl runs` as a user types them."""
+"""`agentrl view`, `runs` and `episodes` as a user types them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agentrl import open_run
 from agentrl.cli.main import main
-from agentrl.cli.view import shown_beside
+from agentrl.cli.run_tools import shown_beside
 from tests.recorded_run import record_run
 
 
@@ -54,9 +55,27 @@ def test_a_command_shows_its_run_before_that_has_begun(tmp_path: Path, capsys: p
         assert capsys.readouterr().out == ""
 
 
-def test_runs_lists_what_is_below_a_directory_with_state_and_figures(
+def test_episodes_lists_the_worst_and_the_best_and_prints_one_in_full(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run_dir = tmp_path / "run"
+    record_run(run_dir, steps=5)
+    assert main(["episodes", str(run_dir)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rewards = [float(line.split()[2]) for line in lines[1:-1]]
+    stored = sorted(episode.reward for episode in open_run(run_dir).episodes())
+    assert rewards == pytest.approx(stored[:10] + stored[-10:], abs=1e-3)
+    assert lines[-1].endswith(f"agentrl episodes {run_dir} EPISODE")
+    assert main(["episodes", str(run_dir), lines[1].split()[0]]) == 0
+    shown = capsys.readouterr().out
+    assert "--- turn 1: prompt" in shown
+    assert "--- turn 1: reply" in shown
+
+
+def test_runs_lists_what_is_in_the_working_directory_with_state_and_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     run_dir = tmp_path / "deep" / "run"
     run_dir.parent.mkdir()
     config = record_run(run_dir, steps=2)
@@ -66,11 +85,11 @@ def test_runs_lists_what_is_below_a_directory_with_state_and_figures(
     damaged = tmp_path / "damaged"
     record_run(damaged, steps=1)
     (damaged / "config.json").write_text("{")
-    assert main(["runs", str(tmp_path)]) == 0
+    assert main(["runs"]) == 0
     shown = capsys.readouterr().out
     (line,) = [line for line in shown.splitlines() if "deep/run" in line]
     assert re.search(rf"finished +2 of {config.steps} +0\.500 +0\.100 → 0\.900 +20\d\d-", line)
-    (line,) = [line for line in shown.splitlines() if "/damaged" in line]
+    (line,) = [line for line in shown.splitlines() if "damaged" in line]
     assert "cannot be read" in line
     assert main(["runs", str(tmp_path / "nothing")]) == 0
-    assert "no runs below" in capsys.readouterr().out
+    assert "no runs in" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from agentrl.engine.launch import launch_engine
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, StoreError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
-from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, summarise
+from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, share_interval, summarise
 from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
@@ -49,23 +50,49 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(n: int, data: st.Da
     assert pass_at_k(n, passed, k) == pytest.approx(statistics.fmean(draws))
 
 
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=30))
-def test_the_interval_is_the_normal_one(values: list[float]) -> None:
-    found = interval(values)
-    error = statistics.stdev(values) / len(values) ** 0.5
-    assert (found.mean, found.low, found.high) == pytest.approx(
-        (statistics.fmean(values), statistics.fmean(values) - 1.96 * error, statistics.fmean(values) + 1.96 * error),
-        abs=1e-3,
-    )
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (10, 2.2281), (30, 2.0423), (1000, 1.9623)]
+)
+def test_the_interval_of_a_mean_is_students(freedom: int, t: float) -> None:
+    """The quantiles are those of scipy.stats.t.ppf(0.975, freedom)."""
+    values = [float(n % 3) for n in range(freedom + 1)]
+    found, error = interval(values), statistics.stdev(values) / len(values) ** 0.5
+    assert found.high - found.mean == pytest.approx(t * error, rel=2e-3)
+    assert found.low + found.high == pytest.approx(2 * statistics.fmean(values))
+
+
+@pytest.mark.parametrize(
+    ("passed", "n", "low", "high"),
+    [
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (1, 1, 0.2065, 1.0),
+        (5, 10, 0.2366, 0.7634),
+        (27, 30, 0.7438, 0.9654),
+    ],
+)
+def test_the_interval_of_a_share_is_wilsons(passed: int, n: int, low: float, high: float) -> None:
+    """As statsmodels.stats.proportion.proportion_confint(passed, n, method="wilson") has it."""
+    found = share_interval([1.0] * passed + [0.0] * (n - passed))
+    assert (found.mean, found.low, found.high) == pytest.approx((passed / n, low, high), abs=1e-4)
+
+
+def test_the_share_of_tasks_that_pass_at_times_ends_at_0_and_1() -> None:
+    found = share_interval([0.25, 0.75, 0.75, 1.0])
+    assert (found.low, found.high) == (pytest.approx(0.6875 - 3.1824 * 0.1573, abs=1e-3), 1.0)
+    assert share_interval([0.5, 0.5]).low < 0.5, "an interval without a width would be no interval"
 
 
 def test_tasks_are_the_independent_draws() -> None:
     episodes = [episode(0, 0, 1.0), episode(0, 1, 1.0), episode(1, 0, 0.0, turns=3.0), episode(1, 1, 0.0, "failed")]
     result = summarise(episodes, pass_reward=1.0)
     assert (result.mean_reward, result.tasks, len(result.episodes), result.failed) == (0.5, 2, 4, 1)
-    assert result.mean_reward_95 == pytest.approx((0.5 - 1.96 * 0.5, 0.5 + 1.96 * 0.5), abs=1e-3)
+    assert (
+        result.mean_reward_95
+        == (result.pass_at[1].low, result.pass_at[1].high)
+        == pytest.approx((0.0945, 0.9055), abs=1e-4)
+    )
     assert {k: chance.mean for k, chance in result.pass_at.items()} == {1: 0.5, 2: 0.5}
-    assert (result.pass_at[1].low, result.pass_at[1].high) == (0.0, 1.0)  # a chance ends there; a reward need not
     assert [(row.passed, row.failed) for row in result.per_task] == [(2, 0), (0, 1)]
     assert result.metrics == {"turns": 3.0}
     assert result.first_error == "boom"
@@ -74,7 +101,8 @@ def test_tasks_are_the_independent_draws() -> None:
 def test_of_a_single_task_the_episodes_are() -> None:
     result = summarise([episode(0, s, float(s < 5)) for s in range(10)], pass_reward=1.0)
     assert sorted(result.pass_at) == [1, 2, 4, 8, 10]
-    assert result.mean_reward_95[0] == pytest.approx(0.5 - 1.96 * 0.527 / 10**0.5, abs=1e-3)
+    assert result.mean_reward_95[0] == pytest.approx(0.2366, abs=1e-4)
+    assert result.to_table()["mean reward [95 %]"] == "0.500 [0.237, 0.763]  n = 10 episodes"
 
 
 def kept_in(path: Path, seed: int = 1) -> KeptEpisodes:
@@ -99,7 +127,7 @@ def test_finished_episodes_are_kept_and_failed_ones_run_again(tmp_path: Path) ->
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with kept_in(tmp_path / "evaluation"):
         pass
-    with pytest.raises(ConfigError, match="holds something else than this evaluation"):
+    with pytest.raises(ConfigError, match="holds something else than this evaluation: seed 1 is not 2; name another"):
         kept_in(tmp_path / "evaluation", seed=2)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"):
@@ -198,14 +226,10 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     lines = capsys.readouterr().err.splitlines()
     assert "8 of 8 episodes" in lines
     alarms = [line for line in lines if line.startswith("ALARM")]
-    assert [line[:87] for line in alarms] == [
-        "ALARM, 8 of 8 episodes: 100% of the last 8 replies are cut off for their length, and th"
-    ]
-    assert [line.partition(":")[0] for line in lines[-3:-1]] == [
-        "the best reply (reward 1, cut off for its length)",
-        "the worst reply (reward 0, cut off for its length)",
-    ]
-    assert lines[-1] == "of the last 8 replies: cut off 100%  failed tool calls 0%"
+    assert [line[:24] for line in alarms] == ["ALARM, 8 of 8 episodes: "]
+    assert "of the last 8 replies are cut off for their length" in alarms[0]
+    assert [line[:25] for line in lines[-3:-1]] == ["the best reply (reward 1,", "the worst reply (reward 0"]
+    assert lines[-1].startswith("of the last 8 replies: cut off ")
     read = await in_thread(agentrl.open_run, tmp_path / "kept")
     assert await in_thread(lambda: (read.status, (read.summary or {})["mean_reward"])) == ("finished", 0.5)
 
@@ -316,17 +340,23 @@ async def test_the_tasks_may_be_a_file_and_the_model_elsewhere(
         launch_engine(str(NANO), elsewhere, log=tmp_path / "engine.log", seed=0) as engine,
         open_proxy(engine, nano_format, "its-name") as proxy,
     ):
+        evaluate = partial(
+            agentrl.evaluate,
+            settings(server_url, model="its-name"),
+            workflow=always,
+            tasks=tmp_path / "tasks.jsonl",
+            base_url=proxy.base_url,
+            view=EvaluationView(),
+            out=tmp_path / "kept",
+        )
         with anyio.fail_after(60):
-            result = await agentrl.evaluate(
-                settings(server_url, model="its-name"),
-                workflow=always,
-                tasks=tmp_path / "tasks.jsonl",
-                base_url=proxy.base_url,
-                api_key=proxy.open_session().key,
-                view=EvaluationView(),
-                out=tmp_path / "kept",
-            )
-    assert (result.mean_reward, len(result.episodes), result.failed) == (1.0, 2, 0)
+            with pytest.raises(
+                ConfigError, match=r"refuses the key \(401\); give its own by `api_key` or \$OPENAI_API_KEY"
+            ):
+                await evaluate(api_key="another")
+            result = await evaluate(api_key=proxy.open_session().key)
+    assert await evaluate() == result, "what is finished is shown again without the endpoint"
+    assert (result.mean_reward, len(result.episodes), result.failed, result.recorded) == (1.0, 2, 0, False)
     assert "no model call is recorded" in await in_thread(result.episodes[0].transcript)
 
 

@@ -107,7 +107,7 @@ def test_a_run_of_hostile_workflows_goes_on_and_ends_in_order_with_the_first_sig
         output, errors = process.communicate(timeout=60)
     assert time.perf_counter() - started < 30
     assert process.returncode == 130, errors
-    assert b"go on with: agentrl train --resume" in output
+    assert b"agentrl train --resume" in output
     assert f"hung: {tmp_path / 'workflow.py'}:".encode() in errors
     assert b"in swallow ignores its cancellation" in errors
     with Store(run_dir / "store.sqlite") as store:

@@ -42,8 +42,7 @@ def test_a_signal_ends_it_while_it_starts_and_it_never_says_that_it_serves(
             process.kill()
             process.wait(40)
         asked.close()
-    assert (process.returncode, said) == (130, "")
-    assert complained.splitlines()[-1] == "agentrl: interrupted"
+    assert (process.returncode, said, complained) == (0, "", "")
     assert begun == f"starting the engine; sessions are kept in {tmp_path / 'kept'}\n"
 
 

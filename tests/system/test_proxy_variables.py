@@ -70,7 +70,7 @@ async def test_an_endpoint_its_episodes_and_a_judge_on_the_loopback_are_reached(
         return float(reply.choices[0].message.content or "nan")
 
     async with ScriptedModel(lambda _: "0.5").serve() as url:
-        await check_endpoint(url)
+        await check_endpoint(url, "-")
         async with remote_runner(run, base_url=url, api_key="-", model="m", timeout_s=60) as runner:
             outcome = await runner.run({}, 0)
         assert (outcome.error, outcome.reward) == (None, 0.5)

@@ -180,10 +180,10 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
         (["{tasks}", "--output", "/dev/null"], "cannot be written"),
         (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
         (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),
-        (["{tasks}", "--trainer.optimizer.lr", "1"], "vet takes no --trainer.optimizer.lr"),
+        (["{tasks}", "--trainer.optimizer.lr", "1"], "Unknown option: --trainer.optimizer.lr"),
         (["{tasks}", "--sandbox.image", "no/image:1"], "image = 'no/image:1' is an image of Docker"),
         (["{folder}/damaged.jsonl"], "damaged.jsonl, line 2: not valid JSON"),
-        (["{folder}/damaged.jsonl.gz"], "is no whole gzip file"),
+        (["{folder}/damaged.jsonl.gz"], "damaged.jsonl.gz: Compressed file ended before"),
         (["{folder}/none.jsonl"], "cannot read the task file"),
     ],
 )
