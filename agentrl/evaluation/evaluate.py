@@ -100,7 +100,7 @@ async def evaluate(
         if config.rollout.workers:
             what = "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
             raise ConfigError(what)
-        if out is None or not await anyio.Path(out, "store.sqlite").exists():
+        if out is None or not await in_thread(Path(out, "store.sqlite").exists):
             await check_endpoint(base_url, api_key)  # of an evaluation that goes on, nothing may be left to ask it
         opened = partial(_remote, config, run, base_url, api_key)
     else:

@@ -171,7 +171,7 @@ def test_supervised_training_has_no_roles(tmp_path: Path) -> None:
         ),
         (
             {"trainer": {"lora": {"rank": 4, "roles": ["a"]}}, "engine": {"kind": "sglang", "transfer": "broadcast"}},
-            "publishes an adapter alone",
+            "sends neither the adapter of `trainer.lora`",
         ),
     ],
 )

@@ -106,9 +106,7 @@ async def test_one_who_stops_waiting_takes_no_sandbox_with_him(bubblewrap: Backe
 
 async def test_waiting_is_bounded(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1, wait_timeout_s=2) as pool, pool.take():
-        with pytest.raises(
-            SandboxError, match=r"no sandbox or container was free within .* = 2, of 1 at the same time"
-        ):
+        with pytest.raises(SandboxError, match=r"no sandbox or container was free within 2 s, of 1 at the same time"):
             async with pool.take():
                 pass
         with pytest.raises(ConfigError, match="2 sandboxes at once from a pool of 1"):

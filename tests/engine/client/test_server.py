@@ -37,13 +37,21 @@ async def test_a_field_that_cannot_be_is_refused_by_its_name(field: str, value: 
 
 async def test_a_process_without_descriptors_waits_for_one_and_holds_nothing_against_the_server() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    answered = anyio.Event()
+
+    async def ask(asked: SGLangServer) -> None:
+        await asked.get("/health", 10)
+        answered.set()
+
     async with scripted_server(lambda _: []) as server, open_session() as http, anyio.create_task_group() as group:
-        group.start_soon(SGLangServer(http, server.url, ServedModel()).get, "/health", 10)
+        group.start_soon(ask, SGLangServer(http, server.url, ServedModel()))
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
             await anyio.wait_all_tasks_blocked()
+            assert not answered.is_set()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert answered.is_set()
 
 
 async def test_what_a_server_says_of_itself_is_used() -> None:
