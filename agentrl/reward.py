@@ -24,7 +24,7 @@ MAX_DETAILS_CHARS = 64_000
 METRICS_LEFT_OUT = "metrics_left_out"
 DETAILS_LEFT_OUT = "details_left_out"
 _MAX_NOTES_CHARS = 400
-"""Bound of what details have beyond theirs: notes in place of values. How many more values there are is the detail `DETAILS_LEFT_OUT`."""
+"""Room for the notes that stand in place of cut values. How many more values there are is the detail `DETAILS_LEFT_OUT`."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import anyio
 import anyio.to_thread
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S = 10.0
 AnyEnv = gymnasium.Env[Any, Any]
+_PLAYED: WeakSet[AnyEnv] = WeakSet()
+"""The environments of episodes, none of which may be another's too."""
 
 
 class AsyncToolEnv:
@@ -107,9 +110,18 @@ class AsyncToolEnv:
         Args:
             seed: Seeds the environment's random numbers.
             options: The task, as `ToolEnv.on_reset` takes it.
+
+        Raises:
+            EpisodeError: The environment was made before, and another episode plays it.
         """
         if self._env is None:
             made = await _made(self._make)
+            if made.unwrapped in _PLAYED:
+                raise EpisodeError(
+                    "this environment is played in another episode; give episode.env(...) what makes one"
+                )
+            _PLAYED.add(made.unwrapped)
+            self._played = made.unwrapped
             self._env = made if isinstance(made.unwrapped, ToolEnv) else GymEnv(made)
             self.tool_env.resources, self.tool_env.in_episode = self._resources, True
         if isinstance(self._env, ToolEnv):
@@ -196,7 +208,8 @@ class AsyncToolEnv:
         if self._env is None:
             return
         env, inner = self._env, self.tool_env
-        self._env = None
+        self._env, inner.in_episode = None, False
+        _PLAYED.discard(self._played)
         with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
             await inner.aclose()
             await _in_thread(env.close)

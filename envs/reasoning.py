@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class ReasoningEnv(ToolEnv):
 
     def __init__(self, *, attempts: int = 1, attempt_discount: float = 1.0, system: str | None = None) -> None:
         super().__init__()
+        import_module("reasoning_gym")  # with the environment, which is made in a thread, and not in an episode
         self.max_turns = attempts
         self._attempt_discount = attempt_discount
         self._system = system

@@ -87,7 +87,7 @@ def is_image(space: spaces.Space[Any]) -> bool:
 
 
 def _between(number: type[int] | type[float], low: Any, high: Any) -> Any:
-    """Return a number within bounds, of which those of float32 are the decimal numbers that they were made from."""
+    """Return the type of a number within bounds; those of float32 are read as the decimals that they were written as."""
     return Annotated[number, Field(ge=number(str(low)), le=number(str(high)))]
 
 

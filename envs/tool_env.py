@@ -309,7 +309,9 @@ def _result(returned: Any) -> Result:
     """Return what a tool returned, as a Result."""
     if isinstance(returned, Result):
         return returned
-    parts = isinstance(returned, list) and all(
-        isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in returned
+    parts = (
+        isinstance(returned, list)
+        and returned != []
+        and all(isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in returned)
     )
     return Result(returned if isinstance(returned, str) or parts else json.dumps(returned, default=str))

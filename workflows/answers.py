@@ -46,6 +46,8 @@ _NO_UNITS = re.compile(
     r"(?<!°)\b(?:[abdefijknopqrtuvwxyz]|pi|or|and|not|to|plus|minus|times|over|squared|cubed|hundred|thousand|[mbt]r?illion)\b"
 )
 """Letters and words that make another value of the number before them."""
+_PLURAL = re.compile(r"(?<=ch|sh|ss)es$|(?<=x)es$|(?<=\w[^s])s$")
+"""The end of a unit in the plural, and not of ms or s."""
 _FORMULA = re.compile(r"[\\^√π(\[{]|\w\s*[-+*=<>]\s*\w")
 _TERM = re.compile(r"(?:[A-Za-z0-9_.,^/*+±\\{}()\[\]%!√π°-]|(?<=\d):(?=\d))+")
 _OPTION = re.compile(r"\(?([a-j])(?:[.):] (?!(?:or|and)\b)|\)(?=[\d\\/]|\Z))")
@@ -94,7 +96,7 @@ def contains(reply: str, answer: JsonValue) -> bool:
     One letter, as of a choice, has its own case.
     """
     reply, *answers = [" ".join(_respelled(text).split()) for text in (reply, *alternatives(answer))]
-    for text in answers:
+    for text in filter(None, answers):
         before = r"(?<![\d./^)-])(?<!\d[,:])" if re.match(r"[+-]?\.?\d", text) else r"(?<!\d)"
         after = r"(?!\d|[.,/:]\d|[\^²³])" if text[-1].isdigit() else rf"(?![{_LETTER}\d+#])"
         if re.match(rf"[{_LETTER}\d]", text):
@@ -167,7 +169,7 @@ def _number(text: str) -> _Number | None:
         return None
     number = found["number"].replace(",", "")
     value = Fraction(number) / int(found["divisor"] or 1) + int(found["whole"] or 0)
-    unit = found["unit"].removesuffix("s")
+    unit = _PLURAL.sub("", found["unit"])
     return _Number(-value if found["sign"] == "-" else value, re.search(r"[.e]", number) is None, unit)
 
 

@@ -232,7 +232,7 @@ def read_reward(data: bytes) -> float:
     """
     reward = float(json.loads(data)["reward"] if data.lstrip().startswith(b"{") else data)
     if not 0 <= reward <= 1:
-        raise ValueError(f"{reward:g} is less or more")
+        raise ValueError(f"{reward:g} is not from 0 to 1")
     return reward
 
 

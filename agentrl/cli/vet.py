@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -103,7 +104,8 @@ def check_file(file: Path, sources: Sequence[str]) -> None:
     Raises:
         ConfigError: It cannot, or it is the file of the tasks.
     """
-    if any(file.name in source and str(file) in source for source in sources):
+    named = {Path(part).resolve() for source in sources for part in (source, *re.split("[:@]", source)) if part}
+    if file.resolve() in named:
         raise ConfigError(f"{file} is the task file itself; write to another file")
     if (file.exists() and not file.is_file()) or not os.access(file.absolute().parent, os.W_OK):
         raise ConfigError(f"{file} cannot be written: name a file in a folder that exists and is writable")

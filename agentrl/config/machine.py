@@ -67,8 +67,14 @@ def sized(config: RunConfig, machine: Machine, *, training: bool) -> tuple[RunCo
         choose("engine", kind="sglang" if sglang else "embedded")
     embedded = config.engine.kind == "embedded" and not config.engine.urls
     if machine.gpus and config.engine.kind == "sglang" and not config.engine.urls:
-        flags = {"mem-fraction-static": STATIC_MEMORY_SHARE} if training else {}
-        choose("engine", servers=machine.gpus, gpus_per_server=1, flags=flags)
+        flags = {name.replace("_", "-"): value for name, value in config.engine.flags.items()}
+        if not flags.keys() & {"tp", "tp-size", "tensor-parallel-size"}:
+            choose("engine", servers=max(1, machine.gpus // (config.engine.gpus_per_server or 1)))
+            choose("engine", gpus_per_server=max(1, machine.gpus // config.engine.servers))
+        if training and "mem-fraction-static" not in flags:
+            added = {**config.engine.flags, "mem-fraction-static": STATIC_MEMORY_SHARE}
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"flags": added})})
+            chosen["engine.flags.mem-fraction-static"] = STATIC_MEMORY_SHARE
         startable = config.rollout.batch_size * (config.rollout.max_staleness + 1) if training else REPLIES_PER_GPU
         choose("rollout", max_concurrent=min(REPLIES_PER_GPU * config.engine.servers, startable))
     threads = (machine.cores - 1) // (2 if training and embedded else 1)  # one core is the run's own

@@ -160,7 +160,7 @@ class KlLoss(Section):
     coef: Coefficient
     """β: weight of the KL divergence to the reference."""
     estimator: Literal["k2", "k3"] = "k3"
-    """How the divergence is estimated from the sampled tokens; in the reward k1 alone has its gradient, in the loss k1 has none."""
+    """How the divergence is estimated from the sampled tokens: k2 or k3 in the loss, k1 in the reward."""
 
 
 class KlReward(Section):
@@ -170,7 +170,7 @@ class KlReward(Section):
     coef: Coefficient
     """β: weight of the KL divergence to the reference."""
     estimator: Literal["k1"] = "k1"
-    """How the divergence is estimated from the sampled tokens; in the reward k1 alone has its gradient, in the loss k1 has none."""
+    """How the divergence is estimated from the sampled tokens: k2 or k3 in the loss, k1 in the reward."""
 
 
 Kl = Annotated[NoKl | KlLoss | KlReward, Field(discriminator="kind")]

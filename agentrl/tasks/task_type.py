@@ -5,7 +5,7 @@ tasks.jsonl ─► dict, checked against MyTask when it is read ─► store, wo
 `MyTask` is a dataclass or a pydantic model. Between the two ends a task stays the dict that JSON can say. Of `Episode[Annotated[dict[str, Any], MyTask]]`
 tasks are checked in the same way, and every episode sees the dict, with all that it has besides.
 
-A folder or row of a source that can be no task has one that says why: a run is told of all of them at once, `agentrl vet` of each.
+A folder or row that can be no task becomes one that holds the reason: a run refuses all of them at once, `agentrl vet` reports each.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def tasks_from_python(
 def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
     """Check that a stream has the tasks again that it had before. Of a list, its identity says that. May block.
 
-    With others, what was left half done would be gone on with as something else, and later tasks would come twice, or never.
+    With others, half-done groups would continue on other tasks, and later tasks would come twice, or never.
 
     Args:
         tasks: The tasks as they are now.

@@ -20,6 +20,8 @@ from typing import Any
 import verifiers.v1 as vf
 from aiohttp import web
 
+_loading = asyncio.Lock()
+
 
 def environment_of(config: str) -> Any:
     """Return a new environment; `config` is the library's `[env]` block as JSON."""
@@ -39,6 +41,12 @@ def tasks_of(config: str) -> list[Any]:
     return list(taskset)
 
 
+async def loaded_tasks(config: str) -> list[Any]:
+    """Return `tasks_of(config)`, which two requests never load at the same time."""
+    async with _loading:
+        return await in_thread(tasks_of, config)
+
+
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Return what a function that blocks returns."""
     return await asyncio.get_running_loop().run_in_executor(None, function, *args)
@@ -46,7 +54,7 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
 
 async def count_tasks(asked: dict[str, Any]) -> dict[str, Any]:
     """Return how many tasks an environment has."""
-    return {"tasks": len(await in_thread(tasks_of, asked["env"]))}
+    return {"tasks": len(await loaded_tasks(asked["env"]))}
 
 
 async def play(asked: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +65,7 @@ async def play(asked: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RuntimeError: The episode failed, or had more than one agent.
     """
-    task = (await in_thread(tasks_of, asked["env"]))[asked["row"]]
+    task = (await loaded_tasks(asked["env"]))[asked["row"]]
     env, variable = environment_of(asked["env"]), f"AGENTRL_KEY_{uuid.uuid4().hex}"
     client = vf.EvalClientConfig(base_url=asked["base_url"], api_key_var=variable)
     context = vf.ModelContext(asked["model"], client, vf.SamplingConfig(**asked["sampling"]))

@@ -62,7 +62,10 @@ def count_tasks(name: str, args: dict[str, Any]) -> int:
         TaskFileError: It cannot be loaded.
     """
     asked = {"env": env_block(name, args)}
-    answer = httpx.post(f"{server_url()}/tasks", json=asked, timeout=TASKS_TIMEOUT_S, trust_env=False).json()
+    try:
+        answer = httpx.post(f"{server_url()}/tasks", json=asked, timeout=TASKS_TIMEOUT_S, trust_env=False).json()
+    except httpx.HTTPError as error:
+        raise TaskFileError(f"the server of verifiers environments does not answer: {one_line(repr(error))}") from error
     if "error" in answer:
         raise TaskFileError(f"the verifiers environment {name!r} cannot be loaded: {one_line(answer['error'])}")
     return int(answer["tasks"])

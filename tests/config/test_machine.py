@@ -49,6 +49,14 @@ def test_a_gpu_with_sglang_serves_by_it_and_is_shared_with_a_trainer_of_mixed_pr
     assert said.startswith("chosen for this machine (16 cores, 2 GPUs): engine.kind = sglang, engine.servers = 2, ")
 
 
+def test_gpus_are_shared_by_servers_beside_what_the_user_set() -> None:
+    machine = Machine(16, 8, sglang=True)
+    few, _ = sized(RunConfig(engine={"servers": 2}), machine, training=True)
+    assert (few.engine.gpus_per_server, few.engine.flags) == (4, {"mem-fraction-static": 0.5})
+    flagged, _ = sized(RunConfig(engine={"kind": "sglang", "flags": {"tp_size": 8}}), machine, training=False)
+    assert (flagged.engine.servers, flagged.engine.gpus_per_server, flagged.engine.flags) == (1, 0, {"tp_size": 8})
+
+
 def test_cores_are_shared_by_engine_trainer_and_the_run_itself() -> None:
     config, _ = sized(RunConfig(), Machine(17, 0, sglang=True), training=True)
     assert (config.engine.kind, config.engine.threads, config.trainer.threads) == ("embedded", 8, 8)

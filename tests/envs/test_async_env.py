@@ -79,12 +79,17 @@ async def test_an_argument_that_an_environment_does_not_take_names_the_remedy(en
             await make_async_env(resources, env, max_turns=3).reset()
 
 
-async def test_an_environment_that_was_made_is_played_as_it_is() -> None:
+async def test_an_environment_that_was_made_is_played_as_it_is_in_one_episode_at_a_time() -> None:
+    made = gymnasium.make("FrozenLake-v1", is_slippery=False)
     async with open_resources() as resources:
-        env = make_async_env(resources, gymnasium.make("FrozenLake-v1", is_slippery=False))
+        env, other = make_async_env(resources, made), make_async_env(resources, made)
         await env.reset(seed=1)
         assert env.tools[0]["function"]["name"] == "act"
+        with pytest.raises(EpisodeError, match="is played in another episode"):
+            await other.reset(seed=1)
         await env.close()
+        await other.reset(seed=1)
+        await other.close()
 
 
 async def test_what_an_environment_imports_is_left_out_of_searches_for_garbage(

@@ -225,6 +225,10 @@ class Trouble(ToolEnv):
         return [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
 
     @tool
+    def empty(self) -> list[str]:
+        return []
+
+    @tool
     async def fine(self, word: str = "ok") -> str:
         return word
 
@@ -384,6 +388,7 @@ async def test_anything_can_be_returned_and_pictures_stay_pictures() -> None:
     await env.reset()
     assert "1970" in await said(env, "odd")
     assert (await said(env, "picture"))[0]["type"] == "image_url"
+    assert await said(env, "empty") == "[]"
 
 
 async def test_calls_in_one_message_are_answered_in_turn_and_an_answer_may_go_on() -> None:

@@ -65,6 +65,8 @@ SIMPLE: list[Row] = [
     (7, [r"\boxed{7~\text{cm}}", r"\boxed{7~}", "It is $7/hour.", "7/day", r"\boxed{\$7/\text{hour}}"], ["1/7", "7/x"]),
     (5, [r"\boxed{₹5}"], [r"\boxed{₹50}"]),
     ([1, "~"], [r"\boxed{~}"], [r"\boxed{1/s}", r"\boxed{1/pi}"]),
+    ("5 s", [r"\boxed{5}", "5 s"], [r"\boxed{5 kg}", r"\boxed{5 ms}"]),
+    ("3 inches", [r"\boxed{3 inch}"], []),
     ("5 cm", [r"\boxed{5\,\mathrm{cm}}"], [r"\boxed{5 \text{ km}}", r"\boxed{0.05 m}"]),
     ("5 apple", [r"\boxed{5 apples}", r"\boxed{5}"], [r"\boxed{5 min}"]),
     # Values.
@@ -112,6 +114,7 @@ CONTAINED: list[Row] = [
     (["да", "ναι"], ["Да.", "ναι"], ["дача", "вода", "ναιάς"]),
     ("New York", ["It is new\nyork."], ["New Yorker"]),
     ("C", ["It is C.", "(C)", "C is right", "**C**"], ["C++", "C#", "a c", "Cat", "C3"]),
+    (["$", "5"], ["It costs $5"], ["It costs $"]),
     ("A", ["(A) Paris", "A. Paris", "Option A is right"], ["I think it is a dog", "Ah"]),
 ]
 """Answers, with replies that contain them and replies that do not."""

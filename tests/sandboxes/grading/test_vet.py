@@ -176,6 +176,7 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
         (["{tasks}", "--output", "{tasks}"], "is the task file itself"),
         (["swe:{tasks}", "--output", "{tasks}"], "is the task file itself"),
         (["python:{tasks}:NAME", "--report", "{tasks}"], "is the task file itself"),
+        (["{folder}/damaged.jsonl", "--output", "{folder}/jsonl"], "damaged.jsonl, line 2: not valid JSON"),
         (["{tasks}", "--report", "{folder}/no/report"], "cannot be written"),
         (["{tasks}", "--output", "/dev/null"], "cannot be written"),
         (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
