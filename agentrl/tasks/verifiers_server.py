@@ -44,7 +44,7 @@ def tasks_of(config: str) -> list[Any]:
 async def loaded_tasks(config: str) -> list[Any]:
     """Return `tasks_of(config)`, which two requests never load at the same time."""
     async with _loading:
-        return await in_thread(tasks_of, config)
+        return list(await in_thread(tasks_of, config))
 
 
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
