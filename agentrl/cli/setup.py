@@ -19,7 +19,7 @@ from agentrl.errors import ConfigError, SandboxError
 TEMPLATE = Path(__file__).parent / "template"
 
 
-def init(name: str, /) -> int:
+def init(name: str = "my-agent", /) -> int:
     """Write a new workflow, environment, task set and test to start from.
 
     Args:

@@ -131,7 +131,9 @@ def test_init_says_how_to_come_by_what_its_tests_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentrl.cli.setup.find_spec", lambda name: None)
-    assert main(["init", str(tmp_path / "sums")]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    assert (tmp_path / "my-agent" / "run.toml").is_file()
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "Its tests: python -m pip install pytest && python -m pytest"
 
