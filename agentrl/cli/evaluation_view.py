@@ -87,7 +87,7 @@ def show_evaluation(result: Evaluation, console: Console | None = None, *, per_t
     if result.directory:
         kept, path = "the episodes are kept", result.directory
         if not result.recorded:
-            kept += " without what was said, as calls of another endpoint are not recorded"
+            kept += " without a call of the model, as none was made, or an endpoint elsewhere answered it"
         _print_lines(
             console, as_typed_here(f"{kept}: agentrl episodes {path} lists them, agentrl view {path} shows them")
         )

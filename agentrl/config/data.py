@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,7 +59,7 @@ class DataConfig(Section):
     """Several sources of tasks in place of `tasks`, mixed by their weights: [{tasks = "easy.jsonl", weight = 2}, {tasks = "hard.jsonl"}]."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Fields of a task that have another name in the data set, those of `eval.tasks` too: `--data.columns.prompt question`."""
-    fields: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    fields: dict[str, Any] = Field(default_factory=dict)
     """What every task has that says nothing else itself, those of `eval.tasks` too: `--data.fields.scorer number`."""
     epochs: Positive | None = None
     """The run ends when every task was visited so often, if not by `steps` before. Default: as often as the steps need."""

@@ -29,6 +29,7 @@ import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.config.run import RunConfig, check_is_config
+from agentrl.config.trainer import TurnsConfig
 from agentrl.engine.adapters import adapter_folders
 from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.engine.protocol import UpdatableEngine
@@ -40,7 +41,7 @@ from agentrl.proxy.errors import ApiError, map_errors, read_body
 from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key, to_json
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.record.conversations import are_main, conversations_of
-from agentrl.record.credit import turn_returns
+from agentrl.record.credit import mask_turns, turn_returns
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reward import MAX_REWARD
@@ -379,6 +380,7 @@ def _conversations(record: TokenRecord) -> list[dict[str, Any]]:
 def _with_trajectories(
     state: Mapping[str, Any], record: TokenRecord, conversations: list[dict[str, Any]]
 ) -> dict[str, Any]:
+    mask_turns(record, TurnsConfig())
     returns = turn_returns(record, state["reward"] or 0.0)
     paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
     return {**state, "turns": record.to_json(), "trajectories": paths, "conversations": conversations}
@@ -389,5 +391,5 @@ def _adapters(roles: set[str]) -> str:
 
 
 def _final(session_id: str) -> ApiError:
-    message = f"The session {session_id!r} was closed, and its record is final: give rewards before you close it."
+    message = f"The session {session_id!r} has ended, and its record is final: rewards come before it is closed, idle too long, or the service ends."
     return ApiError(409, message, code="session_closed")

@@ -94,6 +94,15 @@ def test_a_session_from_opening_to_trajectories(service: Service, versions: Any)
     service.ask("GET", path, status=404)
 
 
+def test_a_greedy_reply_is_not_to_be_trained_on(service: Service) -> None:
+    opened = service.ask("POST", "/sessions", {"max_tokens": 3, "temperature": 0})
+    with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:
+        client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
+    (trajectory,) = service.ask("GET", f"/sessions/{opened['id']}/trajectories")["trajectories"]
+    assert not any(trajectory["loss_mask"])
+    service.ask("DELETE", f"/sessions/{opened['id']}")
+
+
 def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
     opened = service.ask("POST", "/sessions", {"max_tokens": 3})
     for key in (opened["api_key"], f"{opened['api_key']}.helper"):
