@@ -6,6 +6,7 @@ evaluate(config) ─► open_engine ─► open_rollout ─► runner ─► eva
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -93,7 +94,10 @@ async def evaluate(
         "tasks": fingerprint(chosen),
         "model": config.model.path,
         "base_url": base_url and without_secrets(base_url),
+        "workflow_sha256": await in_thread(_workflow_hash, sources),
         "temperature": config.eval.temperature,
+        "top_p": config.rollout.top_p,
+        "max_tokens": config.rollout.max_tokens,
         "seed": config.seed,
     }
     if base_url:
@@ -117,6 +121,8 @@ async def evaluate(
             if log.done:
                 view.say(f"going on after {len(log.done)} episodes in {directory}")
             runner = await stack.enter_async_context(opened(log.earlier_starts))
+        else:
+            view.say(f"all {len(log.done)} episodes are in {directory} already, and none is run")
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
@@ -146,6 +152,12 @@ def _name_of(sources: Sources) -> str:
     given: Any = getattr(sources.workflow, "func", sources.workflow)  # of a partial
     own = given if hasattr(given, "__qualname__") else type(given)
     return f"{own.__module__}.{own.__qualname__}"
+
+
+def _workflow_hash(sources: Sources) -> str:
+    """Return a hash of the workflow's file; "": it is in none."""
+    file = Path(sources.config.workflow)
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if sources.workflow is None and file.is_file() else ""
 
 
 def _task_name(task: Task) -> str:

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import anyio
@@ -35,6 +36,8 @@ class Health:
     recent: deque[Counter[str]] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     """Of each of the last attempts that called the model: the whole numbers of `RecordFigures`, its `conversations`,
     `rerendered_tokens`, and `altered`, its replies that were not sampled as the policy samples."""
+    metrics: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
+    """The workflow's metrics in each of the last episodes that finished."""
     altered_by: list[str] = field(default_factory=list)
     """The fields of requests that had the last replies sampled otherwise than the policy samples."""
     example: list[int] = field(default_factory=list)
@@ -84,6 +87,7 @@ class Health:
         self.example = counts.example or self.example
         if outcome.finished:
             self.failures = 0
+            self.metrics.append(outcome.metrics)
             self.highest_reward = max(self.highest_reward, outcome.reward)
             return
         if not self.failures:
@@ -122,12 +126,14 @@ class Health:
     def to_metrics(self) -> dict[str, float]:
         """Return what a step's line says of the recent attempts."""
         counts, episodes = self.counts(), max(1, len(self.recent))
+        names = {name for one in self.metrics for name in one}
         return {
             "conversations_mean": counts["conversations"] / episodes,
             "rerendered_share": counts["rerendered_tokens"] / max(1, counts["prompt_tokens"]),
             "left_out_share": counts["left_out_tokens"] / max(1, counts["sampled_tokens"]),
             "truncated_share": counts["truncated"] / max(1, counts["replies"]),
             "failed_calls_share": counts["failed_calls"] / max(1, counts["with_tools"]),
+            **{f"metric_{name}": fmean(one[name] for one in self.metrics if name in one) for name in sorted(names)},
         }
 
 

@@ -91,11 +91,11 @@ def add_hint(error: BaseException, task: object) -> None:
     said = str(error)
     if isinstance(error, KeyError) and isinstance(task, dict) and error.args[0] not in task:
         fields = ", ".join(map(repr, task))
-        error.add_note(f"{_HINT}The task's fields are {fields}: [data.columns] renames them, [data.fields] adds one.")
+        error.add_note(f"{_HINT}The task's fields are {fields}: [data.columns] renames them, [data.fields] adds one")
     elif "'coroutine' object" in said:
-        error.add_note(f"{_HINT}What an async function returns must be awaited: `await` is missing before a call.")
+        error.add_note(f"{_HINT}What an async function returns must be awaited: `await` is missing before a call")
     elif "'await' expression" in said or "can't be awaited" in said:
-        error.add_note(f"{_HINT}`await` is too much before a call that is not async.")
+        error.add_note(f"{_HINT}`await` is too much before a call that is not async")
 
 
 def place_of(frames: Sequence[FrameType]) -> str:
