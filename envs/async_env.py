@@ -208,11 +208,12 @@ class AsyncToolEnv:
         if self._env is None:
             return
         env, inner = self._env, self.tool_env
-        self._env, inner.in_episode = None, False
+        self._env = None
         _PLAYED.discard(self._played)
         with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
             await inner.aclose()
             await _in_thread(env.close)
+        inner.in_episode = False
 
 
 def make_async_env(resources: Resources, env: str | AnyEnv | Callable[..., AnyEnv], /, **kwargs: Any) -> AsyncToolEnv:
@@ -222,8 +223,15 @@ def make_async_env(resources: Resources, env: str | AnyEnv | Callable[..., AnyEn
         resources: The things that the run keeps open.
         env: Its id in gymnasium's registry, its class, a function that makes it, or the environment.
         kwargs: Arguments for the making of it.
+
+    Raises:
+        EpisodeError: There are arguments for an environment that is made.
     """
     if isinstance(env, gymnasium.Env):
+        if kwargs:
+            raise EpisodeError(
+                f"{', '.join(kwargs)} would make an environment, and {env} is made; bound turns by env.play(episode, max_turns=...)"
+            )
         return AsyncToolEnv(lambda: env, resources)
     return AsyncToolEnv(
         partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs), resources
@@ -258,7 +266,7 @@ async def _made(make: Callable[[], AnyEnv]) -> AnyEnv:
         if "unexpected keyword argument" not in str(error):
             raise
         raise EpisodeError(
-            f'{error}; what follows the environment in episode.env(...), and "make" of a task, are arguments of its class: bound its turns '
+            f'{error}; what follows the environment in episode.env(...), and "make" of a task, are arguments of its class, which agentrl/Gym-v0 takes as make={{...}}: bound its turns '
             "by env.play(episode, max_turns=...), or by max_turns in a ToolEnv's class"
         ) from error
     finally:

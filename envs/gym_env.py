@@ -21,7 +21,7 @@ from gymnasium import spaces
 from agentrl.envs.space_types import element_of, is_image, shown, type_of
 from agentrl.envs.tool_env import Content, Message, Result, Step, ToolEnv
 from agentrl.envs.tools import Tool, typed_tool
-from agentrl.errors import ToolCallError
+from agentrl.errors import ToolCallError, ToolDefinitionError
 
 ACTION_NAMES: Mapping[str, Sequence[str]] = {
     "Blackjack": ("stick", "hit"),
@@ -72,6 +72,10 @@ class GymEnv(ToolEnv):
         self.max_turns = max_turns
         name = self.inner.spec.name if self.inner.spec else ""
         self._names = action_names
+        if action_names is not None and len(set(action_names)) != getattr(self.inner.action_space, "n", 0):
+            raise ToolDefinitionError(
+                f"action_names = {list(action_names)}: name each action of {self.inner.action_space} once"
+            )
         if action_names is None and isinstance(self.inner.action_space, spaces.Discrete):
             self._names = ACTION_NAMES.get(name)
         self._instructions = _documentation(self.inner.unwrapped) if instructions is None else instructions

@@ -29,7 +29,7 @@ import numpy as np
 from gymnasium import spaces
 
 from agentrl.envs.tools import Tool, tools_of
-from agentrl.errors import EpisodeError, ToolCallError, one_line
+from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError, one_line
 from agentrl.reward import MAX_REWARD, checked_number
 from agentrl.system import traces
 from agentrl.system.failure_text import cut_middle, place_of
@@ -121,6 +121,18 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     """Bound of one call. A tool that takes longer is given up, and the model told."""
     max_result_chars: int = 20_000
     """Longer results lose their middle."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a method that an episode, which awaits `areset` and `astep`, would never call.
+
+        Raises:
+            ToolDefinitionError: The class has one.
+        """
+        super().__init_subclass__()
+        if own := {"reset", "step"} & vars(cls).keys():
+            raise ToolDefinitionError(
+                f"{cls.__name__} defines {own.pop()}: define on_reset and tools, or wrap the environment"
+            )
 
     def __init__(self) -> None:
         self.action_space = MessageSpace("assistant")

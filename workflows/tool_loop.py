@@ -7,6 +7,7 @@ A task is {"env": ID}, gymnasium's or `FILE.py:CLASS`, and, as needed,
   in how it is played;
 - "options" of `reset`: the whole task without it;
 - "seed": the group's without it; "attempt", for a start of its own in every attempt;
+- "max_turns", replies after which it is truncated;
 - "turn_rewards": true, which gives every reply the reward of its own step, for `trainer.advantage.turn_discount`.
 
 A reply whose tool call could not be carried out is marked as failed (`trainer.turns.failed`).
@@ -35,6 +36,7 @@ class EnvTask(BaseModel):
     options: dict[str, Any] | None = None
     seed: int | Literal["attempt"] | None = None
     turn_rewards: bool = False
+    max_turns: int | None = None
 
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
@@ -54,7 +56,7 @@ async def run(episode: Episode[Annotated[dict[str, Any], EnvTask]]) -> float:
     env = episode.env(await environment_of(task["env"]), **task.get("make", {}))
     seed = task.get("seed", episode.group_seed)
     await env.reset(seed=episode.seed if seed == "attempt" else seed, options=task.get("options", task))
-    return await env.play(episode, turn_rewards=task.get("turn_rewards", False))
+    return await env.play(episode, max_turns=task.get("max_turns"), turn_rewards=task.get("turn_rewards", False))
 
 
 async def environment_of(name: str) -> Any:

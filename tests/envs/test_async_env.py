@@ -87,6 +87,8 @@ async def test_an_environment_that_was_made_is_played_as_it_is_in_one_episode_at
         assert env.tools[0]["function"]["name"] == "act"
         with pytest.raises(EpisodeError, match="is played in another episode"):
             await other.reset(seed=1)
+        with pytest.raises(EpisodeError, match="max_turns would make an environment"):
+            make_async_env(resources, made, max_turns=3)
         await env.close()
         await other.reset(seed=1)
         await other.close()

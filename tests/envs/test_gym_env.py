@@ -14,6 +14,7 @@ from gymnasium import spaces
 from PIL import Image
 
 from agentrl.envs import AsyncToolEnv, GymEnv
+from agentrl.errors import ToolDefinitionError
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +33,11 @@ async def opened(env: Any, **reset: Any) -> AsyncToolEnv:
 def enum(env: AsyncToolEnv) -> list[str]:
     actions: list[str] = env.tools[0]["function"]["parameters"]["properties"]["action"]["enum"]
     return actions
+
+
+def test_names_of_actions_are_as_many_as_these() -> None:
+    with pytest.raises(ToolDefinitionError, match="name each action of Discrete\\(4\\) once"):
+        GymEnv("FrozenLake-v1", action_names=["left", "right"])
 
 
 async def test_frozen_lake_is_crossed() -> None:

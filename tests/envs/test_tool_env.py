@@ -19,7 +19,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformRewa
 
 from agentrl import Episode
 from agentrl.envs import AsyncToolEnv, Message, Result, ToolEnv, tool
-from agentrl.errors import EpisodeError, ToolCallError
+from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.testing import ScriptedModel, ToolCall
 from tests.components import wait_until
@@ -487,3 +487,8 @@ async def test_whatever_arguments_a_model_writes_their_result_can_be_sent(argume
     call = {"id": "1", "type": "function", "function": {"name": "echo", "arguments": arguments}}
     (message,), *_ = await env.astep([{"role": "assistant", "tool_calls": [call]}])
     assert message["content"].encode()
+
+
+def test_a_method_that_episodes_would_not_call_is_refused() -> None:
+    with pytest.raises(ToolDefinitionError, match="Counted defines step: define on_reset and tools"):
+        type("Counted", (ToolEnv,), {"step": lambda self, action: None})
