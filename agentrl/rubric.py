@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, ParamSpec
 
@@ -90,7 +91,9 @@ class Rubric(Generic[P]):
 
 
 async def _returned(function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
-    returned = await in_users_thread(lambda: function(*args, **kwargs))  # of an async function, a coroutine
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    returned = await in_users_thread(lambda: function(*args, **kwargs))
     return await returned if isinstance(returned, Awaitable) else returned
 
 

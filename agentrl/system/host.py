@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Required, TypedDict, Unpack
 
@@ -65,10 +66,20 @@ class Host:
         """Delete what was brought or written there: on this machine nothing, where what was brought is the original."""
 
 
+PORTS = range(20_000, 32_768)
+"""Ports below those that Linux gives to connections."""
+
+
 def free_port(address: str = "127.0.0.1") -> int:
-    """Return a free port of this machine's `address`."""
-    with socket.create_server((address, 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a free port of this machine's `address`. No connection takes it before the process that is to listen there does.
+
+    Raises:
+        AgentRLError: None is found.
+    """
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with suppress(OSError), socket.create_server((address, port)):
+            return port
+    raise AgentRLError(f"none of 100 ports of {address} can be listened on; is it an address of this machine?")
 
 
 OpenHost = Callable[[str, str], AbstractAsyncContextManager[Host]]
