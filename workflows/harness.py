@@ -18,12 +18,13 @@ reward is 1 where every test that decides passes, else 0; with "partial": true, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Self
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import model_validator
 
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
@@ -31,30 +32,26 @@ from agentrl.sandboxes.backends.docker_images import missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.sandbox import DEFAULT_IMAGE
 from agentrl.tasks.harbor_settings import AbsolutePath, ImageName
-from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, play
-from agentrl.workflows.repository import HiddenTests, Overlay, Repository, overlay_of
+from agentrl.workflows.container_task import ContainerTask, Open, Work, play, state_of
+from agentrl.workflows.harnesses import AgentLimits, NamedHarness
+from agentrl.workflows.repository import HiddenTests, Repository, overlay_of
 
 WORKSPACE = "/workspace"
 """Where a repository is put whose task names no folder."""
 
 
-class HarnessTask(BaseModel):
+class HarnessTask(ContainerTask):
     """One line of the task file."""
 
-    model_config = ConfigDict(extra="forbid")
-
     harness: NamedHarness
-    prompt: str = Field(min_length=1)
     tests: HiddenTests
     repository: Repository | None = None
     image: ImageName | None = None
     workdir: AbsolutePath | None = None
     setup: str = ""
     user: str | None = None
-    network: bool = False
     partial: bool = False
     limits: AgentLimits = AgentLimits()
-    name: str = ""
     solution: str = ""
     """A patch that passes the tests, for `agentrl vet`. No agent sees it."""
 
@@ -79,47 +76,6 @@ class HarnessTask(BaseModel):
         """Whether there is a reference solution."""
         return bool(self.solution)
 
-    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str]) -> tuple[Reward, str]:
-        """Let `work` be done on the repository, and return the reward of what that leaves, and the end of what the tests printed.
-
-        Args:
-            open_: Opens containers.
-            work: What is done.
-            folders: Folders of this machine that it sees.
-
-        Raises:
-            SandboxError: No container can be had, or the tests cannot be run in the image.
-            SandboxLostError: A container ended.
-            TaskFileError: The test patch does not apply.
-        """
-        folder, overlay, limits = "", Overlay(), self.limits
-        spec = ContainerSpec(
-            image=self.image,
-            user=self.user,
-            network=self.network,
-            memory_mb=limits.memory_mb,
-            cpus=limits.cpus,
-            disk_mb=limits.disk_mb,
-            workdir=self.workdir or (WORKSPACE if self.repository is not None else None),
-        )
-
-        async def prepare_and_work(container: Container) -> None:
-            nonlocal folder, overlay
-            folder = await folder_of(container)
-            if self.repository is not None:
-                await self.repository.put(container, folder)
-            overlay = await overlay_of(self.tests.patch, self.tests.files, container, folder)
-            await self.tests.check_program(container, self.setup)
-            await work(container)
-
-        async with container_after(open_, replace(spec, folders=folders), prepare_and_work, spec) as container:
-            share, printed = 0.0, ""
-            if container is not None:
-                await overlay.put(container, folder)
-                share, printed = await self.tests.run(container, self.setup)
-        metrics = {"tests_passed": share, "files_lost": float(container is None)}
-        return Reward(share if self.partial else float(share == 1), metrics), printed
-
     async def solve(self, container: Container) -> str:
         """Apply the solution.
 
@@ -131,6 +87,38 @@ class HarnessTask(BaseModel):
         await (await overlay_of(self.solution, {}, container, folder)).put(container, folder)
         return ""
 
+    async def attempt(self, open_: Open, work: Work) -> Reward:
+        """Let `work` be done on the repository, and return the reward of what it leaves.
+
+        Raises:
+            FilesLostError: No program can be started in what was left.
+            SandboxError: No container can be had, or the tests cannot be run in the image.
+            SandboxLostError: A container ended.
+            TaskFileError: The test patch does not apply.
+        """
+        spec = ContainerSpec(
+            image=self.image,
+            user=self.user,
+            network=self.network,
+            memory_mb=self.limits.memory_mb,
+            cpus=self.limits.cpus,
+            disk_mb=self.limits.disk_mb,
+            workdir=self.workdir or (WORKSPACE if self.repository is not None else None),
+        )
+        async with AsyncExitStack() as states:
+            async with open_(spec) as container:
+                folder = await folder_of(container)
+                if self.repository is not None:
+                    await self.repository.put(container, folder)
+                overlay = await overlay_of(self.tests.patch, self.tests.files, container, folder)
+                await self.tests.check_program(container, self.setup)
+                await work(container)
+                image = await states.enter_async_context(state_of(container))
+            async with open_(replace(spec, image=image)) as container:
+                await overlay.put(container, folder)
+                share, printed = await self.tests.run(container, self.setup)
+        return Reward(share if self.partial else float(share == 1), {"tests_passed": share}, {"output": printed})
+
 
 async def run(episode: Episode[HarnessTask]) -> Reward:
     """Let the agent work on the repository, and return the reward of what it leaves.
@@ -141,8 +129,7 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
         TaskFileError: The test patch does not apply.
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
-    task = episode.task
-    return await play(episode, task.attempt, task.harness, prompt=task.prompt, limits=task.limits, begin=task.setup)
+    return await play(episode, episode.task.harness, episode.task.limits, episode.task.setup)
 
 
 async def folder_of(container: Container) -> str:

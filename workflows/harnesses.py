@@ -1,8 +1,5 @@
-"""Agents at work in a container, and a new container of the files that they leave there.
+"""Agents at work in a container: programs that people use, or a model with a shell.
 
-    open(spec) ─► a container: work(container) ─► an image of its state ─► container_after: a new container of that image, for the tests
-
-Of what an agent did, files alone reach its tests: no process, no variable of a shell. The image is removed when it is graded.
 `harnesses.toml` is the table of the agents that people use. A row of your own is a `Harness` in `HARNESSES`, or the same fields as JSON in a task.
 """
 
@@ -10,33 +7,23 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from agentrl import Episode, Reward
+from agentrl import Episode
 from agentrl.envs import ToolEnv, tool
-from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
-from agentrl.sandboxes.container import Container, ContainerSpec
+from agentrl.errors import WorkflowError
+from agentrl.sandboxes.container import Container
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.sandboxes.sandbox import EndReason
 from agentrl.tasks.harbor import DEFAULT_AGENT
-from agentrl.tasks.harbor_settings import Cpus, Disk, Megabytes, Seconds
+from agentrl.tasks.harbor_settings import Cpus, Megabytes, Seconds
 from agentrl.workflows.black_box import model_environment
 
-T = TypeVar("T")
-Open = Callable[[ContainerSpec], AbstractAsyncContextManager[Container]]
-"""`episode.container`, or `open_container`."""
-Work = Callable[[Container], Awaitable[object]]
-Attempt = Callable[[Open, Work, Mapping[str, str]], Awaitable[tuple[Reward, str]]]
-"""Opens a container that sees some folders of this machine, lets work be done there, and returns the reward of what it leaves, and what the
-tests printed."""
 AGENTS_INSIDE = "/opt/agents"
 """Where a container sees `installed_agents()`."""
 SHOWN_CHARACTERS = 500
@@ -100,6 +87,12 @@ def installed_agents() -> Path:
     return Path(named).absolute() if named else cache / "agentrl" / "agents"
 
 
+def agent_folders() -> dict[str, str]:
+    """Return the folder with the agents as containers see it, where it is there: {path inside: path here}."""
+    agents = installed_agents()
+    return {AGENTS_INSIDE: str(agents)} if agents.is_dir() else {}
+
+
 class AgentLimits(BaseModel):
     """The resources that the agent and all that it starts may use."""
 
@@ -107,7 +100,7 @@ class AgentLimits(BaseModel):
 
     timeout_s: Seconds = 900.0
     memory_mb: Megabytes = 4096
-    disk_mb: Disk = 10240
+    disk_mb: Megabytes = 10240
     """Size of one file. The engine's storage bounds the whole."""
     cpus: Cpus = 2.0
     calls: int = Field(default=1000, gt=0)
@@ -162,44 +155,14 @@ class Shell(ToolEnv):
         return await self.container.run(["sh", "-c", f"{self.begin}\n{command}"], timeout_s=self.tool_timeout_s)
 
 
-@asynccontextmanager
-async def container_after(
-    open_: Open, spec: ContainerSpec, work: Work, then: ContainerSpec
-) -> AsyncIterator[Container | None]:
-    """Yield a new container of the files that some work leaves in one; None where no program can be started in them.
-
-    Args:
-        open_: Opens containers.
-        spec: The container of the work.
-        work: What is done there.
-        then: The new container; its image is the state that was left.
-
-    Raises:
-        SandboxError: No container can be opened, or its state cannot be kept.
-        SandboxLostError: A container ended.
-    """
-    async with AsyncExitStack() as stack:
-        async with open_(spec) as container:
-            await work(container)
-            tried = await container.run(["sh", "-c", "exit 7"], timeout_s=30, user="0", cwd="/")
-            image = await stack.enter_async_context(container.commit()) if tried.exit_code == 7 else None
-        yield None if image is None else await stack.enter_async_context(open_(replace(then, image=image)))
-
-
-async def play(
-    episode: Episode[Any],
-    attempt: Attempt,
-    harness: Harness | None,
-    *,
-    prompt: str,
-    limits: AgentLimits,
-    begin: str = "",
-) -> Reward:
-    """Let an agent attempt a task until it ends, or its time or its calls are used up, and return the reward, with how it worked as metrics.
+async def run_agent(
+    episode: Episode[Any], container: Container, harness: Harness | None, prompt: str, limits: AgentLimits, begin: str
+) -> dict[str, float]:
+    """Run an agent in a container until it ends, or its time or its calls are used up, and return how it ended as metrics.
 
     Args:
         episode: The episode, whose model it asks.
-        attempt: Opens containers, lets it work in one, and grades what it leaves.
+        container: Where it works.
         harness: The agent; None: "shell".
         prompt: What it is asked.
         limits: Of which the time, the calls and the turns count here.
@@ -210,25 +173,10 @@ async def play(
         SandboxLostError: The container ended.
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
-    metrics: dict[str, float] = {}
-
-    async def work(container: Container) -> None:
-        if harness is not None:
-            metrics.update(await _run_harness(episode, container, harness, prompt, limits, begin))
-            return
+    if harness is None:
         with anyio.move_on_after(limits.timeout_s) as bound:
             await episode.env(lambda: Shell(container, prompt, begin, limits)).play(episode)
-        metrics["timed_out"] = float(bound.cancelled_caught)
-
-    agents = await in_thread(installed_agents)
-    shown = harness is not None and await in_thread(agents.is_dir)
-    reward, printed = await attempt(episode.container, work, {AGENTS_INSIDE: str(agents)} if shown else {})
-    return Reward(reward.value, {**metrics, **reward.metrics}, {"output": printed})
-
-
-async def _run_harness(
-    episode: Episode[Any], container: Container, harness: Harness, prompt: str, limits: AgentLimits, begin: str
-) -> dict[str, float]:
+        return {"timed_out": float(bound.cancelled_caught)}
     extra = {name: value.replace("{model}", episode.model) for name, value in harness.environment.items()}
     done, calls = await run_with_model(
         container,
@@ -259,17 +207,3 @@ async def _run_harness(
         "calls_used_up": float(done.end_reason is EndReason.KILLED),
         "exit_code": float(-1 if done.exit_code is None else done.exit_code),
     }
-
-
-async def if_there(reading: Awaitable[T]) -> T | None:
-    """Return what is read of a container; None where it is not there, or too much.
-
-    Raises:
-        SandboxLostError: The container ended.
-    """
-    try:
-        return await reading
-    except SandboxLostError:
-        raise
-    except SandboxError:
-        return None

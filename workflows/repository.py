@@ -27,7 +27,7 @@ from agentrl.errors import ConfigError, SandboxError, TaskFileError, one_line
 from agentrl.sandboxes.container import Container
 from agentrl.system.git import run_git
 from agentrl.workflows.black_box import write_files
-from agentrl.workflows.harnesses import if_there
+from agentrl.workflows.container_task import if_there
 
 PYTEST = ("python3", "-m", "pytest", "-rA", "--tb=no", "--show-capture=no", "-p", "no:cacheprovider")
 OUTPUT_MB = 16.0

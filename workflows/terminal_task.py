@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Self
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
@@ -34,9 +35,10 @@ from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.sandbox import ExecResult
-from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder, read_unchanged, variables
+from agentrl.tasks.harbor import TaskFolder, filled_variables, folder_digest, read_task_folder, read_unchanged
 from agentrl.tasks.harbor_settings import Environment
-from agentrl.workflows.harnesses import AgentLimits, NamedHarness, Open, Work, container_after, if_there, play
+from agentrl.workflows.container_task import ContainerTask, Open, Work, if_there, play, state_of
+from agentrl.workflows.harnesses import AgentLimits, NamedHarness
 from agentrl.workflows.repository import pack_folder
 
 TESTS, SOLUTION, REWARDS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
@@ -48,19 +50,14 @@ REWARD_FILES = ("reward.json", "reward.txt")
 """Where a verifier writes its reward. As in Harbor, the first goes first."""
 
 
-class TerminalTask(BaseModel):
+class TerminalTask(ContainerTask):
     """One task folder, and who works on it."""
 
-    model_config = ConfigDict(extra="forbid")
-
     folder: Path
-    prompt: str = Field(min_length=1)
     agent: NamedHarness = None
     digest: str | None = None
     """What the content of the folder must be; None: anything."""
-    name: str = ""
     max_turns: int = Field(default=40, gt=0)
-    network: bool = False
 
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
@@ -86,55 +83,62 @@ class TerminalTask(BaseModel):
         """Whether there is a reference solution."""
         return read_task_folder(self.folder).solution is not None
 
-    async def attempt(self, open_: Open, work: Work, folders: Mapping[str, str]) -> tuple[Reward, str]:
-        """Let `work` be done in the task's container, and return the verifier's reward for what that leaves, and the end of what it printed.
+    async def solve(self, container: Container) -> str:
+        """Run the reference solution in the task's container, and return the end of what it printed.
 
-        Args:
-            open_: Opens containers.
-            work: What is done in the first.
-            folders: Folders of this machine that the first sees.
+        Raises:
+            SandboxLostError: The container ended.
+            TaskFileError: The folder cannot be used.
+        """
+        folder = await in_thread(read_task_folder, self.folder)
+        env, timeout_s = folder.settings.solution.env, folder.settings.agent.timeout_sec
+        script = folder.folder / "solution" / "solve.sh"
+        return _end_of(await _run_script(folder, container, script, SOLUTION, env, timeout_s))
+
+    async def attempt(self, open_: Open, work: Work) -> Reward:
+        """Let `work` be done in the task's container, and return the verifier's reward for what it leaves.
 
         Raises:
             EpisodeError: The verifier gave something that is no reward, or ran out of its time.
+            FilesLostError: No program can be started in what was left.
             SandboxError: An image cannot be built, or no container can be had.
             SandboxLostError: A container ended.
             TaskFileError: The folder cannot be used, or has changed.
         """
         folder = await in_thread(read_unchanged, self.folder, self.digest)
         environment, verifier = folder.settings.environment, folder.settings.verifier
-        image = await _image(folder, folder.context, environment)
-        agent = _spec(folder, environment, image, folder.settings.agent.user, self.network)
-        tests = _spec(folder, verifier.environment or environment, image, verifier.user, self.network)
-        if not verifier.is_separate:
-            async with container_after(open_, replace(agent, folders=folders), work, tests) as container:
-                if container is None:
-                    metrics = {"files_lost": 1.0, "no_reward": 1.0}
-                    return Reward(0.0, metrics), "no program can be started in what was left"
+        image, own = await _image(folder, folder.context, environment), None
+        if verifier.is_separate:
+            own = await _image(folder, folder.tests, verifier.environment or Environment())
+        agent = self._spec(folder, environment, image, folder.settings.agent.user)
+        tests = self._spec(folder, verifier.environment or environment, own or image, verifier.user)
+        artifacts: dict[str, bytes | None] = {}
+        async with AsyncExitStack() as states:
+            async with open_(agent) as container:
+                await work(container)
+                if verifier.is_separate:
+                    for path in (ARTIFACTS, *folder.settings.artifacts):
+                        artifacts[path] = await if_there(container.pack(path, MAX_ARTIFACT_BYTES))
+                else:
+                    tests = replace(tests, image=await states.enter_async_context(state_of(container)))
+            async with open_(tests) as container:
+                for path, archive in artifacts.items():
+                    if archive is not None:
+                        above = str(PurePosixPath(path).parent)
+                        await container.run(["mkdir", "-p", above], user="0", cwd="/")
+                        await container.unpack(archive, above)
                 return await _verify(folder, container)
-        own = await _image(folder, folder.tests, verifier.environment or Environment())
-        async with open_(replace(agent, folders=folders)) as container:
-            await work(container)
-            paths = (ARTIFACTS, *folder.settings.artifacts)
-            artifacts = {path: await if_there(container.pack(path, MAX_ARTIFACT_BYTES)) for path in paths}
-        async with open_(replace(tests, image=own or image)) as container:
-            for path, archive in artifacts.items():
-                if archive is not None:
-                    above = str(PurePosixPath(path).parent)
-                    await container.run(["mkdir", "-p", above], user="0", cwd="/")
-                    await container.unpack(archive, above)
-            return await _verify(folder, container)
 
-    async def solve(self, container: Container) -> str:
-        """Run the reference solution in the task's container, and return the end of what it printed.
-
-        Raises:
-            SandboxLostError: The container ended.
-        """
-        folder = await in_thread(read_task_folder, self.folder)
-        settings = folder.settings
-        script = folder.folder / "solution" / "solve.sh"
-        return _end_of(
-            await _run_script(folder, container, script, SOLUTION, settings.solution.env, settings.agent.timeout_sec)
+    def _spec(self, folder: TaskFolder, environment: Environment, image: str | None, user: str | None) -> ContainerSpec:
+        return ContainerSpec(
+            image=image,
+            user=user,
+            network=self.network,
+            memory_mb=environment.memory_mb,
+            cpus=environment.cpus,
+            disk_mb=environment.storage_mb,
+            env=filled_variables(environment.env, f"{folder.folder}: an env"),
+            workdir=environment.workdir,
         )
 
 
@@ -149,12 +153,11 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
         WorkflowError: The agent's program is missing, it never asked the model, or got no answer.
     """
     task = episode.task
-    settings = (await in_thread(read_task_folder, task.folder)).settings
-    limits = AgentLimits(timeout_s=settings.agent.timeout_sec, max_turns=task.max_turns)
-    return await play(episode, task.attempt, task.agent, prompt=task.prompt, limits=limits)
+    timeout_s = (await in_thread(read_task_folder, task.folder)).settings.agent.timeout_sec
+    return await play(episode, task.agent, AgentLimits(timeout_s=timeout_s, max_turns=task.max_turns))
 
 
-async def _verify(folder: TaskFolder, container: Container) -> tuple[Reward, str]:
+async def _verify(folder: TaskFolder, container: Container) -> Reward:
     settings = folder.settings.verifier
     clean = 'rm -rf "$@" && mkdir -p "$1" && chmod 777 "$1"'
     await container.run(["sh", "-c", clean, "sh", REWARDS, TESTS], user="0", cwd="/")
@@ -165,12 +168,10 @@ async def _verify(folder: TaskFolder, container: Container) -> tuple[Reward, str
         raise EpisodeError(
             f"the verifier of {folder.name} did not end within verifier.timeout_sec = {settings.timeout_sec:g}; raise it: {_end_of(done)}"
         )
-    reward = await _reward_written(container, folder.name)
-    metrics = {"files_lost": 0.0, "no_reward": float(reward is None)}
-    nothing = (
-        "" if reward is not None else f"test.sh ended with exit code {done.exit_code} and left no reward in {REWARDS}: "
-    )
-    return Reward(reward or 0.0, metrics), nothing + _end_of(done)
+    reward, printed = await _reward_written(container, folder.name), _end_of(done)
+    if reward is None:
+        printed = f"test.sh ended with exit code {done.exit_code} and left no reward in {REWARDS}: {printed}"
+    return Reward(reward or 0.0, {"no_reward": float(reward is None)}, {"output": printed})
 
 
 async def _run_script(
@@ -178,8 +179,8 @@ async def _run_script(
 ) -> ExecResult:
     """Put the folder of a script into a container, and run it where the task is worked on."""
     await container.unpack(await in_thread(pack_folder, script.parent, inside.lstrip("/")), "/")
-    filled = variables(env, f"{folder.folder}: an env")
-    return await container.run(["sh", "-c", f"exec {inside}/{script.name}"], env=filled, timeout_s=timeout_s)
+    env = filled_variables(env, f"{folder.folder}: an env")
+    return await container.run(["sh", "-c", f"exec {inside}/{script.name}"], env=env, timeout_s=timeout_s)
 
 
 async def _image(folder: TaskFolder, context: Path, environment: Environment) -> str | None:
@@ -188,21 +189,6 @@ async def _image(folder: TaskFolder, context: Path, environment: Environment) ->
         return environment.docker_image
     digest = await in_thread(folder_digest, context)
     return await built_image(ImageSource(folder.name, context, digest, environment.build_timeout_sec))
-
-
-def _spec(
-    folder: TaskFolder, environment: Environment, image: str | None, user: str | None, network: bool
-) -> ContainerSpec:
-    return ContainerSpec(
-        image=image,
-        user=user,
-        network=network,
-        memory_mb=environment.memory_mb,
-        cpus=environment.cpus,
-        disk_mb=environment.storage_mb,
-        env=variables(environment.env, f"{folder.folder}: an env"),
-        workdir=environment.workdir,
-    )
 
 
 async def _reward_written(container: Container, name: str) -> float | None:

@@ -156,7 +156,7 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
     from agentrl.sandboxes.grading.vet import each_task, vet_task
     from agentrl.sandboxes.pool import default_size
     from agentrl.tasks.harbor import is_task_folder
-    from agentrl.workflows.vet_agent_tasks import is_repository_task, vet_agent_tasks
+    from agentrl.workflows.vet_agent_tasks import is_repository_task, vet_agent_task
 
     sandbox = config.sandbox
     limits = Limits(memory_mb=sandbox.memory_mb).changed(timeout_s=timeout_s)
@@ -169,12 +169,12 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
 
     async def examine_all(on_report: Callable[[TaskReport], None]) -> list[TaskReport]:
         if CODE not in kinds:
-            return await vet_agent_tasks(
+            return await each_task(
                 tasks,
-                image=sandbox.image,
-                runtime=sandbox.runtime,
+                lambda index, task: vet_agent_task(
+                    task, index, image=sandbox.image, runtime=sandbox.runtime, runs=runs
+                ),
                 at_once=default_size(),
-                runs=runs,
                 on_report=on_report,
             )
         backend = await load_backend(sandbox.backend)

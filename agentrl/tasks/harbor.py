@@ -113,7 +113,7 @@ def read_task_folder(folder: Path) -> TaskFolder:
     if not instruction.strip():
         raise TaskFileError(f"{folder / 'instruction.md'}: the instruction is empty")
     for name in ("environment", "verifier", "solution"):
-        variables(getattr(settings, name).env, f"{file}, {name}.env")
+        filled_variables(getattr(settings, name).env, f"{file}, {name}.env")
     here = folder.absolute()
     script = here / "solution" / "solve.sh"
     task = TaskFolder(
@@ -174,7 +174,7 @@ def _read_text(file: Path) -> str:
         raise TaskFileError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
 
 
-def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
+def filled_variables(given: Mapping[str, str], where: str) -> dict[str, str]:
     """Return environment variables with `${NAME}` and `${NAME:-default}` filled in from this machine's, as Harbor does.
 
     Raises:

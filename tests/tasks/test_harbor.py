@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.tasks.harbor import folder_digest, read_task_folder, tasks_of_folder, variables
+from agentrl.tasks.harbor import filled_variables, folder_digest, read_task_folder, tasks_of_folder
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import fingerprint, list_tasks, open_tasks
 from agentrl.workflows import terminal_task
@@ -87,9 +87,9 @@ def test_a_task_is_another_when_a_file_of_it_is(tmp_path: Path) -> None:
 def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SET_HERE", "here")
     given = {"A": "${SET_HERE}/x", "B": "${NOT_SET_HERE:-default}", "C": "$SET_HERE"}
-    assert variables(given, "task.toml") == {"A": "here/x", "B": "default", "C": "$SET_HERE"}
+    assert filled_variables(given, "task.toml") == {"A": "here/x", "B": "default", "C": "$SET_HERE"}
     with pytest.raises(TaskFileError, match=r"task\.toml names a variable that is not set, in \$\{NOT_SET_HERE\}"):
-        variables({"A": "${NOT_SET_HERE}"}, "task.toml")
+        filled_variables({"A": "${NOT_SET_HERE}"}, "task.toml")
 
 
 @pytest.mark.parametrize(

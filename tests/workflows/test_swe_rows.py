@@ -24,7 +24,7 @@ from agentrl.tasks.task_type import check_usable, task_type_of
 from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import harness
-from agentrl.workflows.vet_agent_tasks import vet_agent_tasks
+from agentrl.workflows.vet_agent_tasks import vet_agent_task
 from tests.sandboxes.test_container import left
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("docker"), pytest.mark.timeout(180)]
@@ -197,9 +197,8 @@ async def test_a_row_whose_image_has_the_repository_is_mended_with_a_package_tha
     )
     done = await outcome_of(mend, task)
     assert (done.error, done.reward) == (None, 1.0)
-    reports = await vet_agent_tasks([task], image="agentrl/sandbox", runs=1)
-    assert [report.faults for report in reports] == [()]
-    (wrong,) = await vet_agent_tasks([{**task, "solution": ""}], image="agentrl/sandbox", runs=1)
+    assert (await vet_agent_task(task, image="agentrl/sandbox", runs=1)).faults == ()
+    wrong = await vet_agent_task({**task, "solution": ""}, image="agentrl/sandbox", runs=1)
     assert [fault.kind.value for fault in wrong.faults] == ["no_reference"]
 
 

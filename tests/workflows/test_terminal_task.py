@@ -19,7 +19,7 @@ from agentrl.tasks.tasks import list_tasks
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
 from agentrl.workflows.terminal_task import read_reward
-from agentrl.workflows.vet_agent_tasks import vet_agent_tasks
+from agentrl.workflows.vet_agent_tasks import vet_agent_task
 from tests.sandboxes.test_container import docker, left
 from tests.workflows.test_harness import SHELL
 
@@ -179,9 +179,7 @@ async def test_vetting_tries_the_reference_and_doing_nothing(tmp_path: Path) -> 
         name: await in_thread(lambda name=name, files=files: variant(tmp_path / name, **files))
         for name, (files, _) in cases.items()
     }
-    reports = await vet_agent_tasks(
-        [await task(folder) for folder in folders.values()], image="agentrl/sandbox", runs=1
-    )
+    reports = [await vet_agent_task(await task(folder), image="agentrl/sandbox", runs=1) for folder in folders.values()]
     found = {
         name: tuple(fault.kind.value for fault in report.faults) for name, report in zip(cases, reports, strict=True)
     }
