@@ -55,11 +55,10 @@ async def workflow(backend: BackendName, source: str, tests: list[dict[str, Any]
     """The workflow's own call, with the sandboxes of a run that lasts as long as the context."""
     task = ProgramTask.model_validate({"prompt": "?", "tests": tests}).code
     config = RunConfig.model_validate({"sandbox": {"backend": backend}})
-    reply = f"```python\n{source}```"
     async with scripted_episode(ScriptedModel([]), config=config) as episode:
 
         async def verdict() -> bool:
-            found = await graded(episode, task, reply, task.tests, fail_fast=True)
+            found = await graded(episode, task, source, task.tests, fail_fast=True)
             return found is not None and found.passed
 
         yield verdict

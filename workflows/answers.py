@@ -141,8 +141,6 @@ def agree(given: str, answer: str) -> bool:
     """Return whether a reply's answer is the right one. It may block: call it in a thread."""
     answer = _boxed(answer) or answer
     one, other = _plain(given), _plain(answer)
-    if "=" not in other:
-        one = re.sub(r"^[a-z]\s*=\s*(?=[^=,]+$)", "", one)  # x = 5 for 5
     if not one or not other:
         return False
     option = _OPTION.match(one)
@@ -190,4 +188,5 @@ def _respelled(text: str) -> str:
 def _plain(text: str) -> str:
     """Return a text in one spelling, without what stands around it."""
     plain = " ".join(_respelled(text).casefold().split()).strip("*_`'\"").rstrip(".,;:")
-    return re.sub(r"\A[(\[{]([\w.°%-]+)[)\]}]\Z", r"\1", plain)
+    plain = re.sub(r"\A[(\[{]([\w.°%-]+)[)\]}]\Z", r"\1", plain)
+    return re.sub(r"\A[a-z]\s*=\s*(?=[^=,]+\Z)", "", plain)  # 5 of x = 5

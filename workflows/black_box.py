@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Annotated, Any
@@ -31,6 +29,7 @@ from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, run_with_model
 from agentrl.sandboxes.sandbox import ExecResult
 from agentrl.system import traces
+from agentrl.system.child_process import kill_group
 from agentrl.system.files import scratch_directory
 from agentrl.workflows.chat import ChatTask, score
 
@@ -68,17 +67,16 @@ async def run(episode: Episode[Annotated[dict[str, Any], BlackBoxTask]]) -> Rewa
     episode.log(exit_code=-1 if stopped or code is None else code, program_failed=not done.ok)
     if done.ok:
         return await score(done.stdout.decode(errors="replace"), episode.task)
-    # The last line comes first: where a message is cut to a line, that is what is read.
-    printed = done.stderr.decode(errors="replace").strip()
-    last = one_line(error_line(printed), 200)
-    lines = " | ".join(line.strip() for line in printed[-SHOWN_CHARACTERS:].splitlines())
-    end = f"{last and f': {last}'}. The end of its standard error: {lines!r}"
-    program = f"the program {one_line(task.command, 100)}"
+    how = f"ended with exit code {code}"
     if stopped:
-        raise EpisodeTimeoutError(
-            f"{program} was stopped ({done.end_reason}): timeout_s = {task.timeout_s:g} s or another limit was used up; raise it, or mend what it waits for{end}"
-        )
-    raise EpisodeError(f"{program} ended with exit code {code}{end}")
+        how = f"was stopped ({done.end_reason}): timeout_s = {task.timeout_s:g} s or another limit was used up; raise it, or mend what it waits for"
+    printed = done.stderr.decode(errors="replace").strip() or "nothing"
+    lines = " | ".join(line.strip() for line in printed[-SHOWN_CHARACTERS:].splitlines())
+    error = EpisodeTimeoutError if stopped else EpisodeError
+    # The last line comes first: where a message is cut to a line, that is what is read.
+    raise error(
+        f"the program {one_line(task.command, 100)} {how}: {one_line(error_line(printed), 200)}. The end of its standard error: {lines!r}"
+    )
 
 
 def model_environment(url: str, key: str, model: str) -> dict[str, str]:
@@ -118,7 +116,7 @@ async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> Exec
     command, code = ["sh", "-c", words, "sh", *task.command], None
     async with scratch_directory("agentrl-agent-") as folder:
         await in_thread(write_files, folder / "work", task.files)
-        await in_thread(write_files, folder, {"stdin": stdin})
+        await in_thread((folder / "stdin").write_bytes, stdin)
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
                 command, cwd=folder, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
@@ -128,8 +126,7 @@ async def _here(episode: Episode[Any], task: BlackBoxTask, stdin: bytes) -> Exec
                 code = await process.wait()
         finally:
             with anyio.CancelScope(shield=True):
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                kill_group(process)
                 await process.wait()
         stdout, stderr = [await in_thread(_end_of, folder / name) for name in ("stdout", "stderr")]
     reason = EndReason.TIMEOUT if code is None else EndReason.EXIT

@@ -1,7 +1,7 @@
 r"""One question, one reply, one score.
 
-A task is {"prompt": TEXT} or {"messages": [...]}, and "answer": a text, a number, or a list of these, each of which is
-right. "scorer" says how the reply is scored: "exact" (the default: the same text, but for blanks at the ends and letter
+A task is {"prompt": TEXT} or {"messages": [...]}, which may stand in "prompt" too, and "answer": a text, a number, or a list
+of these, each of which is right. "scorer" says how the reply is scored: "exact" (the default: the same text, but for blanks at the ends and letter
 case), "contains", "number" (the last number in it), "boxed" (the content of its last \boxed{}, or the line after ####, or
 the last number; both by value, as `answers.py` says), "judge" (another model scores it, as `judge.py` says), or
 `FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain or async, whose "answer" may be anything.
@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Self
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
@@ -26,15 +26,10 @@ from agentrl.workflows.judge import judge_of_environment, judged
 Scorer = Callable[[str, dict[str, Any]], Any]
 
 
-def _text(prompt: Any) -> Any:
-    # Rows for verl have their messages here; they are in "messages" too.
-    return None if isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt) else prompt
-
-
 class ChatTask(BaseModel):
     """A line of the task file. It may have more keys, as rows of data sets do."""
 
-    prompt: Annotated[str | None, BeforeValidator(_text)] = None
+    prompt: str | list[dict[str, JsonValue]] | None = None
     messages: list[dict[str, JsonValue]] | None = Field(default=None, min_length=1)
     system: str = ""
     answer: JsonValue = None
@@ -75,7 +70,8 @@ async def run(episode: Episode[Annotated[dict[str, Any], ChatTask]]) -> Reward:
 def conversation(task: dict[str, Any]) -> list[Any]:
     """Return the messages that open the conversation of a task."""
     system = [{"role": "system", "content": task["system"]}] if task.get("system") else []
-    return system + list(task.get("messages") or [{"role": "user", "content": task["prompt"]}])
+    asked = task.get("messages") or task["prompt"]
+    return [*system, *([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)]
 
 
 async def score(reply: str, task: dict[str, Any]) -> Reward:

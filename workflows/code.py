@@ -16,9 +16,10 @@ fails, or before the verdict's deadline, is the fault of no program: it fails th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl import Episode, Reward
 from agentrl.config import RunConfig
@@ -38,17 +39,16 @@ class ProgramTask(BaseModel):
 
     attempts: int = Field(default=1, ge=1)
     """How many programs the model may write, of which the last counts."""
-    _code: CodeTask = PrivateAttr()
 
-    @property
+    @cached_property
     def code(self) -> CodeTask:
         """The task, as it is graded."""
-        return self._code
+        return load_code_task(self.model_extra or {})
 
     @model_validator(mode="after")
-    def _load(self) -> Self:
+    def _check(self) -> Self:
         try:
-            self._code = code = load_code_task(self.model_extra or {})
+            code = self.code
             for test in (*code.tests, *code.public_tests):
                 trust_of(test)  # refuses what cannot run apart
         except ConfigError as error:
@@ -78,52 +78,49 @@ class ProgramTask(BaseModel):
 
 async def run(episode: Episode[ProgramTask]) -> Reward:
     """Return the reward of the model's last program: of its first, or of the one that passes the public tests."""
-    task, attempt = episode.task.code, 1
+    task = episode.task.code
     messages: list[Any] = [{"role": "user", "content": task.prompt}]
-    while True:
+    for attempt in range(1, episode.task.attempts + 1):
         reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
-        text = reply.choices[0].message.content or ""
+        program = extract_code(reply.choices[0].message.content or "", task.language.names)
         if attempt == episode.task.attempts:
             break
-        public = await graded(episode, task, text, task.public_tests)
+        public = await graded(episode, task, program, task.public_tests)
         if public is not None and public.passed:
             break
         shown = reply.choices[0].message.model_dump(exclude_none=True)
         messages += [shown, {"role": "user", "content": feedback(public)}]
-        attempt += 1
+    episode.log(attempts=attempt)
     # Where all tests must pass, one that fails decides.
-    partial = {"partial": task.baseline} if task.partial else {"fail_fast": True}
-    reward = reward_of(await graded(episode, task, text, task.tests, **partial))
-    details = {**reward.details, "program": extract_code(text, task.language.names)}
-    return Reward(reward.value, {**reward.metrics, "attempts": float(attempt)}, details)
+    options = {"partial": task.baseline} if task.partial else {"fail_fast": True}
+    return reward_of(program, await graded(episode, task, program, task.tests, **options))
 
 
 async def graded(
-    episode: Episode[Any], task: CodeTask, text: str, tests: Sequence[Test], **options: Any
+    episode: Episode[Any], task: CodeTask, program: str | None, tests: Sequence[Test], **options: Any
 ) -> Verdict | None:
-    """Return the verdict on the last program in a reply, with options of `Episode.grade`; None when there is no program in it.
+    """Return the verdict on a program, with options of `Episode.grade`; None where there is no program.
 
     Raises:
         EpisodeError: A test could not be graded, which is no fault of the program's.
     """
-    source = extract_code(text, task.language.names)
-    if source is None:
+    if program is None:
         return None
-    verdict = await episode.grade(task.program(source), tests, language=task.language, **options)
+    verdict = await episode.grade(task.program(program), tests, language=task.language, **options)
     if verdict.fault is not None:
         why = f"{verdict.fault.name} cannot be graded: {one_line(verdict.fault.message)}"
         raise EpisodeError(f"{why}; mend it or leave the task out (`agentrl vet` finds such tasks)")
     return verdict
 
 
-def reward_of(verdict: Verdict | None) -> Reward:
-    """Return the reward of a verdict, with what became of the program as metrics, and what the verdict said as details."""
+def reward_of(program: str | None, verdict: Verdict | None) -> Reward:
+    """Return the reward of a program, with what became of it as metrics, and with what the verdict said as details."""
     if verdict is None:
-        return Reward(0.0, {"has_code": 0.0})
+        return Reward(0.0, {"has_code": 0.0}, {"program": None})
     runs = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
     trusts = {f"trust_{trust}": float(trust is verdict.trust) for trust in Trust}
     metrics = {"has_code": 1.0, "tests_passed": verdict.pass_rate, "runs": float(runs), **trusts}
-    return Reward(verdict.reward, metrics, {"verdict": verdict.to_json()})
+    return Reward(verdict.reward, metrics, {"verdict": verdict.to_json(), "program": program})
 
 
 def feedback(verdict: Verdict | None) -> str:

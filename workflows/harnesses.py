@@ -64,16 +64,11 @@ def find_harness(given: Any) -> Any:
     Raises:
         ValueError: No row has that name.
     """
-    if given == DEFAULT_AGENT:
-        return None
-    if not isinstance(given, str):
-        return given
-    if given in HARNESSES:
-        return HARNESSES[given]
-    names = ", ".join([DEFAULT_AGENT, *HARNESSES])
-    raise ValueError(
-        f"there is no harness {given!r}; use {names}, or a row of your own: {{'program': ..., 'command': ...}}"
-    )
+    known = {DEFAULT_AGENT: None, **HARNESSES}
+    if isinstance(given, str) and given not in known:
+        own = "a row of your own: {'program': ..., 'command': ...}"
+        raise ValueError(f"there is no harness {given!r}; use {', '.join(known)}, or {own}")
+    return known[given] if isinstance(given, str) else given
 
 
 NamedHarness = Annotated[Harness | None, BeforeValidator(find_harness)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import openai
@@ -46,16 +47,16 @@ async def judged(reply: str, task: Mapping[str, Any]) -> Reward:
         openai.OpenAIError: It fails.
     """
     url, model = judge_of_environment()
+    asked = task.get("messages") or task.get("prompt", "(none)")
     prompt = ASK.format(
-        question=task.get("prompt") or task.get("messages", [{"content": "(none)"}])[-1]["content"],
+        question=asked if isinstance(asked, str) else asked[-1]["content"],
         reply=reply,
         reference=f"\nReference answer:\n{task['answer']}\n" if "answer" in task else "",
         criteria=task.get("criteria", CRITERIA),
     )
     key, text = os.environ.get("AGENTRL_JUDGE_API_KEY") or "-", ""
-    # Making a client reads certificates.
-    make = lambda: openai.DefaultAsyncHttpxClient(timeout=TIMEOUT_S, trust_env=not is_loopback(url))  # noqa: E731
-    async with await in_thread(make) as http:
+    make_http = partial(openai.DefaultAsyncHttpxClient, timeout=TIMEOUT_S, trust_env=not is_loopback(url))
+    async with await in_thread(make_http) as http:  # it reads certificates
         client = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=RETRIES, http_client=http)
         for temperature in TEMPERATURES:
             answer = await client.chat.completions.create(

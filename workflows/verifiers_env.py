@@ -31,17 +31,18 @@ class VerifiersTask(BaseModel):
     @classmethod
     async def missing(cls, tasks: Sequence[Self], config: RunConfig) -> list[str]:
         """Return the environments that cannot be loaded here, and the rows that they do not have."""
+        by_row = sorted(tasks, key=lambda task: task.row)
+        last_of_each = {env_block(task.environment, task.args): task for task in by_row}
         missing = []
-        for last in {
-            env_block(task.environment, task.args): task for task in sorted(tasks, key=lambda task: task.row)
-        }.values():
+        for task in last_of_each.values():
             try:
-                count = await in_thread(count_tasks, last.environment, last.args)
+                count = await in_thread(count_tasks, task.environment, task.args)
+                if task.row >= count:
+                    missing.append(
+                        f"row = {task.row}: the verifiers environment {task.environment!r} has {count} tasks"
+                    )
             except TaskFileError as error:
                 missing.append(str(error))
-                continue
-            if last.row >= count:
-                missing.append(f"row = {last.row}: the verifiers environment {last.environment!r} has {count} tasks")
         return missing
 
 

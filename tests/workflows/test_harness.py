@@ -58,10 +58,6 @@ def task(**changes: Any) -> dict[str, Any]:
     }
 
 
-def write(path: str, text: str) -> str:
-    return f"mkdir -p $(dirname {path}); cat > {path} <<'END'\n{text}\nEND\n"
-
-
 @asynccontextmanager
 async def runner(says: Callable[[str], Any]) -> AsyncIterator[EpisodeRunner]:
     config = RunConfig.model_validate({"rollout": {"max_concurrent": 1}})

@@ -73,7 +73,7 @@ def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
         ("chat", {"prompt": "2 + 3", "anwser": 5}, "the field 'answer' is missing, which the scorer 'exact' needs"),
         ("chat", {"prompt": "2 + 3", "answer": 5, "scorer": "exakt"}, "there is no scorer 'exakt'; it is one of exact"),
         ("chat", {"prompt": "2 + 3", "scorer": "nowhere.py:score"}, "nowhere.py cannot be imported"),
-        ("chat", {"prompt": ["2 + 3"], "answer": 5}, "the field 'prompt': input should be a valid string"),
+        ("chat", {"prompt": ["2 + 3"], "answer": 5}, "the field 'prompt.str': input should be a valid string"),
         ("chat", {"prompt": "2 + 3", "scorer": "judge"}, "no judge: set AGENTRL_JUDGE_BASE_URL"),
         ("black_box", {"comand": ["sh"], "answer": 5}, "the field 'command' is missing"),
         ("black_box", {"command": ["sh"], "answer": 5, "timeout_s": "5m"}, "the field 'timeout_s'"),
@@ -171,6 +171,12 @@ def test_the_command_finds_modules_in_the_working_directory(tmp_path: Path, monk
 async def test_chat_scores_a_reply(scorer: str, reply: str, answer: Any, reward: float) -> None:
     outcome = await outcome_of(chat.run, lambda _: reply, {"prompt": "?", "answer": answer, "scorer": scorer})
     assert (outcome.error, outcome.reward) == (None, reward)
+
+
+async def test_a_prompt_may_be_messages() -> None:
+    talk = [{"role": "user", "content": "Say yes."}]
+    outcome = await outcome_of(chat.run, lambda messages: str(messages == talk), {"prompt": talk, "answer": "True"})
+    assert (outcome.error, outcome.reward) == (None, 1.0)
 
 
 def length(reply: str, task: dict[str, Any]) -> float:

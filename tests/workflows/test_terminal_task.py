@@ -175,18 +175,15 @@ async def test_vetting_tries_the_reference_and_doing_nothing(tmp_path: Path) -> 
         "silent": ({"tests__test_sh": "#!/bin/sh\nexit 3\n"}, ("reference_fails",)),
         "nonsense": ({"tests__test_sh": TESTS + "echo many > /logs/verifier/reward.txt\n"}, ("reference_fails",)),
     }
-    folders = {
-        name: await in_thread(lambda name=name, files=files: variant(tmp_path / name, **files))
-        for name, (files, _) in cases.items()
-    }
-    reports = [await vet_agent_task(await task(folder), image="agentrl/sandbox", runs=1) for folder in folders.values()]
-    found = {
-        name: tuple(fault.kind.value for fault in report.faults) for name, report in zip(cases, reports, strict=True)
-    }
+    reports = {}
+    for name, (files, _) in cases.items():
+        folder = await in_thread(lambda name=name, files=files: variant(tmp_path / name, **files))
+        reports[name] = await vet_agent_task(await task(folder), image="agentrl/sandbox", runs=1)
+    found = {name: tuple(fault.kind.value for fault in report.faults) for name, report in reports.items()}
     assert found == {name: kinds for name, (_, kinds) in cases.items()}
-    assert "no such thing" in reports[2].faults[0].detail
-    assert "test.sh ended with exit code 3 and left no reward in /logs/verifier" in reports[3].faults[0].detail
-    assert "which is no reward from 0 to 1: " in reports[4].faults[0].detail
+    assert "no such thing" in reports["wrong"].faults[0].detail
+    assert "test.sh ended with exit code 3 and left no reward in /logs/verifier" in reports["silent"].faults[0].detail
+    assert "which is no reward from 0 to 1: " in reports["nonsense"].faults[0].detail
     assert await in_thread(left) == []
 
 
