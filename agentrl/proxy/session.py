@@ -7,6 +7,7 @@ SessionRole    a session as one of its roles asks it: whoever holds the key `KEY
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,9 @@ from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_
 from agentrl.record.tokens import ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
+log = logging.getLogger(__name__)
+_silent_roles: set[str] = set()
+"""Those that this process has warned of."""
 REMEMBERED_CLOSED_SESSIONS = 100_000
 """Keys of ended sessions that are still told apart from unknown ones (409 instead of 401)."""
 
@@ -222,6 +226,17 @@ class Session:
         A first prompt that is too long is a fault of the workflow's.
         """
         return self.outgrown and bool(self.record.turns) and OUTGROWN in str(error)
+
+    def warn_of_silent_roles(self) -> None:
+        """Warn of each role that has a reward and made no model call, once a process."""
+        spoke = {turn.role for turn in self.record.turns}
+        for name in self.role_rewards.keys() - spoke - _silent_roles:
+            _silent_roles.add(name)
+            log.warning(
+                "the role %(role)r was rewarded in an episode in which it made no model call, so that the reward counts for nothing: "
+                "ask the model as that role, by `episode.role(%(role)r).client` or with the key KEY.%(role)s",
+                {"role": name},
+            )
 
     def end(self) -> None:
         """Answer no more, and record no more."""

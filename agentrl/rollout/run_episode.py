@@ -191,6 +191,7 @@ class EpisodeRunner:
             )
         if chosen.value is not None:
             chosen.value.apply(session.role_rewards)
+            session.warn_of_silent_roles()
         return chosen
 
     def _outcome(

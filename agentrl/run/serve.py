@@ -294,6 +294,7 @@ class Service:
     async def _keep(self, entry: _Entry) -> dict[str, Any]:
         """End a session, move it into the store and return its state."""
         self._proxy.close_session(entry.session)
+        entry.session.warn_of_silent_roles()
         state = _state(entry)
         await in_thread(lambda: self._kept.keep(state, _outcome(entry), _conversations(entry.session.record)))
         del self._entries[entry.id]

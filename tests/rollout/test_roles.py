@@ -77,6 +77,19 @@ async def test_a_reply_that_was_cut_off_is_marked(server_url: str, nano_format: 
     assert [turn.truncated for turn in outcome.record.turns] == [True, False]
 
 
+async def test_a_reward_of_a_role_that_never_spoke_is_said_once(
+    server_url: str, nano_format: ChatFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(episode: Episode) -> float:
+        episode.role("mute").reward(1.0)
+        await episode.client.chat.completions.create(model=episode.model, messages=USER)
+        return 0.0
+
+    for _ in range(2):
+        assert (await outcome_of(run, server_url, nano_format)).error is None
+    assert caplog.text.count("the role 'mute' was rewarded in an episode in which it made no model call") == 1
+
+
 async def test_the_key_of_a_role_ends_with_its_episode(server_url: str, nano_format: ChatFormat) -> None:
     keys: list[str] = []
 
