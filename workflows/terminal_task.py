@@ -35,13 +35,13 @@ from agentrl.sandboxes import EndReason
 from agentrl.sandboxes.backends.docker_images import ImageSource, built_image, missing_images
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.sandboxes.sandbox import ExecResult
-from agentrl.tasks.harbor import TaskFolder, filled_variables, folder_digest, read_task_folder, read_unchanged
+from agentrl.tasks.harbor import TaskFolder, folder_digest, read_task_folder, read_unchanged
 from agentrl.tasks.harbor_settings import Environment
 from agentrl.workflows.container_task import ContainerTask, Open, Work, if_there, play, state_of
 from agentrl.workflows.harnesses import AgentLimits, NamedHarness
 from agentrl.workflows.repository import pack_folder
 
-TESTS, SOLUTION, REWARDS, ARTIFACTS = "/tests", "/solution", "/logs/verifier", "/logs/artifacts"
+TESTS, REWARDS, ARTIFACTS = "/tests", "/logs/verifier", "/logs/artifacts"
 """Where a container has them."""
 MAX_REWARD_BYTES = 2**16
 MAX_ARTIFACT_BYTES = 256 * 2**20
@@ -91,9 +91,8 @@ class TerminalTask(ContainerTask):
             TaskFileError: The folder cannot be used.
         """
         folder = await in_thread(read_task_folder, self.folder)
-        env, timeout_s = folder.settings.solution.env, folder.settings.agent.timeout_sec
-        script = folder.folder / "solution" / "solve.sh"
-        return _end_of(await _run_script(folder, container, script, SOLUTION, env, timeout_s))
+        script, settings = folder.folder / "solution" / "solve.sh", folder.settings
+        return _end_of(await _run_script(container, script, settings.solution.env, settings.agent.timeout_sec))
 
     async def attempt(self, open_: Open, work: Work) -> Reward:
         """Let `work` be done in the task's container, and return the verifier's reward for what it leaves.
@@ -110,8 +109,8 @@ class TerminalTask(ContainerTask):
         image, own = await _image(folder, folder.context, environment), None
         if verifier.is_separate:
             own = await _image(folder, folder.tests, verifier.environment or Environment())
-        agent = self._spec(folder, environment, image, folder.settings.agent.user)
-        tests = self._spec(folder, verifier.environment or environment, own or image, verifier.user)
+        agent = self._spec(environment, image, folder.settings.agent.user)
+        tests = self._spec(verifier.environment or environment, own or image, verifier.user)
         artifacts: dict[str, bytes | None] = {}
         async with AsyncExitStack() as states:
             async with open_(agent) as container:
@@ -129,7 +128,7 @@ class TerminalTask(ContainerTask):
                         await container.unpack(archive, above)
                 return await _verify(folder, container)
 
-    def _spec(self, folder: TaskFolder, environment: Environment, image: str | None, user: str | None) -> ContainerSpec:
+    def _spec(self, environment: Environment, image: str | None, user: str | None) -> ContainerSpec:
         return ContainerSpec(
             image=image,
             user=user,
@@ -137,7 +136,7 @@ class TerminalTask(ContainerTask):
             memory_mb=environment.memory_mb,
             cpus=environment.cpus,
             disk_mb=environment.storage_mb,
-            env=filled_variables(environment.env, f"{folder.folder}: an env"),
+            env=environment.env,
             workdir=environment.workdir,
         )
 
@@ -161,8 +160,7 @@ async def _verify(folder: TaskFolder, container: Container) -> Reward:
     settings = folder.settings.verifier
     clean = 'rm -rf "$@" && mkdir -p "$1" && chmod 777 "$1"'
     await container.run(["sh", "-c", clean, "sh", REWARDS, TESTS], user="0", cwd="/")
-    script = folder.tests / "test.sh"
-    done = await _run_script(folder, container, script, TESTS, settings.env, settings.timeout_sec)
+    done = await _run_script(container, folder.tests / "test.sh", settings.env, settings.timeout_sec)
     await container.check_alive()
     if done.end_reason is EndReason.TIMEOUT:  # as on a machine that is busy: Harbor gives no reward either
         raise EpisodeError(
@@ -174,13 +172,11 @@ async def _verify(folder: TaskFolder, container: Container) -> Reward:
     return Reward(reward or 0.0, {"no_reward": float(reward is None)}, {"output": printed})
 
 
-async def _run_script(
-    folder: TaskFolder, container: Container, script: Path, inside: str, env: Mapping[str, str], timeout_s: float
-) -> ExecResult:
-    """Put the folder of a script into a container, and run it where the task is worked on."""
-    await container.unpack(await in_thread(pack_folder, script.parent, inside.lstrip("/")), "/")
-    env = filled_variables(env, f"{folder.folder}: an env")
-    return await container.run(["sh", "-c", f"exec {inside}/{script.name}"], env=env, timeout_s=timeout_s)
+async def _run_script(container: Container, script: Path, env: Mapping[str, str], timeout_s: float) -> ExecResult:
+    """Put the folder of a script into a container, as /tests or /solution, and run the script where the task is worked on."""
+    folder = script.parent
+    await container.unpack(await in_thread(pack_folder, folder, folder.name), "/")
+    return await container.run(["sh", "-c", f"exec /{folder.name}/{script.name}"], env=env, timeout_s=timeout_s)
 
 
 async def _image(folder: TaskFolder, context: Path, environment: Environment) -> str | None:

@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,7 +20,6 @@ from agentrl.tasks.task_type import first_problem, unusable_task
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _CANARY = re.compile(r"\A(\s*(<!--.*canary.*-->|#.*canary.*))*\s*", re.IGNORECASE)
 """The lines before an instruction that mark benchmark data, which no agent is to see."""
 
@@ -112,8 +110,6 @@ def read_task_folder(folder: Path) -> TaskFolder:
     instruction = _CANARY.sub("", _read_text(folder / "instruction.md"))
     if not instruction.strip():
         raise TaskFileError(f"{folder / 'instruction.md'}: the instruction is empty")
-    for name in ("environment", "verifier", "solution"):
-        filled_variables(getattr(settings, name).env, f"{file}, {name}.env")
     here = folder.absolute()
     script = here / "solution" / "solve.sh"
     task = TaskFolder(
@@ -172,16 +168,3 @@ def _read_text(file: Path) -> str:
         raise TaskFileError(f"{file} cannot be read: {error.strerror}; a task folder needs it") from error
     except UnicodeDecodeError as error:
         raise TaskFileError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
-
-
-def filled_variables(given: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return environment variables with `${NAME}` and `${NAME:-default}` filled in from this machine's, as Harbor does.
-
-    Raises:
-        TaskFileError: One is not set.
-    """
-    own = lambda found: os.environ.get(found[1], found[0] if found[2] is None else found[2])  # noqa: E731
-    filled = {name: _VARIABLE.sub(own, text) for name, text in given.items()}
-    if unset := [text for text in filled.values() if "${" in text]:
-        raise TaskFileError(f"{where} names a variable that is not set, in {unset[0]}; set it")
-    return filled

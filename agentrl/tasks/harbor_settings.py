@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([TGMK])B?", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _MB = {"T": 2.0**20, "G": 1024.0, "M": 1.0, "K": 1 / 1024}
 
 
@@ -23,6 +25,20 @@ def _megabytes(given: Any) -> Any:
     return given if found is None else int(float(found[1]) * _MB[found[2].upper()])
 
 
+def _filled(given: dict[str, str]) -> dict[str, str]:
+    """Return variables with `${NAME}` and `${NAME:-default}` filled in from this machine's, as Harbor does.
+
+    Raises:
+        ValueError: One is not set.
+    """
+    own = lambda found: os.environ.get(found[1], found[0] if found[2] is None else found[2])  # noqa: E731
+    filled = {name: _VARIABLE.sub(own, text) for name, text in given.items()}
+    if unset := [text for text in filled.values() if "${" in text]:
+        raise ValueError(f"names a variable that is not set on this machine, in {unset[0]}; set it")
+    return filled
+
+
+Variables = Annotated[dict[str, str], AfterValidator(_filled)]
 Megabytes = Annotated[int, BeforeValidator(_megabytes), Field(gt=0)]
 Cpus = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -41,7 +57,7 @@ class Environment(_Section):
     cpus: Cpus = 1.0
     memory_mb: Megabytes = Field(default=2048, validation_alias=AliasChoices("memory_mb", "memory"))
     storage_mb: Megabytes = Field(default=10240, validation_alias=AliasChoices("storage_mb", "storage"))
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     os: Literal["linux"] = "linux"
     gpus: int = 0
     tpu: Any = None
@@ -68,7 +84,7 @@ class Phase(_Section):
 class Verifier(Phase):
     """`[verifier]`."""
 
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     environment_mode: Literal["shared", "separate"] | None = None
     environment: Environment | None = None
     """Of a separate verifier."""
@@ -82,7 +98,7 @@ class Verifier(Phase):
 class Solution(_Section):
     """`[solution]`."""
 
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
 
 
 def _source(given: Any) -> Any:

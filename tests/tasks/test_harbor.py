@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agentrl.errors import TaskFileError
-from agentrl.tasks.harbor import filled_variables, folder_digest, read_task_folder, tasks_of_folder
+from agentrl.tasks.harbor import folder_digest, read_task_folder, tasks_of_folder
+from agentrl.tasks.harbor_settings import Solution
 from agentrl.tasks.task_type import task_type_of
 from agentrl.tasks.tasks import fingerprint, list_tasks, open_tasks
 from agentrl.workflows import terminal_task
@@ -87,9 +88,7 @@ def test_a_task_is_another_when_a_file_of_it_is(tmp_path: Path) -> None:
 def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SET_HERE", "here")
     given = {"A": "${SET_HERE}/x", "B": "${NOT_SET_HERE:-default}", "C": "$SET_HERE"}
-    assert filled_variables(given, "task.toml") == {"A": "here/x", "B": "default", "C": "$SET_HERE"}
-    with pytest.raises(TaskFileError, match=r"task\.toml names a variable that is not set, in \$\{NOT_SET_HERE\}"):
-        filled_variables({"A": "${NOT_SET_HERE}"}, "task.toml")
+    assert Solution(env=given).env == {"A": "here/x", "B": "default", "C": "$SET_HERE"}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
         ({"task.toml": "[environment]\ngpus = 1"}, "task.toml, the field 'environment': gpus cannot be had in a container"),
         ({"task.toml": "[environment]\nos = 'windows'"}, "the field 'environment.os': input should be 'linux'"),
         ({"task.toml": "[environment]\nworkdir = 'app'"}, "the field 'environment.workdir': string should match pattern"),
-        ({"task.toml": "[environment]\nenv = {A = '${NOT_SET_HERE}'}"}, "environment.env names a variable that is not set, in ${NOT_SET_HERE}"),
+        ({"task.toml": "[environment]\nenv = {A = '${NOT_SET_HERE}'}"}, "the field 'environment.env': names a variable that is not set on this machine, in ${NOT_SET_HERE}; set it"),
         ({"task.toml": "[[steps]]\nname = 'one'"}, "a task of several steps ([[steps]]) is not run"),
         ({"environment/docker-compose.yaml": "services: {main: , api: {build: ./api}}"}, "docker-compose.yaml: services of Docker Compose are not started"),
         ({"instruction.md": "# canary"}, "instruction.md: the instruction is empty"),
