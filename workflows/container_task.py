@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +21,6 @@ from agentrl.errors import EpisodeError, SandboxError, SandboxLostError
 from agentrl.sandboxes.container import Container, ContainerSpec
 from agentrl.workflows.harnesses import AgentLimits, Harness, agent_folders, run_agent
 
-T = TypeVar("T")
 Open = Callable[[ContainerSpec], AbstractAsyncContextManager[Container]]
 """`episode.container`, or `open_container`."""
 Work = Callable[[Container], Awaitable[object]]
@@ -110,7 +109,7 @@ async def play(episode: Episode[Any], harness: Harness | None, limits: AgentLimi
     return Reward(reward.value, {**metrics, **reward.metrics}, reward.details)
 
 
-async def if_there(reading: Awaitable[T]) -> T | None:
+async def if_there(reading: Awaitable[bytes]) -> bytes | None:
     """Return what is read of a container; None where it is not there, or too much.
 
     Raises:
