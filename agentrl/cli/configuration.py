@@ -1,4 +1,4 @@
-"""The configuration that the words of a command come to."""
+"""The configuration that the words of a command come to, and `agentrl config`, which prints it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, load_config
+import tomlkit
+
+from agentrl.cli.options import NO_KEYS, Files, Keys, Workflow
+from agentrl.config import RunConfig, config_fields, load_config
+from agentrl.config.machine import sized, this_machine
 from agentrl.config.run import check_set
+from agentrl.config.section import REQUIRED
 from agentrl.errors import ConfigError
+from agentrl.system.failure_text import masked
 
 
 def configuration(keys: Mapping[str, Any], files: Sequence[Path], workflow: Path | None, *required: str) -> RunConfig:
@@ -54,12 +60,9 @@ def run_configuration(
 
     if resume is None:
         return with_run_dir(configuration(keys, files, workflow, *required), run_dir)
-    given = [f"the WORKFLOW {workflow}"] if workflow else []
-    given += [f"--config {file}" for file in files]
-    given += [f"--{key}" for key in ("workflow", "tasks", "model.path") if key in keys]
-    if given:
+    if workflow or files or {"workflow", "tasks", "model.path"} & set(keys):
         raise ConfigError(
-            f"--resume takes the configuration of the run, and not {', '.join(given)}: leave {'them' if given[1:] else 'it'} out; "
+            "--resume takes the configuration of the run: leave out WORKFLOW, --config, --workflow, --tasks and --model; "
             "single keys of other kinds may be changed with --section.key VALUE"
         )
     config = read_config(resume, keys)
@@ -69,3 +72,47 @@ def run_configuration(
             "agentrl.train(config, workflow=..., tasks=..., resume=True); or it is a supervised one: agentrl sft --resume"
         )
     return config
+
+
+def config(workflow: Workflow = None, /, *, config: Files = (), keys: Keys = NO_KEYS) -> int:
+    """Print the configuration that `agentrl train` would have here with these files and keys: TOML, every key with its documentation.
+
+    What is printed can be given to `--config` again, but for the credentials in addresses, which are shown as ***.
+
+    Args:
+        workflow: Python file with `async def run(episode)`.
+        config: TOML files of keys.
+        keys: The keys that were typed.
+    """
+    chosen, _ = sized(configuration(keys, config, workflow), this_machine(), training=True)
+    print(toml_of(masked(chosen.model_dump())).rstrip())
+    return 0
+
+
+def toml_of(values: dict[str, Any]) -> str:
+    """Return the values of a configuration as TOML. A key that has none, or that its section has only in another kind, is a comment."""
+    lines: list[str] = []
+    last = ""
+    for key in config_fields():
+        section, _, name = key.name.rpartition(".")
+        within: Any = values
+        for part in section.split(".") if section else ():
+            within = within[part] if within else None
+        if section != last:
+            lines += ["", f"{'' if within else '# '}[{section}]  # {' '.join(key.section.split())}"]
+            last = section
+        lines += [f"# {line.strip()}" for line in key.documentation.splitlines()]
+        value = within.get(name) if within else None
+        default = "" if key.default is None or key.default is REQUIRED else _written(key.default)
+        lines.append(f"# {name} = {default}".rstrip() if value is None else f"{name} = {_written(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        table = tomlkit.inline_table()
+        table.update({name: one for name, one in value.items() if one is not None})
+        return str(table.as_string())
+    return str(tomlkit.item(value).as_string())

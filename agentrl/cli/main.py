@@ -7,13 +7,13 @@ Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody r
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
+from cyclopts import App, CycloptsError, Group, Parameter
 
+import agentrl
 from agentrl.errors import UsageError, one_line
 from agentrl.system.exit_code import exit_code_of
 
@@ -31,7 +31,7 @@ COMMANDS = {
         "agentrl.cli.vet:vet",
         "Find the tasks of a code task set that cannot be solved, or are rewarded for nothing.",
     ),
-    "config": ("agentrl.cli.config:config", "Print the configuration that a command would have."),
+    "config": ("agentrl.cli.configuration:config", "Print the configuration that a command would have."),
     "init": ("agentrl.cli.setup:init", "Write a new workflow, environment, task set and test to start from."),
     "doctor": ("agentrl.cli.setup:doctor", "Tell what works on this machine, and the command for what is missing."),
 }
@@ -54,9 +54,9 @@ def command_line() -> App:
         name="agentrl",
         help="Reinforcement learning of language-model agents.",
         help_epilogue="--debug, or AGENTRL_DEBUG=1, shows the traceback of an error.",
-        version=_version,
+        version=f"agentrl {agentrl.__version__}",
         group_parameters=Group.create_ordered("Options"),  # before the sections, whose groups are made later
-        default_parameter=Parameter(allow_repeating=True),
+        default_parameter=Parameter(allow_repeating=True, negative=()),
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
@@ -64,12 +64,6 @@ def command_line() -> App:
         app.command(function, name=name, help=line, sort_key=place)
     app.register_install_completion_command(help="Install the completion of commands and options into your shell.")
     return app
-
-
-def _version() -> str:
-    import agentrl
-
-    return f"agentrl {agentrl.__version__}"
 
 
 def _run(words: Sequence[str]) -> int:
@@ -81,24 +75,7 @@ def _run(words: Sequence[str]) -> int:
         return command_line()(words, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
         command = " ".join(("agentrl", *(error.command_chain or ())))
-        said = one_line(error)
-        if isinstance(error, UnknownOptionError):
-            from agentrl.config.section import nearest  # it imports pydantic, which takes a moment
-
-            names = (name for argument in error.argument_collection for name in argument.names)
-            near = nearest(
-                str(error.token.keyword or error.token.value).lstrip("-"), (name.lstrip("-") for name in names)
-            )
-            said = said.partition(" Did you mean")[0].rstrip(".") + (f"; did you mean --{near}?" if near else "")
-        if (
-            isinstance(error.__cause__, ValueError)
-            and error.argument
-            and (problems := getattr(error.__cause__, "errors", None))
-        ):
-            said = (
-                f"{error.argument.name} = {one_line(json.dumps(problems()[0]['input']), 100)}: {problems()[0]['msg']}"
-            )
-        raise UsageError(f"{said.rstrip('.')}; see {command} --help") from None
+        raise UsageError(f"{one_line(error)} See {command} --help.") from None
 
 
 if __name__ == "__main__":

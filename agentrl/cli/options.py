@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 from cyclopts import Group, Parameter, Token
 from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry, NameRenderer
 from cyclopts.help.specs import get_default_parameter_columns
+from pydantic import SkipValidation
 
 from agentrl.config.load import config_fields, read_value
 from agentrl.config.section import REQUIRED, Key
@@ -49,7 +50,7 @@ def _option(key: Key, group: Group, *, shown: bool) -> Any:
     takes_one = typing.get_origin(hint) in (Literal, types.UnionType)
     name = f"--{key.name.replace('_', '-')}"
     return Annotated[
-        hint,
+        SkipValidation[hint],  # type: ignore[misc]  # `load_config` checks the whole
         Parameter(
             name=name,
             alias=name.rpartition(".")[0] if key.short else None,
@@ -73,7 +74,7 @@ def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]
     return names.copy(renderer=NameRenderer(max_width=width), max_width=width), description
 
 
-def keys_of(*sections: str, hidden: tuple[str, ...] = ()) -> Any:
+def options_of(*sections: str, hidden: tuple[str, ...] = ()) -> Any:
     """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named.
 
     Args:
@@ -99,39 +100,27 @@ if TYPE_CHECKING:
     ServeKeys = dict[str, Any]
     VetKeys = dict[str, Any]
 else:
-    Keys = keys_of()
-    EvalKeys = keys_of(hidden=("trainer.", "steps", "run_dir"))
-    ServeKeys = keys_of("seed", "model", "engine", "proxy", "trainer.lora")
-    VetKeys = keys_of("sandbox", "data")
+    Keys = options_of()
+    EvalKeys = options_of(hidden=("trainer.", "steps", "run_dir"))
+    ServeKeys = options_of("seed", "model", "engine", "proxy", "trainer.lora")
+    VetKeys = options_of("sandbox", "data")
 
 Files = Annotated[
-    list[Path],
+    tuple[Path, ...],
     Parameter(
         name="--config",
-        negative=(),
         show_default=False,
         help="TOML file of keys. May be given several times: later files win, and options win over all files.",
     ),
 ]
-Workflow = Annotated[Path | None, Parameter(help="Python file with `async def run(episode)`.", negative=())]
-Resume = Annotated[
-    Path | None,
-    Parameter(
-        negative=(),
-        help="Go on with the run in this directory, with the configuration that it has. Keys change single values of it.",
-    ),
-]
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-ViewFlag = Annotated[
-    bool,
-    Parameter(
-        name="--view",
-        negative=(),
-        show_default=False,
-        help="Show it on a page while it goes on; its address is printed.",
-    ),
-]
-JsonFlag = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
+Workflow = Annotated[Path | None, Parameter(help="Python file with `async def run(episode)`.")]
+RESUME_HELP = (
+    "Go on with the run in this directory, with the configuration that it has. Keys change single values of it."
+)
+Resume = Annotated[Path | None, Parameter(help=RESUME_HELP)]
+Flag = Annotated[bool, Parameter(show_default=False)]
+VIEW_HELP = "Show it on a page while it goes on; its address is printed."
+ViewFlag = Annotated[bool, Parameter(name="--view", show_default=False, help=VIEW_HELP)]
+JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
 
 NO_KEYS: dict[str, Any] = {}
-NO_FILES: list[Path] = []

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from agentrl.cli.options import Flag, JsonFlag
+
+if TYPE_CHECKING:
+    from agentrl.run.audit import Audit
+    from agentrl.store.read_episode import RunEpisode
 
 RUN_CONFIGS = ("config.json", "*/config.json", "*/*/config.json")
 """Where `agentrl runs` looks below a directory."""
@@ -67,27 +71,27 @@ def runs(directory: Path = Path(), /) -> int:
     Args:
         directory: Where they are looked for, two folders deep.
     """
-    from rich.markup import escape
-    from rich.table import Table
-
-    from agentrl.cli.terminal import table_console
-    from agentrl.errors import AgentRLError, one_line
-    from agentrl.viewer.queries import ShownRun
+    from agentrl.cli.terminal import print_table
 
     found = [path.parent for pattern in RUN_CONFIGS for path in directory.glob(pattern) if _changed(path.parent)]
-    table = Table("run", "state", "step", "reward", "held-out", "changed", box=None, pad_edge=False)
-    for path in sorted(found, key=_changed, reverse=True):
-        name, when = escape(str(path)), time.strftime("%Y-%m-%d %H:%M", time.localtime(_changed(path)))
-        try:
-            figures = ShownRun(path).figures()
-            table.add_row(name, *(figures[key] for key in ("state", "step", "reward", "held_out")), when)
-        except (AgentRLError, OSError, ValueError) as error:
-            table.add_row(name, escape(one_line(str(error).replace(f"{path}/", ""), 60)), "", "", "", when)
     if found:
-        table_console().print(table, highlight=False)
+        columns = "run", "state", "step", "reward", "held-out", "changed"
+        print_table(columns, map(_run_row, sorted(found, key=_changed, reverse=True)))
     else:
         print(f"no runs in {directory.absolute()}; name the directory that holds them: agentrl runs DIRECTORY")
     return 0
+
+
+def _run_row(path: Path) -> list[str]:
+    from agentrl.errors import AgentRLError, one_line
+    from agentrl.viewer.queries import ShownRun
+
+    try:
+        figures = ShownRun(path).figures()
+        shown = [figures[key] for key in ("state", "step", "reward", "held_out")]
+    except (AgentRLError, OSError, ValueError) as error:
+        shown = [one_line(str(error).replace(f"{path}/", ""), 60), "", "", ""]
+    return [str(path), *shown, time.strftime("%Y-%m-%d %H:%M", time.localtime(_changed(path)))]
 
 
 def _changed(run_dir: Path) -> float:
@@ -103,10 +107,8 @@ def episodes(run_dir: Path, episode: int | None = None, /) -> int:
         run_dir: Directory of the run or evaluation.
         episode: Id of the episode whose transcript is printed.
     """
-    from rich.markup import escape
-    from rich.table import Table
-
-    from agentrl.cli.terminal import table_console
+    from agentrl.cli.terminal import print_table
+    from agentrl.evaluation.directory import untrained_kind
     from agentrl.run.open_run import open_run
     from agentrl.system.exit_code import as_typed_here
 
@@ -115,18 +117,18 @@ def episodes(run_dir: Path, episode: int | None = None, /) -> int:
         print(run.episode(episode).transcript())
         return 0
     worst, best = (run.listed({}, limit=LISTED, order=order) for order in ("worst", "best"))
-    shown = {one.id for one in worst}
-    table = Table("episode", "task", "reward", "ended", "tokens", "metrics", box=None, pad_edge=False)
-    for one in [*worst, *(one for one in reversed(best) if one.id not in shown)]:
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in one.metrics.items())
-        table.add_row(str(one.id), str(one.task), f"{one.reward:.4g}", one.reason, f"{one.tokens:,}", escape(metrics))
-    table_console().print(table, highlight=False)
-    print(
-        as_typed_here(
-            f"the {LISTED} worst and the {LISTED} best; one of them in full: agentrl episodes {run_dir} EPISODE"
-        )
-    )
+    shown = {one.id: one for one in [*worst, *reversed(best)]}
+    sessions = untrained_kind(run_dir) == "service"
+    columns = "episode", "task", "reward", "ended", "tokens", "session" if sessions else "metrics"
+    print_table(columns, [_episode_row(one, sessions) for one in shown.values()])
+    print(as_typed_here(f"the {LISTED} worst and the {LISTED} best; one in full: agentrl episodes {run_dir} EPISODE"))
     return 0
+
+
+def _episode_row(one: RunEpisode, sessions: bool) -> tuple[object, ...]:
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in one.metrics.items())
+    last = one.details["session"]["id"] if sessions else metrics  # a session has no metrics
+    return one.id, one.task, f"{one.reward:.4g}", one.reason, f"{one.tokens:,}", last
 
 
 def audit(run_dir: Path, /, *, as_json: JsonFlag = False) -> int:
@@ -136,15 +138,37 @@ def audit(run_dir: Path, /, *, as_json: JsonFlag = False) -> int:
         run_dir: Directory of the run.
         as_json: Print everything as JSON.
     """
-    from agentrl.cli.terminal import print_json, show_audit
+    from agentrl.cli.terminal import print_json, print_table
     from agentrl.run.audit import audit as run_audit
 
     found = run_audit(run_dir)
     if as_json:
         print_json(asdict(found))
     else:
-        show_audit(found)
+        print_table((), _audit_rows(found))
+        for violation in found.violations:
+            print(f"WRONG: {violation}")
+        if not found.violations:
+            print("nothing is lost, nothing is doubled")
     return 1 if found.violations else 0
+
+
+def _audit_rows(found: Audit) -> Iterator[tuple[str, object, str]]:
+    """Yield what became of everything in a run."""
+    checkpoint, of = "none" if found.last_checkpoint is None else f"of step {found.last_checkpoint}", found.totals
+    yield "starts", found.restarts, f"newest checkpoint: {checkpoint}"
+    yield "tasks", f"{found.tasks:,}", "handed out, of which"
+    yield "", f"{found.trained:,}", f"trained on, in {found.batches:,} batches"
+    for reason, count in sorted(found.dropped.items()):
+        yield "", f"{count:,}", f"dropped: {reason}"
+    yield "", f"{found.waiting:,}", "complete, waiting for a batch or its checkpoint"
+    yield "", f"{found.unfinished:,}", f"unfinished, with {found.logged_calls:,} model calls kept"
+    yield "episodes", f"{of.finished:,}", f"finished, and {of.failed:,} failed attempts"
+    yield (
+        "tokens",
+        f"{of.tokens:,}",
+        f"generated, {of.replayed_tokens:,} of them reused after a restart instead of generated again",
+    )
 
 
 def replay(run_dir: Path, episode: int, /) -> int:
@@ -154,9 +178,17 @@ def replay(run_dir: Path, episode: int, /) -> int:
         run_dir: Directory of the run.
         episode: Its id in the store.
     """
-    from agentrl.cli.terminal import run_until_signal, show_replay
+    from agentrl.cli.terminal import run_until_signal
     from agentrl.run.replay import replay as run_replay
 
     found = run_until_signal(lambda: run_replay(run_dir, episode))
-    show_replay(found)
+    for number, (prompt, reply) in enumerate(found.conversation, 1):
+        print(f"--- call {number}: asked\n{prompt}\n--- call {number}: said\n{reply}")
+    for asked in found.unknown:
+        print(f"--- asked, and not in the record\n{asked}")
+    recorded, outcome = found.recorded, found.outcome
+    print(f"--- {len(found.conversation)} of {found.calls_recorded} recorded calls were asked for again")
+    print(f"recorded: {recorded.reason}, reward {recorded.reward:g}; now: {outcome.reason}, reward {outcome.reward:g}")
+    if outcome.error:
+        print(outcome.error)
     return 0 if found.same else 1

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import agentrl
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import ConfigError, SandboxError, one_line
 
 TEMPLATE = Path(__file__).parent / "template"
 
@@ -24,32 +24,24 @@ def init(name: str = "my-agent", /) -> int:
 
     Args:
         name: The folder to make.
-    """
-    from agentrl.system.exit_code import as_typed_here
-
-    for path in write_project(Path(name)):
-        print(path)
-    print(as_typed_here(f"Next: cd {shlex.quote(name)} && agentrl train --config run.toml"))
-    print(f"Its tests: {'' if find_spec('pytest') else 'python -m pip install pytest && '}python -m pytest")
-    return 0
-
-
-def write_project(directory: Path) -> list[Path]:
-    """Copy the template into a new directory.
-
-    Returns the files that were written.
 
     Raises:
         ConfigError: There is something already, or nothing can be written there.
     """
+    from agentrl.system.exit_code import as_typed_here
+
+    directory = Path(name)
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise ConfigError(f"{directory} exists already; choose another name")
-        directory.mkdir(parents=True, exist_ok=True)
-        sources = [source for source in sorted(TEMPLATE.iterdir()) if source.is_file()]
-        return [Path(shutil.copyfile(source, directory / source.name)) for source in sources]
+        shutil.copytree(TEMPLATE, directory, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{directory} cannot be written: {error.strerror}; choose another place") from error
+        raise ConfigError(f"{directory} cannot be written: {one_line(error)}; choose another place") from error
+    for path in sorted(directory.iterdir()):
+        print(path)
+    print(as_typed_here(f"Next: cd {shlex.quote(name)} && agentrl train --config run.toml"))
+    print(f"Its tests: {'' if find_spec('pytest') else 'python -m pip install pytest && '}python -m pytest")
+    return 0
 
 
 def doctor() -> int:

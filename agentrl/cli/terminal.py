@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TextIO, TypeVar
 
 import anyio
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -19,8 +20,6 @@ from rich.table import Table
 from agentrl.config import RunConfig
 from agentrl.record.end_reason import reasons_text
 from agentrl.rollout.alarms import shares_text
-from agentrl.run.audit import Audit
-from agentrl.run.replay import Replay
 from agentrl.run.view import RunView, reward_text
 from agentrl.system.event_loop import first_signal, run_loop
 from agentrl.system.exit_code import as_typed_here
@@ -32,6 +31,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 CHARTED_STEPS = 60
 FILE_WIDTH = 250
 """Columns of a table that is written into a file: a line a row."""
+SHOWN_ROWS = 30
+"""Rows of a table of which not all are shown."""
 
 
 def run_until_signal(main: Callable[[], Awaitable[T]]) -> T:
@@ -58,12 +59,40 @@ def print_json(values: Any) -> None:
     print(json.dumps(json.loads(text, parse_float=lambda digits: float(f"{float(digits):.6g}")), indent=2))
 
 
-def table_console() -> Console:
-    """Return a console for a table on standard output."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, more: str | None = None
+) -> None:
+    """Print a table to standard output.
+
+    Args:
+        columns: Their names; (): it has no head.
+        rows: Their values.
+        title: Its title.
+        more: The words for how many rows there are beyond `SHOWN_ROWS`. None: all are shown.
+    """
     console = Console()
     if not console.is_terminal:
         console.width = FILE_WIDTH
-    return console
+    table = Table(
+        *columns,
+        title=title,
+        title_justify="left",
+        show_header=bool(columns),
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    texts = [[escape(str(value)) for value in row] for row in rows]
+    for text in texts[:SHOWN_ROWS] if more else texts:
+        table.add_row(*text)
+    console.print(table, highlight=False)
+    if more and len(texts) > SHOWN_ROWS:
+        print(f"{len(texts) - SHOWN_ROWS} {more}")
+
+
+def say_line(console: Console, text: str) -> None:
+    """Print a line, above what is shown live: whole in a log, which is searched by line; with whole words on a screen."""
+    console.print(as_typed_here(text), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 class TerminalView(RunView):
@@ -75,8 +104,7 @@ class TerminalView(RunView):
 
     def say(self, text: str) -> None:
         """Print a line above the live table."""
-        whole_lines = not self._console.is_terminal  # a log is searched by line; on a screen, words stay whole
-        self._console.print(as_typed_here(text), highlight=False, markup=False, soft_wrap=whole_lines)
+        say_line(self._console, text)
 
     def __rich__(self) -> Panel:
         table = Table.grid(padding=(0, 2))
@@ -148,43 +176,3 @@ def _spark(values: list[float]) -> str:
     low, high = min(values), max(values)
     scale = (len(SPARKS) - 1) / ((high - low) or 1.0)
     return "".join(SPARKS[round((value - low) * scale)] for value in values)
-
-
-def show_audit(found: Audit, console: Console | None = None) -> None:
-    """Print what became of everything in a run, and what is wrong."""
-    console = console or Console()
-    checkpoint = "none" if found.last_checkpoint is None else f"of step {found.last_checkpoint}"
-    table = Table.grid(padding=(0, 2))
-    table.add_row("starts", str(found.restarts), f"newest checkpoint: {checkpoint}")
-    table.add_row("tasks", f"{found.tasks:,}", "handed out, of which")
-    table.add_row("", f"{found.trained:,}", f"trained on, in {found.batches:,} batches")
-    for reason, count in sorted(found.dropped.items()):
-        table.add_row("", f"{count:,}", f"dropped: {reason}")
-    table.add_row("", f"{found.waiting:,}", "complete, waiting for a batch or its checkpoint")
-    table.add_row("", f"{found.unfinished:,}", f"unfinished, with {found.logged_calls:,} model calls kept")
-    of = found.totals
-    table.add_row("episodes", f"{of.finished:,}", f"finished, and {of.failed:,} failed attempts")
-    table.add_row("tokens", f"{of.tokens:,}", f"generated, {of.replayed_tokens:,} of them not again after a restart")
-    console.print(table, highlight=False)
-    for violation in found.violations:
-        console.print(f"WRONG: {violation}", highlight=False, markup=False)
-    if not found.violations:
-        console.print("nothing is lost, nothing is doubled", highlight=False)
-
-
-def show_replay(found: Replay, console: Console | None = None) -> None:
-    """Print a replayed episode: what was said, what came of it, and where it left its record."""
-    console = console or Console()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    for number, (prompt, reply) in enumerate(found.conversation, 1):
-        say(f"--- call {number}: asked\n{prompt}\n--- call {number}: said\n{reply}")
-    for asked in found.unknown:
-        say(f"--- asked, and not in the record\n{asked}")
-    recorded, outcome = found.recorded, found.outcome
-    say(f"--- {len(found.conversation)} of {found.calls_recorded} recorded calls were asked for again")
-    say(f"recorded: {recorded.reason}, reward {recorded.reward:g}; now: {outcome.reason}, reward {outcome.reward:g}")
-    if outcome.error:
-        say(outcome.error)

@@ -5,24 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from agentrl.cli.configuration import configuration, run_configuration
-from agentrl.cli.options import (
-    NO_FILES,
-    NO_KEYS,
-    EvalKeys,
-    Files,
-    Flag,
-    JsonFlag,
-    Keys,
-    Resume,
-    ServeKeys,
-    ViewFlag,
-    Workflow,
-)
+from agentrl.cli.options import NO_KEYS, EvalKeys, Files, Flag, JsonFlag, Keys, Resume, ServeKeys, ViewFlag, Workflow
 
 
 def train(
@@ -31,7 +16,7 @@ def train(
     *,
     resume: Resume = None,
     show: ViewFlag = False,
-    config: Files = NO_FILES,
+    config: Files = (),
     keys: Keys = NO_KEYS,
 ) -> int:
     """Train a model on a workflow."""
@@ -56,7 +41,7 @@ def sft(
     /,
     *,
     resume: Resume = None,
-    config: Files = NO_FILES,
+    config: Files = (),
     keys: Keys = NO_KEYS,
 ) -> int:
     """Train a model on conversations, before or without rewards.
@@ -84,13 +69,13 @@ def evaluate(
     workflow: Workflow = None,
     /,
     *,
-    base_url: Annotated[str | None, Parameter(negative=())] = None,
-    api_key: Annotated[str | None, Parameter(negative=())] = None,
-    out: Annotated[Path | None, Parameter(negative=())] = None,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    out: Path | None = None,
     per_task: Flag = False,
     as_json: JsonFlag = False,
     show: ViewFlag = False,
-    config: Files = NO_FILES,
+    config: Files = (),
     keys: EvalKeys = NO_KEYS,
 ) -> int:
     """Run a workflow over tasks, without training. Exit code 1: every episode failed.
@@ -128,7 +113,7 @@ def evaluate(
             if view.directory is None:
                 raise
             view.say(
-                f"interrupted: {len(view.episodes)} of {view.total} episodes are in {view.directory}; the same command with "
+                f"interrupted: {view.ended} of {view.total} episodes are in {view.directory}; the same command with "
                 f"--out {view.directory} goes on"
             )
             return 130
@@ -136,15 +121,15 @@ def evaluate(
         print_json(result.to_json())
     else:
         show_evaluation(result, per_task=per_task)
-    return 0 if result.failed < len(result.episodes) else 1
+    return 0 if result.failed < result.episode_count else 1
 
 
 def serve(
     *,
-    admin_key: Annotated[str | None, Parameter(negative=())] = None,
-    out: Annotated[Path | None, Parameter(negative=())] = None,
+    admin_key: str | None = None,
+    out: Path | None = None,
     show: ViewFlag = False,
-    config: Files = NO_FILES,
+    config: Files = (),
     keys: ServeKeys = NO_KEYS,
 ) -> int:
     """Serve a model and record what agents elsewhere do with it, until Ctrl-C.

@@ -6,14 +6,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
+from cyclopts.types import PositiveFloat, PositiveInt
 
-from agentrl.cli.options import NO_FILES, NO_KEYS, Files, JsonFlag, VetKeys
+from agentrl.cli.options import NO_KEYS, Files, JsonFlag, VetKeys
 from agentrl.config import DataConfig, RunConfig, load_config
 from agentrl.errors import ConfigError, SandboxError, UsageError
 from agentrl.system.exit_code import leaves
@@ -22,24 +22,18 @@ if TYPE_CHECKING:
     from agentrl.episode import Task
     from agentrl.sandboxes.grading.vet import TaskReport
 
-SHOWN_TASKS = 30
-SHOWN_LINES = 20
-"""Of progress, where standard error is no terminal."""
-SHOWN_CHEATERS = 10
-TERMINAL, REPOSITORY, CODE = "terminal tasks", "repositories with hidden tests", "code"
-
 
 def vet(
     tasks: str | None = None,
     /,
     *,
-    output: Annotated[Path | None, Parameter(negative=())] = None,
-    report: Annotated[Path | None, Parameter(negative=())] = None,
-    limit: Annotated[int | None, Parameter(negative=())] = None,
-    runs: int = 5,
-    timeout_s: Annotated[float | None, Parameter(negative=())] = None,
+    output: Path | None = None,
+    report: Path | None = None,
+    limit: PositiveInt | None = None,
+    runs: PositiveInt = 5,
+    timeout_s: PositiveFloat | None = None,
     as_json: JsonFlag = False,
-    config: Files = NO_FILES,
+    config: Files = (),
     keys: VetKeys = NO_KEYS,
 ) -> int:
     """Find the tasks of a set of code, repository or terminal tasks that cannot be solved, or are rewarded for nothing.
@@ -59,16 +53,13 @@ def vet(
         keys: The keys of sandboxes and tasks that were typed.
 
     Raises:
-        ConfigError: A number is not more than 0, or a key or a file cannot be used.
+        ConfigError: A key or a file cannot be used.
         UsageError: There is no sandbox to run the tasks in.
     """
     from agentrl.cli.terminal import print_json
     from agentrl.sandboxes.grading.vet import vetting_summary
     from agentrl.system.files import write_whole
 
-    for option, number in (("--limit", limit), ("--runs", runs), ("--timeout-s", timeout_s)):
-        if number is not None and not number > 0:
-            raise ConfigError(f"{option} {number:g} must be more than 0")
     run = load_config(config, keys)
     sources = [tasks] if tasks is not None else [source.tasks for source in run.data.sources] or [run.tasks]
     if not any(sources):
@@ -83,18 +74,17 @@ def vet(
         raise UsageError(f"nothing can be vetted: {next(leaves(failed))}") from failed
     summary = vetting_summary(reports)
     if output is not None:
-        kept = [
-            {**examined[one.index], **({"baseline": one.baseline} if one.baseline else {})}
-            for one in reports
-            if one.kept
-        ]
-        write_whole(output, "".join(json.dumps(task, default=str) + "\n" for task in kept))
+        added = {one.index: {"baseline": one.baseline} if one.baseline else {} for one in reports if one.kept}
+        kept = (json.dumps({**examined[index], **baseline}, default=str) for index, baseline in added.items())
+        write_whole(output, "".join(f"{line}\n" for line in kept))
+        print(f"the tasks that are kept are in {output}", file=sys.stderr)
     if report is not None:
         write_whole(report, json.dumps(summary, indent=2) + "\n")
+        print(f"the report is in {report}", file=sys.stderr)
     if as_json:
         print_json(summary)
     else:
-        show_vetting(reports, summary)
+        show_vetting(summary)
     return 0 if summary["kept"] == summary["tasks"] else 1
 
 
@@ -150,6 +140,7 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
         SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
         ConfigError: A number is out of its range, or the tasks are of several kinds.
     """
+    from agentrl.cli.evaluation_view import evaluation_view
     from agentrl.cli.terminal import run_until_signal
     from agentrl.rollout.episode_parts import load_backend
     from agentrl.sandboxes import Limits, SandboxSpec, open_pool
@@ -161,71 +152,41 @@ def run_vetting(config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | 
     sandbox = config.sandbox
     limits = Limits(memory_mb=sandbox.memory_mb).changed(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
-    kinds = {TERMINAL if is_task_folder(task) else REPOSITORY if is_repository_task(task) else CODE for task in tasks}
-    if len(kinds) > 1:
+    for_agents = {is_task_folder(task) or is_repository_task(task) for task in tasks}
+    if len(for_agents) > 1:
         raise ConfigError(
-            f"the tasks are of several kinds ({', '.join(sorted(kinds))}); vet those of each kind by themselves"
+            "some of the tasks are code, others are for agents in containers; vet those of each kind by themselves"
         )
 
     async def examine_all(on_report: Callable[[TaskReport], None]) -> list[TaskReport]:
-        if CODE not in kinds:
+        if True in for_agents:
+            agent = partial(vet_agent_task, image=sandbox.image, runtime=sandbox.runtime, runs=runs)
             return await each_task(
-                tasks,
-                lambda index, task: vet_agent_task(
-                    task, index, image=sandbox.image, runtime=sandbox.runtime, runs=runs
-                ),
-                at_once=default_size(),
-                on_report=on_report,
+                tasks, lambda index, task: agent(task, index), at_once=default_size(), on_report=on_report
             )
         backend = await load_backend(sandbox.backend)
         async with open_pool(spec, backend=backend) as pool:
-            image = f", image {spec.image}" if pool.backend.name == "docker" else ""
-            print(f"graded with {pool.backend.name}{image}; train with the same `sandbox.backend`", file=sys.stderr)
+            shown = f", image {spec.image}" if pool.backend.name == "docker" else ""
+            print(f"graded with {pool.backend.name}{shown}; train with the same `sandbox.backend`", file=sys.stderr)
             examine = lambda index, task: vet_task(task, index, pool=pool, runs=runs)  # noqa: E731
             return await each_task(tasks, examine, at_once=pool.size, on_report=on_report)
 
-    with _progress(len(tasks)) as on_report:
-        return run_until_signal(lambda: examine_all(on_report))
+    with evaluation_view("tasks", "refused") as view:
+        view.begin(len(tasks), 0)
+        return run_until_signal(lambda: examine_all(lambda report: view.on_end(failed=not report.kept)))
 
 
-@contextmanager
-def _progress(count: int) -> Iterator[Callable[[TaskReport], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("tasks", total=count)
-
-        def examined(report: TaskReport) -> None:
-            progress.advance(bar)
-            done = int(progress.tasks[0].completed)
-            if not console.is_terminal and done * SHOWN_LINES // count > (done - 1) * SHOWN_LINES // count:
-                print(f"{done} of {count} tasks are examined", file=sys.stderr)
-
-        yield examined
-
-
-def show_vetting(reports: Sequence[TaskReport], summary: dict[str, Any]) -> None:
+def show_vetting(summary: dict[str, Any]) -> None:
     """Print the tasks that are refused, and figures over all."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from agentrl.cli.terminal import print_table
 
-    console, refused = Console(), [report for report in reports if not report.kept]
+    refused = [
+        (task["name"], task["tests"], "\n".join(f"{fault['kind']}: {fault['detail']}" for fault in task["faults"]))
+        for task in summary["refused_tasks"]
+    ]
     if refused:
-        table = Table("task", "tests", "refused because", title="refused tasks", title_justify="left")
-        for report in refused[:SHOWN_TASKS]:
-            reasons = "\n".join(f"{fault.kind}: {fault.detail}" for fault in report.faults)
-            table.add_row(escape(report.name), str(report.tests), escape(reasons))
-        console.print(table)
-    if len(refused) > SHOWN_TASKS:
-        console.print(f"{len(refused) - SHOWN_TASKS} tasks more; --report FILE lists all", highlight=False)
-    figures = Table.grid(padding=(0, 2))
-    figures.add_row("tasks", f"{summary['tasks']}, of which {summary['kept']} are kept")
-    for name, count in {**summary["faults"], **summary["notes"]}.items():
-        figures.add_row(escape(name), str(count))
-    for name, count in list(summary["cheaters"].items())[:SHOWN_CHEATERS]:
-        figures.add_row(escape(name), f"earns something in {count}")
-    console.print(figures)
+        columns, more = ("task", "tests", "refused because"), "tasks more; --report FILE lists all"
+        print_table(columns, refused, title="refused tasks", more=more)
+    tasks = {"tasks": f"{summary['tasks']}, of which {summary['kept']} are kept"}
+    cheaters = {name: f"earns something in {count}" for name, count in summary["cheaters"].items()}
+    print_table((), {**tasks, **summary["faults"], **summary["notes"], **cheaters}.items())

@@ -16,20 +16,21 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from agentrl.config.run import RunConfig, config_text
 from agentrl.errors import AgentRLError, ConfigError, DiskError, StoreError
-from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, evaluated_episode
 from agentrl.models.text import TokenText, token_text
+from agentrl.record.end_reason import EndReason
 from agentrl.store.changes import InsertEpisode, OpenGroup
 from agentrl.store.database import open_database, reading
-from agentrl.store.episodes import ListedEpisode, list_episodes
+from agentrl.store.episodes import list_episodes
 from agentrl.store.outcome import Outcome
-from agentrl.store.read_episode import RunEpisode, sample_replies
+from agentrl.store.read_episode import RunEpisode
 from agentrl.store.store import Store
 from agentrl.system.files import make_directory, write_whole
 from agentrl.system.locks import DirectoryInUseError, lock_directory
@@ -41,67 +42,45 @@ NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
 
 
 @dataclass(frozen=True)
-class EvaluationDirectory:
-    """The directory of an evaluation, as an `agentrl.store.read_episode.EpisodeSource`."""
+class KeptEpisodes:
+    """The episodes of an evaluation in the store of its directory, as their `agentrl.store.read_episode.EpisodeSource`.
+
+    Its calls block for about a millisecond; call them in a worker thread.
+    """
 
     path: Path
     config: RunConfig
+    store: Store = field(compare=False)
 
     @cached_property
     def text(self) -> TokenText:
         """The text of token ids, by the tokenizer of the model. Raises ConfigError when there is no tokenizer any more."""
         return token_text([Path(self.config.model.path)])
 
+    def finished(self) -> list[RunEpisode]:
+        """Return the finished episodes of earlier starts. The failed ones are run again.
 
-class KeptEpisodes:
-    """The episodes of a running evaluation, each kept when it has ended. Its directory is locked as long.
+        Raises:
+            StoreError: They are damaged.
+        """
+        with reading("the list of episodes", self.path):
+            return self._listed("e.reason = ?", EndReason.FINISHED)
 
-    Use it as a context manager. Its calls block for about a millisecond; call them in a worker thread.
-
-    Args:
-        path: The directory, which is made if it is not there.
-        identity: What is evaluated. A directory that is there already must hold the same.
-        config: The configuration, with the model's directory in `model.path`.
-
-    Raises:
-        ConfigError: The directory holds something else, another evaluation goes on in it, or it cannot be written.
-        StoreError: What is in it is damaged.
-    """
-
-    def __init__(self, path: Path, identity: Mapping[str, Any], config: RunConfig) -> None:
-        self.directory = EvaluationDirectory(path.absolute(), config)
-        self._open = ExitStack()
-        try:
-            self._store = self._open.enter_context(hold_store(path, "evaluation", identity, config))
-            with reading("the list of episodes", path):
-                listed = self._store.read(lambda db: list_episodes(db, {"e.reason = ?": "finished"}))
-        except BaseException:
-            self._open.close()
-            raise
-        self.done = [self._evaluated(row) for row in listed]
-        """The finished episodes of earlier starts. The failed ones are run again."""
-        self.earlier_starts = self._store.restart - 1
-
-    def add(self, task: int, episode_index: int, seed: int, outcome: Outcome) -> EvaluatedEpisode:
+    def add(self, task: int, episode_index: int, seed: int, outcome: Outcome) -> RunEpisode:
         """Keep one episode, and return it as it can be read. May be called in several threads."""
-        _, added = self._store.write([OpenGroup(task, 0, task), InsertEpisode(task, episode_index, seed, outcome)])
-        (row,) = self._store.read(lambda db: list_episodes(db, {"e.id = ?": added}))
-        return self._evaluated(row)
+        _, added = self.store.write([OpenGroup(task, 0, task), InsertEpisode(task, episode_index, seed, outcome)])
+        return self._listed("e.id = ?", added)[0]
 
-    def finish(self, result: Evaluation) -> list[str]:
-        """Keep the figures of the whole; return lines that show its best and its worst reply."""
-        write_whole(self.directory.path / "summary.json", json.dumps(result.to_json(per_task=False)) + "\n")
-        return list(sample_replies([episode.kept for episode in result.episodes if episode.kept]))
+    def _listed(self, condition: str, value: Any) -> list[RunEpisode]:
+        rows = self.store.read(lambda db: list_episodes(db, {condition: value}))
+        return [RunEpisode(**vars(row), source=self) for row in rows]
 
-    def __enter__(self) -> KeptEpisodes:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def _evaluated(self, row: ListedEpisode) -> EvaluatedEpisode:
-        kept = RunEpisode(**vars(row), source=self.directory)
-        return replace(evaluated_episode(row.task, row.episode_index, row), kept=kept)
+@contextmanager
+def keep_episodes(path: Path, identity: Mapping[str, Any], config: RunConfig) -> Iterator[KeptEpisodes]:
+    """Hold the directory of an evaluation for the length of the context, and yield its episodes. Arguments and errors are those of `hold_store`."""
+    with hold_store(path, "evaluation", identity, config) as store:
+        yield KeptEpisodes(path.absolute(), config, store)
 
 
 @contextmanager
@@ -149,13 +128,11 @@ def new_directory(name: str = NAMED_BY_TIME, kind: Kind = "evaluation") -> Path:
     first = Path(time.strftime(name))
     with _writable(first, kind):
         make_directory(first.parent)
-        for path in (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, 1000))):
-            try:
+        for path in chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2))):
+            with suppress(FileExistsError):
                 path.mkdir(mode=0o700)
-            except FileExistsError:
-                continue
-            return path
-    raise ConfigError(f"`out`: {first} and those after it are taken; name another directory")
+                break
+    return path
 
 
 def check_no_evaluation(path: Path) -> None:

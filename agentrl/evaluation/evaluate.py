@@ -7,11 +7,12 @@ evaluate(config) ─► open_engine ─► open_rollout ─► runner ─► eva
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ import anyio
 from agentrl.config.run import RunConfig, check_is_config, check_set, on_cluster
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, UsageError, one_line
-from agentrl.evaluation.directory import KeptEpisodes, new_directory
-from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, evaluated_episode, summarise
-from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
+from agentrl.evaluation.directory import keep_episodes, new_directory
+from agentrl.evaluation.figures import Evaluation, summarise
+from agentrl.evaluation.progress import EvaluationView, print_note
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.alarms import AlarmWatch, Health, Seen, alarms, shares_text
 from agentrl.rollout.check_start import check_endpoint, check_start, check_tasks, with_chat_format
@@ -30,8 +31,10 @@ from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_runner import ERRORS_WITH_A_LOG, Runner, open_engine, open_hosts, open_rollout
 from agentrl.rollout.run_episode import remote_runner
 from agentrl.rollout.workflow import GivenTasks, GivenWorkflow, Sources, Workflow, sources_of
+from agentrl.store.outcome import Outcome
+from agentrl.store.read_episode import RunEpisode, sample_replies
 from agentrl.system.failure_text import without_secrets
-from agentrl.system.files import scratch_directory
+from agentrl.system.files import scratch_directory, write_whole
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import settled, shortages
@@ -81,20 +84,21 @@ async def evaluate(
     """
     check_is_config(config, "evaluate")
     sources = sources_of(config, workflow, tasks)
-    decode: Callable[[list[int]], str] = str
-    run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or PrintedEvaluation()
+    chat_format: ChatFormat | None = None
+    run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or EvaluationView(print_note)
     check_set(config, "model.path")
     if sources.tasks is None and not config.tasks:
         raise UsageError("`data.sources` mixes tasks of a training run; name those of an evaluation with `tasks`")
     given = config.tasks if sources.tasks is None else sources.tasks
     source = await in_users_thread(with_columns, given, config.data)
     chosen = await in_users_thread(list_tasks, source, config.eval.limit, task_type_of(run))
+    name, workflow_hash = await in_thread(_workflow_of, sources)
     identity = {
-        "workflow": _name_of(sources),
+        "workflow": name,
         "tasks": fingerprint(chosen),
         "model": config.model.path,
         "base_url": base_url and without_secrets(base_url),
-        "workflow_sha256": await in_thread(_workflow_hash, sources),
+        "workflow_sha256": workflow_hash,
         "temperature": config.eval.temperature,
         "top_p": config.rollout.top_p,
         "max_tokens": config.rollout.max_tokens,
@@ -102,108 +106,108 @@ async def evaluate(
     }
     if base_url:
         if config.rollout.workers:
-            what = "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
-            raise ConfigError(what)
+            raise ConfigError(
+                "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
+            )
         if out is None or not await in_thread(Path(out, "store.sqlite").exists):
             await check_endpoint(base_url, api_key)  # of an evaluation that goes on, nothing may be left to ask it
-        opened = partial(_remote, config, run, base_url, api_key)
     else:
         config, chat_format = await with_chat_format(await check_start(on_cluster(config), view.say))
-        opened, decode = partial(_served, config, run, chat_format, view), chat_format.decode
     await check_tasks(config, sources.workflow, task_type_of(run), chosen)
     trackers = await in_users_thread(load_trackers, config.tracking.trackers)
     directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:
-        log = stack.enter_context(await in_thread(KeptEpisodes, directory, identity, config))
-        view.directory = log.directory.path
+        log = await in_thread(stack.enter_context, keep_episodes(directory, identity, config))
+        view.directory = log.path
+        done = {
+            (e.task, e.episode_index): e
+            for e in await in_thread(log.finished)
+            if e.task < len(chosen) and e.episode_index < config.eval.samples  # an earlier start may have had more
+        }
         runner = None
-        if len(_usable(log.done, chosen, config)) < len(chosen) * config.eval.samples:
-            if log.done:
-                view.say(f"going on after {len(log.done)} episodes in {directory}")
-            runner = await stack.enter_async_context(opened(log.earlier_starts))
+        if len(done) == len(chosen) * config.eval.samples:
+            view.say(f"all {len(done)} episodes are in {directory} already, and none is run")
         else:
-            view.say(f"all {len(log.done)} episodes are in {directory} already, and none is run")
+            if done:
+                view.say(f"going on after {len(done)} episodes in {directory}")
+            if chat_format is None:
+                runner = await _remote_runner(stack, config, run, base_url, api_key)
+            else:
+                seed = (
+                    config.seed + log.store.restart - 1
+                )  # by the same seed, a start would sample what an earlier one did
+                runner = await _own_runner(stack, config, run, chat_format, view.say, seed)
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop())
         health = Health(recent=deque())
+        decode = chat_format.decode if chat_format else str
         seen = Seen(health, config, decode, lambda: "episodes that run (`rollout.episode_timeout_s`)")
-        progress = lambda: f"{len(view.episodes)} of {view.total} episodes"  # noqa: E731
-        async with AlarmWatch(lambda: alarms(seen, training=False), view.say, progress).open():
-            result = await evaluate_tasks(runner, chosen, config, log=log, view=view, health=health)
+        async with AlarmWatch(lambda: alarms(seen, training=False), view.say, lambda: view.progress).open():
+            result = await evaluate_tasks(runner, chosen, config, done=done, keep=log.add, view=view, health=health)
             health.complete = True
-        named = [replace(row, name=_task_name(chosen[row.task])) for row in result.per_task]
-        result = replace(result, directory=log.directory.path, per_task=named)
-        samples = await in_thread(log.finish, result)
-        if replies := health.counts()["replies"]:  # none where the endpoint is elsewhere
-            samples.append(f"of the last {replies} replies: {shares_text(health.to_metrics())}")
-        for line in samples:
+        result = replace(result, directory=log.path)
+        summary = json.dumps(result.to_json(per_task=False)) + "\n"
+        await in_thread(write_whole, log.path / "summary.json", summary)
+        for line in await in_thread(lambda: list(sample_replies(result.episodes))):
             view.say(line)
-    async with open_tracking(trackers, config, log.directory.path, -1, view.say) as tracking:
+        if replies := health.counts()["replies"]:  # none where the endpoint is elsewhere
+            view.say(f"of the last {replies} replies: {shares_text(health.to_metrics())}")
+    async with open_tracking(trackers, config, log.path, -1, view.say) as tracking:
         tracking.log(0, result.to_metrics())
-        tracking.show(0, lambda: [episode.kept for episode in result.episodes if episode.kept])
+        tracking.show(0, lambda: result.episodes)
     return result
 
 
-def _name_of(sources: Sources) -> str:
-    """Return the workflow's name in the log of an evaluation."""
+def _workflow_of(sources: Sources) -> tuple[str, str]:
+    """Return the workflow's name, and a hash of its file; "": it is in none."""
     if sources.workflow is None:
-        return sources.config.workflow
+        path = sources.config.workflow
+        return path, hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
     given: Any = getattr(sources.workflow, "func", sources.workflow)  # of a partial
     own = given if hasattr(given, "__qualname__") else type(given)
-    return f"{own.__module__}.{own.__qualname__}"
-
-
-def _workflow_hash(sources: Sources) -> str:
-    """Return a hash of the workflow's file; "": it is in none."""
-    file = Path(sources.config.workflow)
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if sources.workflow is None and file.is_file() else ""
+    return f"{own.__module__}.{own.__qualname__}", ""
 
 
 def _task_name(task: Task) -> str:
-    """Return the id of a task, or the beginning and the end of its prompt; "": it has neither."""
-    text = next((one_line(task[key], 10_000) for key in NAMING_FIELDS if task.get(key) not in (None, "")), "")
+    """Return the id of a task, or the beginning and the end of its prompt or its first text; "": it has none."""
+    named = {name: task.get(name) for name in NAMING_FIELDS}
+    texts = {name: value for name, value in task.items() if isinstance(value, str)}
+    text = one_line(next((value for value in {**named, **texts}.values() if value not in (None, "")), ""), 10_000)
     return text if len(text) <= 60 else f"{text[:28]} … {text[-28:]}"
 
 
-@asynccontextmanager
-async def _remote(
-    config: RunConfig, workflow: Workflow, base_url: str, api_key: str, _earlier_starts: int
-) -> AsyncIterator[Runner]:
-    """Yield a runner whose episodes ask an endpoint elsewhere."""
-    async with (
-        open_run_sandboxes(config) as sandboxes,
-        remote_runner(
-            workflow,
-            base_url=base_url,
-            api_key=api_key,
-            model=config.model.path,
-            timeout_s=config.rollout.episode_timeout_s,
-            sandboxes=sandboxes,
-        ) as runner,
-    ):
-        yield runner
+async def _remote_runner(
+    stack: AsyncExitStack, config: RunConfig, workflow: Workflow, base_url: str | None, api_key: str
+) -> Runner:
+    """Return a runner whose episodes ask an endpoint elsewhere."""
+    assert base_url is not None
+    sandboxes, timeout_s = await stack.enter_async_context(open_run_sandboxes(config)), config.rollout.episode_timeout_s
+    runner = remote_runner(
+        workflow, base_url=base_url, api_key=api_key, model=config.model.path, timeout_s=timeout_s, sandboxes=sandboxes
+    )
+    return await stack.enter_async_context(runner)
 
 
-@asynccontextmanager
-async def _served(
-    config: RunConfig, workflow: Workflow, chat_format: ChatFormat, view: EvaluationView, earlier_starts: int
-) -> AsyncIterator[Runner]:
-    """Serve the model of the configuration, and yield a runner whose episodes ask it."""
+async def _own_runner(
+    stack: AsyncExitStack,
+    config: RunConfig,
+    workflow: Workflow,
+    chat_format: ChatFormat,
+    say: Callable[[str], None],
+    seed: int,
+) -> Runner:
+    """Serve the model of the configuration, and return a runner whose episodes ask it."""
     for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent))):
-        view.say(lacking)
-    begins = "asking the engine at `engine.urls`" if config.engine.urls else "starting the engine"
-    view.say(f"{begins}; {chat_format.summary}")
-    async with (
-        scratch_directory("agentrl-rollout-", kept_after=ERRORS_WITH_A_LOG) as logs,
-        open_hosts(config) as open_host,
-        # By the same seed, a start would sample what an earlier one did.
-        open_engine(config, logs=logs, seed=config.seed + earlier_starts, open_host=open_host) as engine,
-        open_rollout(
-            config, workflow, engine, chat_format=chat_format, logs=logs, say=view.say, open_host=open_host
-        ) as runner,
-    ):
-        yield runner
+        say(lacking)
+    say(
+        f"{'asking the engine at `engine.urls`' if config.engine.urls else 'starting the engine'}; {chat_format.summary}"
+    )
+    logs = await stack.enter_async_context(scratch_directory("agentrl-rollout-", kept_after=ERRORS_WITH_A_LOG))
+    hosts = await stack.enter_async_context(open_hosts(config))
+    engine = await stack.enter_async_context(open_engine(config, logs=logs, seed=seed, open_host=hosts))
+    runner = open_rollout(config, workflow, engine, chat_format=chat_format, logs=logs, say=say, open_host=hosts)
+    return await stack.enter_async_context(runner)
 
 
 async def evaluate_tasks(
@@ -211,53 +215,46 @@ async def evaluate_tasks(
     tasks: Sequence[Task],
     config: RunConfig,
     *,
-    log: KeptEpisodes | None = None,
+    done: Mapping[tuple[int, int], RunEpisode] | None = None,
+    keep: Callable[[int, int, int, Outcome], RunEpisode] | None = None,
     view: EvaluationView | None = None,
     health: Health | None = None,
 ) -> Evaluation:
     """Run every task `eval.samples` times on a runner that is open.
 
     Args:
-        runner: Runs the episodes; None: the log has them all.
+        runner: Runs the episodes; None: all are done.
         tasks: The tasks.
         config: `eval`, the bound of replies, and the seed that those of the episodes follow from.
-        log: Keeps the episodes. Those that it has are not run again.
+        done: The episodes that need not be run, by task and episode index.
+        keep: Keeps an episode, of a task, an episode index and a seed.
         view: What shows the progress; None: nothing does.
         health: Counts what the episodes do.
 
     Returns:
-        The figures and the episodes, those that the log had included.
+        The figures and the episodes that are kept.
     """
-    view, options = view or EvaluationView(), config.eval
-    sampling = SamplingDefaults(temperature=options.temperature, max_tokens=config.rollout.max_tokens)
-    episodes = _usable(log.done if log else [], tasks, config)
+    view, samples = view or EvaluationView(), config.eval.samples
+    sampling = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+    episodes: dict[tuple[int, int], Outcome | RunEpisode] = {**(done or {})}
     slots = anyio.Semaphore(config.rollout.max_concurrent)
-    view.begin(len(tasks) * options.samples, list(episodes.values()))
+    view.begin(len(tasks) * samples, len(episodes))
 
     async def one(task: int, episode_index: int) -> None:
         assert runner is not None
         async with slots:
-            own_seed = episode_seed(config.seed, task, episode_index)
-            outcome = await runner.run(tasks[task], own_seed, defaults=sampling)
+            seed = episode_seed(config.seed, task, episode_index)
+            outcome = await runner.run(tasks[task], seed, defaults=sampling)
             if health is not None:
                 health.attempt_ended(outcome, 0)
-            if log is None:
-                episode = evaluated_episode(task, episode_index, outcome)
-            else:
-                episode = await in_thread(log.add, task, episode_index, own_seed, outcome)
-        episodes[task, episode_index] = episode
-        view.on_episode(episode)
+            kept = outcome if keep is None else await in_thread(keep, task, episode_index, seed, outcome)
+        episodes[task, episode_index] = kept
+        view.on_end(failed=not outcome.finished)
 
-    missing = [(t, s) for t in range(len(tasks)) for s in range(options.samples) if (t, s) not in episodes]
+    wanted = [[(task, index) for index in range(samples)] for task in range(len(tasks))]
     async with anyio.create_task_group() as group:
-        for task, episode_index in missing:
-            group.start_soon(one, task, episode_index)
-    return summarise([episodes[key] for key in sorted(episodes)], options.pass_reward)
-
-
-def _usable(
-    done: Sequence[EvaluatedEpisode], tasks: Sequence[Task], config: RunConfig
-) -> dict[tuple[int, int], EvaluatedEpisode]:
-    """Return those of earlier starts that this evaluation has too, by task and episode index: it may have fewer tasks or samples."""
-    samples = config.eval.samples
-    return {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < samples}
+        for task, episode_index in chain.from_iterable(wanted):
+            if (task, episode_index) not in episodes:
+                group.start_soon(one, task, episode_index)
+    by_task = [[episodes[key] for key in keys] for keys in wanted]
+    return summarise(by_task, [_task_name(task) for task in tasks], config.eval.pass_reward)

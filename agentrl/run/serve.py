@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -35,7 +34,7 @@ from agentrl.engine.client.stream import VERSION_DIGITS
 from agentrl.engine.protocol import UpdatableEngine
 from agentrl.errors import AgentRLError, DiskError, EngineError, EpisodeError, StoreError
 from agentrl.evaluation.directory import hold_store, new_directory
-from agentrl.evaluation.progress import print_line
+from agentrl.evaluation.progress import print_note
 from agentrl.proxy.app import Proxy
 from agentrl.proxy.errors import ApiError, map_errors, read_body
 from agentrl.proxy.http_messages import Body, Handle, Response, has_bearer_key, to_json
@@ -82,7 +81,7 @@ async def serve(
     check_is_config(config, "serve")
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
-    config = await check_start(config, lambda line: print_line(line, sys.stderr))
+    config = await check_start(config, print_note)
     if config.proxy.session_idle_timeout_s is None:
         proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
         config = config.model_copy(update={"proxy": proxy_config})
@@ -91,7 +90,7 @@ async def serve(
         held = hold_store(directory, "service", {"model": config.model.path}, config)
         store = await in_thread(stack.enter_context, held)
         kept = await in_thread(SessionStore, store)
-        print_line(f"starting the engine; sessions are kept in {directory}", sys.stderr)
+        print_note(f"starting the engine; sessions are kept in {directory}")
         # For training: POST /weights may bring an adapter. By the same seed, a start would sample what an earlier one did.
         seed = config.seed + store.restart - 1
         engine = await stack.enter_async_context(opening(lambda: open_engine(config, seed=seed, training=True)))

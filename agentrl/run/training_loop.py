@@ -92,7 +92,7 @@ async def evaluate_held_out(
     if result.failed == len(result.episodes):
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(
-        f"evaluation {when}: mean reward {Interval(result.mean_reward, *result.mean_reward_95)} over {len(result.episodes)} episodes of "
+        f"evaluation {when}: mean reward {Interval(result.mean_reward, *result.mean_reward_95)} over {result.episode_count} episodes of "
         f"{result.tasks} held-out tasks"
     )
     run.tracking.log(run.trainer.weights.version, result.to_metrics())

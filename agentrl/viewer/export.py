@@ -160,10 +160,9 @@ def episode_html(episode: RunEpisode) -> str:
 
 
 def evaluation_html(evaluation: Evaluation) -> str:
-    """Return what a notebook shows of an evaluation: its figures, and the first of its episodes that were kept."""
-    kept = [episode.kept for episode in evaluation.episodes if episode.kept][:SHOWN_EPISODES]
-    shown = ShownRun(kept[0].source.path) if kept else None
-    return _framed("evaluation", map(shown.read, kept) if shown else (), evaluation.to_table().items())
+    """Return what a notebook shows of an evaluation: its figures, and the first of its episodes."""
+    kept = evaluation.episodes[:SHOWN_EPISODES]
+    return _framed("evaluation", map(ShownRun(kept[0].source.path).read, kept), evaluation.to_table().items())
 
 
 def _framed(title: str, episodes: Iterable[dict[str, Any]], figures: Iterable[tuple[str, object]] = ()) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.evaluation.directory import untrained_kind
+from agentrl.evaluation.figures import Interval
 from agentrl.record.end_reason import EndReason
 from agentrl.rollout.gate import gate_of
 from agentrl.run.audit import audit
@@ -121,16 +122,16 @@ class ShownRun:
         """
         head, summary, steps = self.head(), self._run.summary or {}, self._config.steps
         if head["kind"] != "run":
-            low, high = summary.get("mean_reward_95", (None, None))
-            mean_reward = "" if low is None else f"{summary['mean_reward']:.3f} [{low:.3f}, {high:.3f}]"
-            return {"state": f"{head['kind']} {head['status']}", "step": "", "reward": mean_reward, "held_out": ""}
+            mean = f"{Interval(summary['mean_reward'], *summary['mean_reward_95'])}" if summary else ""
+            return {"state": f"{head['kind']} {head['status']}", "step": "", "reward": mean, "held_out": ""}
         rewards = [row["reward_mean"] for row in self.metrics if row.get("reward_mean") is not None]
-        held_out = [self._eval_before.get("mean_reward"), summary.get("eval_after")]
+        ends = (self._eval_before, "mean_reward"), (summary, "eval_after")
+        held_out = [f"{Interval(of[name], *of[f'{name}_95'])}" for of, name in ends if of.get(f"{name}_95")]
         return {
             "state": head["status"],
             "step": f"{head['step']} of {steps}",
             "reward": f"{rewards[-1]:.3f}" if rewards else "",
-            "held_out": " → ".join(f"{value:.3f}" for value in held_out if value is not None),
+            "held_out": " → ".join(held_out) + (f"  n = {ends[0][0]['tasks']} tasks" if ends[0][0] else ""),
         }
 
     def about(self) -> dict[str, Any]:

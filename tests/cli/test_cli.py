@@ -81,20 +81,8 @@ def test_an_interrupted_evaluation_says_where_it_is_and_how_it_goes_on(tmp_path:
     (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n')
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as endpoint:
         Thread(target=endpoint.serve_forever, daemon=True).start()
-        command = [
-            sys.executable,
-            "-m",
-            "agentrl",
-            "eval",
-            "w.py",
-            "--tasks",
-            "tasks.jsonl",
-            "--model",
-            "m",
-            "--out",
-            "kept",
-        ]
-        command += ["--base-url", f"http://127.0.0.1:{endpoint.server_port}/v1"]
+        command = [sys.executable, "-m", "agentrl", "eval", "w.py", "--tasks", "tasks.jsonl", "--model", "m"]
+        command += ["--out", "kept", "--base-url", f"http://127.0.0.1:{endpoint.server_port}/v1"]
         with subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
@@ -191,22 +179,6 @@ print([name for name in ("torch", "transformers", "openai", "aiohttp", "agentrl.
 def test_each_command_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    known = {
-        "train",
-        "sft",
-        "eval",
-        "serve",
-        "view",
-        "runs",
-        "episodes",
-        "audit",
-        "replay",
-        "vet",
-        "config",
-        "init",
-        "doctor",
-    }
-    assert set(COMMANDS) == known
     for command, (_, line) in COMMANDS.items():
         assert f" {command} " in shown
         assert main([command, "--help"]) == 0

@@ -10,22 +10,27 @@ from rich.console import Console
 
 from agentrl.cli.evaluation_view import TerminalEvaluation, show_evaluation
 from agentrl.config import RunConfig
-from agentrl.evaluation.figures import EvaluatedEpisode, summarise
-from agentrl.evaluation.progress import PrintedEvaluation
+from agentrl.evaluation.figures import summarise
+from agentrl.evaluation.progress import print_note
+from agentrl.record.end_reason import EndReason
 from agentrl.run.view import PrintedView
+from agentrl.store.outcome import Outcome
 
 
-def episode(task: int, index: int = 0, *, failed: bool = False) -> EvaluatedEpisode:
-    status, error = ("failed", "ValueError: bad") if failed else ("finished", None)
-    return EvaluatedEpisode(task, index, status, float(not failed), {}, error, 0.5)
+def ended(*, failed: bool) -> Outcome:
+    return (
+        Outcome(reason=EndReason.ERROR, error="ValueError: bad")
+        if failed
+        else Outcome(reason=EndReason.FINISHED, reward=1.0)
+    )
 
 
 def test_a_file_gets_a_line_for_each_tenth() -> None:
     file = io.StringIO()
     view = TerminalEvaluation(Console(file=file, width=60))
-    view.begin(100, [episode(99)])
+    view.begin(100, 1)
     for task in range(99):
-        view.on_episode(episode(task, failed=task == 7))
+        view.on_end(failed=task == 7)
     lines = file.getvalue().splitlines()
     assert (lines[0], lines[-1]) == ("10 of 100 episodes, 1 failed", "100 of 100 episodes, 1 failed")
     assert len(lines) == 10
@@ -35,11 +40,11 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end_and_no_lines() -> None:
     file = io.StringIO()
     console = Console(file=file, width=100, force_terminal=True, _environ={})
     view = TerminalEvaluation(console)
-    with view.progress:
-        view.begin(4, [])
+    with view.bar:
+        view.begin(4, 0)
         for task in range(4):
-            view.on_episode(episode(task, failed=task == 0))
-        view.progress.refresh()
+            view.on_end(failed=task == 0)
+        view.bar.refresh()
         shown = file.getvalue()
         view.say("a note")
     assert "4/4" in shown
@@ -49,13 +54,12 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end_and_no_lines() -> None:
     assert file.getvalue().endswith("\x1b[2K"), "the bar is erased"
 
 
-def test_figures_come_last_and_tasks_on_request() -> None:
-    result = summarise([episode(task, failed=task == 0) for task in range(40)], 1.0)
+def test_figures_come_last_and_tasks_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    result = summarise([[ended(failed=task == 0)] for task in range(40)], ["What is 1 + 1?"] * 40, 1.0)
 
     def shown(*, per_task: bool) -> str:
-        file = io.StringIO()
-        show_evaluation(result, Console(file=file, width=80), per_task=per_task)
-        return file.getvalue()
+        show_evaluation(result, per_task=per_task)
+        return capsys.readouterr().out
 
     plain, table = shown(per_task=False), shown(per_task=True)
     assert "hardest first" not in plain
@@ -63,6 +67,7 @@ def test_figures_come_last_and_tasks_on_request() -> None:
     assert plain.rstrip().splitlines()[-1].startswith("episodes")
     assert table.endswith(plain)
     assert "tasks, the hardest first" in table
+    assert "What is 1 + 1?" in table
     assert "n = 40 tasks" in plain
     assert "10 tasks more; --json shows all" in table
 
@@ -80,7 +85,7 @@ class Closed(io.StringIO):
 def test_a_printed_view_goes_on_where_its_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Closed())
     monkeypatch.setattr(sys, "stdout", Closed())
-    PrintedEvaluation().say("4 of 8 episodes")
+    print_note("4 of 8 episodes")
     PrintedView(RunConfig()).say("step 1")
     assert "4 of 8 episodes" in Closed.tried
     assert "step 1" in Closed.tried

@@ -15,6 +15,11 @@ import pytest
 from agentrl import open_run
 from agentrl.cli.main import main
 from agentrl.cli.run_tools import shown_beside
+from agentrl.config import load_config
+from agentrl.evaluation.directory import hold_store
+from agentrl.record.end_reason import EndReason
+from agentrl.run.session_store import SessionStore
+from agentrl.store.outcome import Outcome
 from tests.recorded_run import record_run
 
 
@@ -72,6 +77,17 @@ def test_episodes_lists_the_worst_and_the_best_and_prints_one_in_full(
     assert "--- turn 1: reply" in shown
 
 
+def test_episodes_of_a_service_are_listed_with_their_sessions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hold_store(tmp_path, "service", {}, load_config((), {"model.path": "nano"})) as store:
+        sessions = SessionStore(store)
+        session_id = sessions.open(0)
+        sessions.keep({"id": session_id}, Outcome(reason=EndReason.FINISHED, reward=0.5), [])
+    assert main(["episodes", str(tmp_path)]) == 0
+    assert session_id in capsys.readouterr().out
+
+
 def test_runs_lists_what_is_in_the_working_directory_with_state_and_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,15 +96,16 @@ def test_runs_lists_what_is_in_the_working_directory_with_state_and_figures(
     run_dir.parent.mkdir()
     config = record_run(run_dir, steps=2)
     (run_dir / "metrics.jsonl").write_text('{"step": 1, "reward_mean": 0.25}\n{"step": 2, "reward_mean": 0.5}\n')
-    (run_dir / "eval_before.json").write_text('{"mean_reward": 0.1}')
-    (run_dir / "summary.json").write_text(json.dumps({"steps": 2, "eval_after": 0.9}))
+    (run_dir / "eval_before.json").write_text('{"mean_reward": 0.1, "mean_reward_95": [0, 0.2], "tasks": 7}')
+    (run_dir / "summary.json").write_text(json.dumps({"steps": 2, "eval_after": 0.9, "eval_after_95": [0.8, 1]}))
     damaged = tmp_path / "damaged"
     record_run(damaged, steps=1)
     (damaged / "config.json").write_text("{")
     assert main(["runs"]) == 0
     shown = capsys.readouterr().out
     (line,) = [line for line in shown.splitlines() if "deep/run" in line]
-    assert re.search(rf"finished +2 of {config.steps} +0\.500 +0\.100 → 0\.900 +20\d\d-", line)
+    held_out = re.escape("0.100 [0.000, 0.200] → 0.900 [0.800, 1.000]  n = 7 tasks")
+    assert re.search(rf"finished +2 of {config.steps} +0\.500 +{held_out} +20\d\d-", line)
     (line,) = [line for line in shown.splitlines() if "damaged" in line]
     assert "cannot be read" in line
     assert main(["runs", str(tmp_path / "nothing")]) == 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from agentrl.cli.config import toml_of
+from agentrl.cli.configuration import toml_of
 from agentrl.config.load import config_of, load_config
 from agentrl.config.run import RunConfig, config_text
 from agentrl.config.section import Section, sections_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from agentrl.config import EngineConfig, RunConfig
 from agentrl.engine.launch import launch_engine
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, StoreError, UsageError
-from agentrl.evaluation.directory import KeptEpisodes, new_directory
-from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, share_interval, summarise
+from agentrl.evaluation.directory import KeptEpisodes, keep_episodes, new_directory
+from agentrl.evaluation.figures import interval, pass_at_k, share_interval, summarise
 from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
@@ -34,11 +35,9 @@ from agentrl.store.outcome import Outcome
 from tests.tracking.keeping_tracker import KeepingTracker
 
 
-def episode(
-    task: int, episode_index: int, reward: float, status: str = "finished", **metrics: float
-) -> EvaluatedEpisode:
-    error = "boom" if status == "failed" else None
-    return EvaluatedEpisode(task, episode_index, status, reward, metrics, error, duration_s=2.0)
+def ended(reward: float, reason: EndReason = EndReason.FINISHED, **metrics: float) -> Outcome:
+    error = "boom" if reason == EndReason.ERROR else None
+    return Outcome(reason=reason, reward=reward, metrics=metrics, error=error, duration_s=2.0)
 
 
 @given(st.integers(1, 7), st.data())
@@ -84,29 +83,29 @@ def test_the_share_of_tasks_that_pass_at_times_ends_at_0_and_1() -> None:
 
 
 def test_tasks_are_the_independent_draws() -> None:
-    episodes = [episode(0, 0, 1.0), episode(0, 1, 1.0), episode(1, 0, 0.0, turns=3.0), episode(1, 1, 0.0, "failed")]
-    result = summarise(episodes, pass_reward=1.0)
-    assert (result.mean_reward, result.tasks, len(result.episodes), result.failed) == (0.5, 2, 4, 1)
+    by_task = [[ended(1.0), ended(1.0)], [ended(0.0, turns=3.0), ended(0.0, EndReason.ERROR)]]
+    result = summarise(by_task, ["a", "b"], pass_reward=1.0)
+    assert (result.mean_reward, result.tasks, result.episode_count, result.failed) == (0.5, 2, 4, 1)
     assert (
         result.mean_reward_95
         == (result.pass_at[1].low, result.pass_at[1].high)
         == pytest.approx((0.0945, 0.9055), abs=1e-4)
     )
     assert {k: chance.mean for k, chance in result.pass_at.items()} == {1: 0.5, 2: 0.5}
-    assert [(row.passed, row.failed) for row in result.per_task] == [(2, 0), (0, 1)]
+    assert [(row.name, row.passed, row.failed) for row in result.per_task] == [("a", 2, 0), ("b", 0, 1)]
     assert result.metrics == {"turns": 3.0}
     assert result.first_error == "boom"
 
 
 def test_of_a_single_task_the_episodes_are() -> None:
-    result = summarise([episode(0, s, float(s < 5)) for s in range(10)], pass_reward=1.0)
+    result = summarise([[ended(float(s < 5)) for s in range(10)]], [""], pass_reward=1.0)
     assert sorted(result.pass_at) == [1, 2, 4, 8, 10]
     assert result.mean_reward_95[0] == pytest.approx(0.2366, abs=1e-4)
     assert result.to_table()["mean reward [95 %]"] == "0.500 [0.237, 0.763]  n = 10 episodes"
 
 
-def kept_in(path: Path, seed: int = 1) -> KeptEpisodes:
-    return KeptEpisodes(path, {"seed": seed}, RunConfig.model_validate({"model": "nano"}))
+def kept_in(path: Path, seed: int = 1) -> AbstractContextManager[KeptEpisodes]:
+    return keep_episodes(path, {"seed": seed}, RunConfig.model_validate({"model": "nano"}))
 
 
 def test_finished_episodes_are_kept_and_failed_ones_run_again(tmp_path: Path) -> None:
@@ -117,31 +116,33 @@ def test_finished_episodes_are_kept_and_failed_ones_run_again(tmp_path: Path) ->
         assert (added.reward, added.metrics, failed.reason) == (1.0, {"turns": 2.0}, "error")
         assert failed.transcript().endswith("--- error\nboom")
     with kept_in(path) as kept:
-        assert kept.done == [added]
+        assert kept.finished() == [added]
         again = kept.add(0, 1, 8, Outcome(reason=EndReason.FINISHED, reward=0.5))
     with kept_in(path) as kept:
-        assert kept.done == [added, again]
+        assert kept.finished() == [added, again]
     assert path.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with kept_in(tmp_path / "evaluation"):
         pass
-    with pytest.raises(ConfigError, match="holds something else than this evaluation: seed 1 is not 2; name another"):
-        kept_in(tmp_path / "evaluation", seed=2)
+    with (
+        pytest.raises(ConfigError, match="holds something else than this evaluation: seed 1 is not 2; name another"),
+        kept_in(tmp_path / "evaluation", seed=2),
+    ):
+        pass
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"):
-        kept_in(tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"), kept_in(tmp_path / "file"):
+        pass
 
 
 def test_two_evaluations_never_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "evaluation"
     with kept_in(path):
         assert agentrl.open_run(path).status == "running"
-        with pytest.raises(ConfigError, match="another evaluation goes on in `out`"):
-            kept_in(path)
-    with kept_in(path), pytest.raises(ConfigError, match="another evaluation goes on in `out`"):
-        kept_in(path, seed=2)
+        for seed in (1, 2):
+            with pytest.raises(ConfigError, match="another evaluation goes on in `out`"), kept_in(path, seed):
+                pass
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor(8) as at_once:
         made = [future.result() for future in [at_once.submit(new_directory, "evaluations/now") for _ in range(16)]]
@@ -155,8 +156,8 @@ def test_an_evaluation_that_was_refused_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "evaluation"
     with kept_in(path):
         pass
-    with pytest.raises(ConfigError, match="holds something else"):
-        kept_in(path, seed=2)
+    with pytest.raises(ConfigError, match="holds something else"), kept_in(path, seed=2):
+        pass
     with kept_in(path):
         pass
 
@@ -167,7 +168,7 @@ async def test_what_is_of_runs_alone_says_that_the_directory_is_of_an_evaluation
 
     def evaluated() -> int:
         with kept_in(path) as kept:
-            return kept.add(0, 0, 7, Outcome(reason=EndReason.FINISHED, reward=1.0)).kept.id  # type: ignore[union-attr]
+            return kept.add(0, 0, 7, Outcome(reason=EndReason.FINISHED, reward=1.0)).id
 
     added = await in_thread(evaluated)
     with pytest.raises(StoreError, match="is of an evaluation"):
@@ -178,11 +179,6 @@ async def test_what_is_of_runs_alone_says_that_the_directory_is_of_an_evaluation
         with pytest.raises(StoreError, match=r"is of an evaluation.*and a run needs another `run_dir`"):
             await train(RunConfig(run_dir=str(path)), workflow=always, tasks=[{}], resume=resume)
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "lock", "store.sqlite"]
-
-
-def test_an_episode_that_was_not_kept_says_so() -> None:
-    with pytest.raises(UsageError, match="episode 1 of task 3 was not kept"):
-        episode(3, 1, 1.0).transcript()
 
 
 async def always(episode: Episode) -> float:
@@ -204,7 +200,7 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KeepingTracker, "made", [])
-    tasks = [{"n": n} for n in range(4)]
+    tasks = [{"n": n, "about": f"number {n}"} for n in range(4)]
     tracked = settings(server_url, tracking={"trackers": ["tests.tracking.keeping_tracker:KeepingTracker"]})
     with anyio.fail_after(60):
         result = await agentrl.evaluate(tracked, workflow=always, tasks=tasks, out=tmp_path / "kept")
@@ -221,8 +217,8 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
         (1, 1, 1),
     ]
     assert result.metrics == {"n": 1.5}
-    assert repr(result).startswith("Evaluation(mean_reward=0.500 [")
-    assert len(repr(result)) < 200
+    assert [row.name for row in result.per_task] == ["number 0", "number 1", "number 2", "number 3"]
+    assert repr(result).startswith("Evaluation(mean reward [95 %]: 0.500 [")
     lines = capsys.readouterr().err.splitlines()
     assert "8 of 8 episodes" in lines
     alarms = [line for line in lines if line.startswith("ALARM")]
@@ -238,8 +234,8 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
         again = await agentrl.evaluate(
             settings(server_url), workflow=always, tasks=lambda: tasks, out=tmp_path / "kept", view=view
         )
-    assert again == result
-    assert (view.total, len(view.episodes)) == (8, 8)
+    assert again.to_json() == result.to_json()
+    assert (view.total, view.ended) == (8, 8)
     assert capsys.readouterr().err == ""
 
 
@@ -272,8 +268,8 @@ async def fails(episode: Episode) -> float:
 async def test_an_evaluation_in_which_everything_goes_wrong_says_so_before_its_end(
     workflow: Workflow, wanted: str, server_url: str, tmp_path: Path, nano_format: ChatFormat
 ) -> None:
-    view, lines = EvaluationView(), list[str]()
-    view.say = lines.append  # type: ignore[method-assign]
+    lines = list[str]()
+    view = EvaluationView(lines.append)
     tasks = [{"n": n, "stop": nano_format.stop_token_ids} for n in range(16)]
     with anyio.fail_after(60):
         await agentrl.evaluate(settings(server_url), workflow=workflow, tasks=tasks, out=tmp_path / "kept", view=view)
@@ -356,7 +352,7 @@ async def test_the_tasks_may_be_a_file_and_the_model_elsewhere(
                 await evaluate(api_key="another")
             result = await evaluate(api_key=proxy.open_session().key)
     assert await evaluate() == result, "what is finished is shown again without the endpoint"
-    assert (result.mean_reward, len(result.episodes), result.failed, result.recorded) == (1.0, 2, 0, False)
+    assert (result.mean_reward, len(result.episodes), result.failed) == (1.0, 2, 0)
     assert "no model call is recorded" in await in_thread(result.episodes[0].transcript)
 
 

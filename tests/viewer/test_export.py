@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentrl import open_run
-from agentrl.evaluation.figures import evaluated_episode, summarise
+from agentrl.evaluation.figures import summarise
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
 from agentrl.record.trajectory import TokenRecord
@@ -113,8 +113,11 @@ def test_a_line_of_json_has_what_the_api_says_without_the_ids_of_prompts(shown: 
 def test_a_notebook_shows_a_run_an_episode_and_an_evaluation_in_a_frame_of_the_same_page(shown: ShownRun) -> None:
     run = open_run(shown.path)
     episode = run.episode(CONVERSATION)
-    kept = evaluated_episode(4, 0, episode)
-    for thing, text in ((run, "2 of "), (episode, "What is 2 + 3?"), (summarise([kept], 1.0), "mean reward")):
+    for thing, text in (
+        (run, "2 of "),
+        (episode, "What is 2 + 3?"),
+        (summarise([[episode]], [""], 1.0), "mean reward"),
+    ):
         html = thing._repr_html_()
         assert html.startswith('<iframe sandbox=""')
         assert text in html

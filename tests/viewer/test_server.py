@@ -17,7 +17,7 @@ from anyio.from_thread import start_blocking_portal
 
 from agentrl import open_run
 from agentrl.config import load_config
-from agentrl.evaluation.directory import KeptEpisodes
+from agentrl.evaluation.directory import keep_episodes
 from agentrl.proxy import ChatFormat
 from agentrl.record.end_reason import EndReason
 from agentrl.store.batches import trained_step
@@ -207,7 +207,7 @@ def test_the_best_of_each_group_come_without_their_near_copies(http: httpx.Clien
 
 def test_an_episode_of_an_evaluation_offers_no_replay_which_would_refuse_it(tmp_path: Path) -> None:
     config = record_run(tmp_path / "run", steps=1)
-    with KeptEpisodes(tmp_path / "evaluation", {}, config) as kept:
+    with keep_episodes(tmp_path / "evaluation", {}, config) as kept:
         kept.add(0, 0, 0, Outcome(reason=EndReason.FINISHED))
     with serving_in_thread([tmp_path / "evaluation"]) as address:
         assert httpx.get(f"{address}api/runs/0/episodes/1", timeout=60).json()["replay"] is None
@@ -215,7 +215,7 @@ def test_an_episode_of_an_evaluation_offers_no_replay_which_would_refuse_it(tmp_
 
 def test_an_episode_that_an_endpoint_played_shows_its_verdict_without_a_tokenizer(tmp_path: Path) -> None:
     config = load_config((), {"model.path": str(tmp_path / "its-name")})
-    with KeptEpisodes(tmp_path / "evaluation", {}, config) as kept:
+    with keep_episodes(tmp_path / "evaluation", {}, config) as kept:
         kept.add(0, 0, 0, Outcome(reason=EndReason.FINISHED, details='{"verdict": {"passed": 2}}'))
     with serving_in_thread([tmp_path / "evaluation"]) as address:
         shown = httpx.get(f"{address}api/runs/0/episodes/1", timeout=60).json()

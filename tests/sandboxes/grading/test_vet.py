@@ -161,6 +161,7 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
     shown = run_vet(tasks, "--output", kept, "--report", report, "--runs", 1)
     assert shown.returncode == 1, shown.stderr
     assert "2, of which 1 are kept" in shown.stdout
+    assert f"the tasks that are kept are in {kept}" in shown.stderr
     # What programs that do nothing pass is written into the task, and not measured again.
     assert json.loads(kept.read_text()) == json.loads(lines[0]) | {"baseline": [0.0, 0.0]}
     assert [fault["kind"] for fault in json.loads(report.read_text())["refused_tasks"][0]["faults"]] == ["no_reference"]
@@ -179,8 +180,8 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
         (["{folder}/damaged.jsonl", "--output", "{folder}/jsonl"], "damaged.jsonl, line 2: not valid JSON"),
         (["{tasks}", "--report", "{folder}/no/report"], "cannot be written"),
         (["{tasks}", "--output", "/dev/null"], "cannot be written"),
-        (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
-        (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),
+        (["{tasks}", "--limit", "0"], 'Invalid value "0" for --limit. Must be > 0.'),
+        (["{tasks}", "--timeout-s", "-1"], 'Invalid value "-1.0" for --timeout-s. Must be > 0.'),
         (["{tasks}", "--trainer.optimizer.lr", "1"], "Unknown option: --trainer.optimizer.lr"),
         (["{tasks}", "--sandbox.image", "no/image:1"], "image = 'no/image:1' is an image of Docker"),
         (["{folder}/damaged.jsonl"], "damaged.jsonl, line 2: not valid JSON"),
