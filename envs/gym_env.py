@@ -71,12 +71,6 @@ class GymEnv(ToolEnv):
         max_turns: int = 100,
     ) -> None:
         self.inner: gymnasium.Env[Any, Any] = maker_of(env)(**(make or {})) if isinstance(env, str) else env
-        try:
-            inspect.signature(self.inner.unwrapped.reset).bind(seed=0, options=None)
-        except TypeError as error:
-            raise ToolDefinitionError(
-                f"{type(self.inner.unwrapped).__name__}.reset: {error}; write `def reset(self, *, seed=None, options=None)`"
-            ) from None
         self.max_turns = max_turns
         name = self.inner.spec.name if self.inner.spec else ""
         self._names = action_names
@@ -95,7 +89,17 @@ class GymEnv(ToolEnv):
         return [typed_tool("act", "Take an action.", {"action": (action, ...)}, self._act)]
 
     def on_reset(self, task: dict[str, Any] | None) -> Any:
-        """Return the instructions, and the first observation."""
+        """Return the instructions, and the first observation.
+
+        Raises:
+            ToolDefinitionError: The environment's `reset` takes no seed or no options.
+        """
+        try:
+            inspect.signature(self.inner.unwrapped.reset).bind(seed=0, options=None)
+        except TypeError as error:
+            raise ToolDefinitionError(
+                f"{type(self.inner.unwrapped).__name__}.reset: {error}; write `def reset(self, *, seed=None, options=None)`"
+            ) from None
         self._cut_off = False
         observation, info = self.inner.reset(seed=int(self.np_random.integers(2**31)), options=task)
         self._note(info)

@@ -62,10 +62,9 @@ class MCPEnv(ConnectedEnv):
         tools: Sequence[str] | None = None,
     ) -> None:
         check_extra("mcp", "agentrl/MCP-v0")
-        import_module(
-            "mcp.client.streamable_http"
-        )  # with the environment, which is made in a thread, and not in an episode
-        import_module("jsonschema")  # which mcp else imports with the first result, on the event loop
+        # Here, in a thread: mcp would import the latter with the first result, on the event loop.
+        import_module("mcp.client.streamable_http")
+        import_module("jsonschema")
         if bool(command) == bool(url):
             raise ToolDefinitionError("an MCP environment needs either a command or a url")
         self._command, self._env, self._cwd = list(command), dict(env or {}), cwd

@@ -40,13 +40,13 @@ def test_names_of_actions_are_as_many_as_these() -> None:
         GymEnv("FrozenLake-v1", action_names=["left", "right"])
 
 
-def test_a_reset_without_a_seed_is_refused_with_what_to_write() -> None:
+async def test_a_reset_without_a_seed_is_refused_with_what_to_write() -> None:
     class Unseeded(Everything):
         def reset(self) -> Any:  # type: ignore[override]
             return 0, {}
 
     with pytest.raises(ToolDefinitionError, match=r"^Unseeded.reset: .*'seed'; write `def reset\(self, \*, seed=None"):
-        GymEnv(Unseeded())
+        await opened(Unseeded)
 
 
 async def test_frozen_lake_is_crossed() -> None:
