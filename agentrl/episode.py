@@ -34,7 +34,7 @@ TaskT = TypeVar("TaskT", default=Task)
 
 
 class EnvFactory(Protocol):
-    """Makes the environments of episodes: `agentrl.envs.async_env.make_async_env`, with what a run keeps open for them."""
+    """Makes the environments of episodes: `agentrl.envs.AsyncToolEnv`, with what a run keeps open for them."""
 
     def __call__(self, env: AnyEnv, /, **kwargs: Any) -> AsyncToolEnv:
         """Return an environment that its first reset makes, with `kwargs`."""
@@ -164,7 +164,7 @@ class Episode(Generic[TaskT]):
         self.trajectories: Literal["main", "all"] | Callable[[Conversation], bool | str] | None = None
 
     def env(self, env: AnyEnv, /, **kwargs: Any) -> AsyncToolEnv:
-        """Return any gymnasium environment, by its id or class or itself, as a tool environment.
+        """Return any gymnasium environment, by its id, `FILE.py:CLASS`, its class or itself, as a tool environment.
 
         The first `reset` makes it, with `kwargs`. It is closed with the episode.
 

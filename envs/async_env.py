@@ -5,19 +5,18 @@ from __future__ import annotations
 import gc
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import anyio
-import anyio.to_thread
 import gymnasium
 from openai import BadRequestError, omit
 
-from agentrl.envs.gym_env import GymEnv
-from agentrl.envs.tool_env import THREADS, Message, ToolEnv
+from agentrl.envs.gym_env import GymEnv, maker_of
+from agentrl.envs.tool_env import Message, ToolEnv, in_env_thread
 from agentrl.errors import EpisodeError
 from agentrl.reward import MAX_REWARD, checked_number
 from agentrl.system.tasks import Resources
@@ -46,8 +45,16 @@ class AsyncToolEnv:
 
     `await env.play(episode)` is all of it but the first line.
 
-    `make` makes any gymnasium environment, by the first `reset`. One that is no `ToolEnv` is played through a `GymEnv`. Its
-    blocking code runs in worker threads, as do gymnasium's wrappers around a `ToolEnv`.
+    The first `reset` makes it. One that is no `ToolEnv` is played through a `GymEnv`. Its blocking code runs in worker
+    threads, as do gymnasium's wrappers around a `ToolEnv`.
+
+    Args:
+        env: Its name, as `maker_of` takes it, its class, a function that makes it, or the environment.
+        resources: The things that the run keeps open.
+        kwargs: Arguments for the making of it.
+
+    Raises:
+        EpisodeError: There are arguments for an environment that is made.
 
     Attributes:
         messages: the conversation so far.
@@ -57,8 +64,14 @@ class AsyncToolEnv:
         failed_calls: tool calls of the last step that could not be carried out.
     """
 
-    def __init__(self, make: Callable[[], AnyEnv], resources: Resources | None = None) -> None:
-        self._make = make
+    def __init__(
+        self, env: str | AnyEnv | Callable[..., AnyEnv], /, *, resources: Resources | None = None, **kwargs: Any
+    ) -> None:
+        if isinstance(env, gymnasium.Env) and kwargs:
+            raise EpisodeError(
+                f"{', '.join(kwargs)} would make an environment, and {env} is made; bound turns by env.play(episode, max_turns=...)"
+            )
+        self._make = partial(_make, env, kwargs)
         self._resources = resources
         self._env: AnyEnv | None = None
         # Any: openai types each role's message on its own.
@@ -68,14 +81,6 @@ class AsyncToolEnv:
         self.total_reward = 0.0
         self.info: dict[str, Any] = {}
         self.failed_calls = 0
-
-    def __await__(self) -> Any:
-        """Say that there is nothing to await.
-
-        Raises:
-            EpisodeError: Always.
-        """
-        raise EpisodeError("episode.env(...) returns at once; write it without `await`")
 
     @property
     def env(self) -> AnyEnv:
@@ -123,11 +128,11 @@ class AsyncToolEnv:
             _PLAYED.add(made.unwrapped)
             self._played = made.unwrapped
             self._env = made if isinstance(made.unwrapped, ToolEnv) else GymEnv(made)
-            self.tool_env.resources, self.tool_env.in_episode = self._resources, True
+            self.tool_env.resources = self._resources
         if isinstance(self._env, ToolEnv):
             observation, self.info = await self._env.areset(seed=seed, options=options)
         else:
-            observation, self.info = await _in_thread(partial(self._env.reset, seed=seed, options=options))
+            observation, self.info = await in_env_thread(partial(self._env.reset, seed=seed, options=options))
         self.messages = list(observation)
         self.done = self.truncated = False
         self.total_reward, self.failed_calls = 0.0, 0
@@ -147,7 +152,7 @@ class AsyncToolEnv:
         action = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
         self.messages.append(action)
         failed_before = self.info.get("failed_calls", 0)
-        stepped = env.astep([action]) if isinstance(env, ToolEnv) else _in_thread(partial(env.step, [action]))
+        stepped = env.astep([action]) if isinstance(env, ToolEnv) else in_env_thread(partial(env.step, [action]))
         observation, reward, terminated, truncated, self.info = await stepped
         self.failed_calls = self.info.get("failed_calls", 0) - failed_before
         self.messages.extend(observation)
@@ -207,39 +212,16 @@ class AsyncToolEnv:
         """Give back what the environment holds. The next `reset` makes another."""
         if self._env is None:
             return
-        env, inner = self._env, self.tool_env
-        self._env = None
+        env, self._env = self._env, None
         _PLAYED.discard(self._played)
         with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
-            await inner.aclose()
-            await _in_thread(env.close)
-        inner.in_episode = False
+            await in_env_thread(env.close)
 
 
-def make_async_env(resources: Resources, env: str | AnyEnv | Callable[..., AnyEnv], /, **kwargs: Any) -> AsyncToolEnv:
-    """Return the async face of an environment.
-
-    Args:
-        resources: The things that the run keeps open.
-        env: Its id in gymnasium's registry, its class, a function that makes it, or the environment.
-        kwargs: Arguments for the making of it.
-
-    Raises:
-        EpisodeError: There are arguments for an environment that is made.
-    """
+def _make(env: str | AnyEnv | Callable[..., AnyEnv], arguments: Mapping[str, Any]) -> AnyEnv:
     if isinstance(env, gymnasium.Env):
-        if kwargs:
-            raise EpisodeError(
-                f"{', '.join(kwargs)} would make an environment, and {env} is made; bound turns by env.play(episode, max_turns=...)"
-            )
-        return AsyncToolEnv(lambda: env, resources)
-    return AsyncToolEnv(
-        partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs), resources
-    )
-
-
-async def _in_thread(call: Callable[[], Any]) -> Any:
-    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=THREADS)
+        return env
+    return (maker_of(env) if isinstance(env, str) else env)(**arguments)
 
 
 async def _made(make: Callable[[], AnyEnv]) -> AnyEnv:
@@ -261,7 +243,7 @@ async def _made(make: Callable[[], AnyEnv]) -> AnyEnv:
         return env
 
     try:
-        return await _in_thread(run)  # type: ignore[no-any-return]
+        return await in_env_thread(run)  # type: ignore[no-any-return]
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise

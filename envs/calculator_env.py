@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import operator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,8 @@ from agentrl.errors import ToolCallError
 
 DIFFICULTY = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 3}
 
-_OPERATORS: dict[type[ast.AST], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
+_ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.UAdd, ast.USub)
+"""What an expression may consist of, where each constant is an integer."""
 
 
 def evaluate(expression: str) -> int:
@@ -36,20 +30,13 @@ def evaluate(expression: str) -> int:
     if len(expression) > 200:
         raise ToolCallError("the expression is longer than 200 characters")
     try:
-        return _value(ast.parse(expression.strip(), mode="eval").body)
+        tree = ast.parse(expression.strip(), mode="eval")
+        for node in ast.walk(tree):
+            if not isinstance(node, _ALLOWED) or (isinstance(node, ast.Constant) and type(node.value) is not int):
+                raise ToolCallError("only integers, +, -, * and parentheses are allowed")
+        return int(eval(compile(tree, "<expression>", "eval")))  # noqa: S307
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ToolCallError(f"{expression!r} is not an arithmetic expression") from None
-
-
-def _value(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=int() as number) if not isinstance(number, bool):
-            return number
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return int(_OPERATORS[type(op)](_value(left), _value(right)))
-        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-            return int(_OPERATORS[type(op)](_value(operand)))
-    raise ToolCallError("only integers, +, -, * and parentheses are allowed")
 
 
 class CalculatorEnv(ToolEnv):

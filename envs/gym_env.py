@@ -10,18 +10,21 @@ import base64
 import inspect
 import io
 import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from importlib import import_module
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
 from agentrl.envs.space_types import element_of, is_image, shown, type_of
 from agentrl.envs.tool_env import Content, Message, Result, Step, ToolEnv
 from agentrl.envs.tools import Tool, typed_tool
-from agentrl.errors import ToolCallError, ToolDefinitionError
+from agentrl.errors import ToolCallError, ToolDefinitionError, WorkflowError
+from agentrl.system.imports import load_object
 
 ACTION_NAMES: Mapping[str, Sequence[str]] = {
     "Blackjack": ("stick", "hit"),
@@ -45,8 +48,8 @@ class GymEnv(ToolEnv):
     """A gymnasium environment as a tool environment with the tool `act`.
 
     Args:
-        env: the environment, or its id.
-        make: arguments of `gymnasium.make`, where `env` is an id.
+        env: the environment, or its name, as `maker_of` takes it.
+        make: arguments for the making of one that is named.
         instructions: what the model is told first. Default: what the environment's documentation says of it.
         action_names: names of a Discrete space's actions. Default: those of the documentation, for gymnasium's own.
         max_turns: bound of the model's messages, beside the environment's own time limit.
@@ -67,8 +70,7 @@ class GymEnv(ToolEnv):
         action_names: Sequence[str] | None = None,
         max_turns: int = 100,
     ) -> None:
-        super().__init__()
-        self.inner: gymnasium.Env[Any, Any] = gymnasium.make(env, **(make or {})) if isinstance(env, str) else env
+        self.inner: gymnasium.Env[Any, Any] = maker_of(env)(**(make or {})) if isinstance(env, str) else env
         self.max_turns = max_turns
         name = self.inner.spec.name if self.inner.spec else ""
         self._names = action_names
@@ -87,7 +89,17 @@ class GymEnv(ToolEnv):
         return [typed_tool("act", "Take an action.", {"action": (action, ...)}, self._act)]
 
     def on_reset(self, task: dict[str, Any] | None) -> Any:
-        """Return the instructions, and the first observation."""
+        """Return the instructions, and the first observation.
+
+        Raises:
+            ToolDefinitionError: The environment's `reset` takes no seed or no options.
+        """
+        try:
+            inspect.signature(self.inner.unwrapped.reset).bind(seed=0, options=None)
+        except TypeError as error:
+            raise ToolDefinitionError(
+                f"{type(self.inner.unwrapped).__name__}.reset: {error}; write `def reset(self, *, seed=None, options=None)`"
+            ) from None
         self._cut_off = False
         observation, info = self.inner.reset(seed=int(self.np_random.integers(2**31)), options=task)
         self._note(info)
@@ -133,6 +145,26 @@ class GymEnv(ToolEnv):
         if is_image(self.inner.observation_space):
             return [picture(np.asarray(observation))]
         return shown(observation)
+
+
+def maker_of(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
+    """Return what makes the environment of a name: an id of gymnasium's registry, `ID` or `MODULE:ID`, or `FILE.py:CLASS`.
+
+    Raises:
+        WorkflowError: There is no such id, the file cannot be imported, or has no such class.
+    """
+    source, _, env_id = name.rpartition(":")
+    try:
+        if source.endswith(".py"):
+            return load_object(name)  # type: ignore[no-any-return]
+        if source:
+            import_module(source)
+        namespace, kind, version = parse_env_id(env_id)
+        newest = find_highest_version(namespace, kind) if version is None else version
+        gymnasium.spec(get_env_id(namespace, kind, newest))
+    except (gymnasium.error.Error, AttributeError, ImportError, WorkflowError) as error:
+        raise WorkflowError(f"env = {name!r} cannot be loaded: {error}") from error
+    return partial(gymnasium.make, name)
 
 
 def picture(pixels: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -19,17 +19,19 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.envs.tool_env import Result, ToolEnv
+from agentrl.envs.connected_env import ConnectedEnv
+from agentrl.envs.tool_env import Result
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError
-from agentrl.system.tasks import Lease
+from agentrl.record.end_reason import only_error
+from agentrl.system.imports import check_extra
 from agentrl.system.this_process import is_loopback
 
 SHOWN_BYTES = 1_000
 """How much of the end of a server's standard error a failure shows."""
 
 
-class MCPEnv(ToolEnv):
+class MCPEnv(ConnectedEnv):
     """The tools of an MCP server.
 
     A task is {"prompt": TEXT} or {"messages": [...]}; with "answer", the agent's last message earns 1 when it is the
@@ -43,7 +45,8 @@ class MCPEnv(ToolEnv):
         tools: names of the tools to offer. Default: all.
     """
 
-    refusals = (ToolCallError,)
+    _stderr = ""
+    """The end of the standard error of a server that has ended."""
 
     def __init__(
         self,
@@ -58,7 +61,10 @@ class MCPEnv(ToolEnv):
         max_turns: int = 8,
         tools: Sequence[str] | None = None,
     ) -> None:
-        super().__init__()
+        check_extra("mcp", "agentrl/MCP-v0")
+        # Here, in a thread: mcp would import the latter with the first result, on the event loop.
+        import_module("mcp.client.streamable_http")
+        import_module("jsonschema")
         if bool(command) == bool(url):
             raise ToolDefinitionError("an MCP environment needs either a command or a url")
         self._command, self._env, self._cwd = list(command), dict(env or {}), cwd
@@ -67,16 +73,6 @@ class MCPEnv(ToolEnv):
         self.tool_timeout_s = tool_timeout_s
         self.max_turns = max_turns
         self._offered = tools
-        self._tools: list[Tool] = []
-        self._held: Lease[Any] | None = None
-        self._stderr = ""
-        """The end of the standard error of a server that has ended."""
-        self.task: dict[str, Any] = {}
-
-    @property
-    def toolset(self) -> Sequence[Tool]:
-        """The tools that the server offers."""
-        return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> Any:
         """Connect, and open the conversation.
@@ -88,29 +84,18 @@ class MCPEnv(ToolEnv):
         messages = self.task.get("messages") or self.task.get("prompt")
         if not messages:
             raise EpisodeError("a task of an MCP environment needs 'prompt' or 'messages'")
-        if self.resources is None:
-            raise EpisodeError("an MCP environment lives in an episode; make it with episode.env(...)")
-        await in_thread(_import_mcp)
         try:
             with anyio.fail_after(self._connect_timeout_s):
-                if self._held is None:
-                    self._held = await self.resources.hold(self._connect)
-                self._tools = await self._list_tools(self._held.value)
+                self.toolset = await self._list_tools(await self.connection())
         except TimeoutError as error:
             raise await self._failure(f"did not answer within {self._connect_timeout_s:g} s") from error
         except Exception as error:
-            raise await self._failure(f"cannot be reached: {_cause(error)}") from error
+            raise await self._failure(f"cannot be reached: {only_error(error)}") from error
         return messages
 
     def on_answer(self, content: str) -> float:
         """Return 1 when it is the task's answer, and else 0."""
         return float(content.strip() == str(self.task.get("answer", object())).strip())
-
-    async def aclose(self) -> None:
-        """Disconnect, and end a server that was started."""
-        held, self._held = self._held, None
-        if held is not None:
-            await held.release()
 
     async def _list_tools(self, client: Any) -> list[Tool]:
         tools: list[Tool] = []
@@ -136,20 +121,20 @@ class MCPEnv(ToolEnv):
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED
 
-        assert self._held is not None
         try:
-            done = await self._held.value.call_tool(tool, arguments)
+            done = await (await self.connection()).call_tool(tool, arguments)
         except Exception as error:
             if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
                 raise ToolCallError(str(error)) from error
-            raise await self._failure(f"was lost in a call of {tool}: {_cause(error)}") from error
+            raise await self._failure(f"was lost in a call of {tool}: {only_error(error)}") from error
         content = _content(done.content)
         if done.is_error:
             raise ToolCallError(content if isinstance(content, str) else "the tool failed")
         return Result(content)
 
     @asynccontextmanager
-    async def _connect(self) -> AsyncIterator[Any]:
+    async def connect(self) -> AsyncIterator[Any]:
+        """Yield a client of the server, which is started where it is one of the environment's own."""
         import httpx2
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
@@ -182,32 +167,15 @@ class MCPEnv(ToolEnv):
         return EpisodeError(f"the MCP server {self._url or ' '.join(self._command)} {what}{end}")
 
 
-def _cause(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _import_mcp() -> None:
-    try:
-        import_module("mcp.client.streamable_http")
-        import_module("jsonschema")  # which mcp else imports with the first result, on the event loop
-    except ImportError:
-        raise EpisodeError("MCP environments need the package mcp: pip install -e '/path/to/agentrl[mcp]'") from None
-
-
 def _content(parts: Sequence[Any]) -> str | list[dict[str, Any]]:
     """Return what a tool returned: text if it is nothing else, or the parts of a message."""
-    converted: list[dict[str, Any]] = []
-    for part in parts:
-        match part.type:
-            case "text":
-                converted.append({"type": "text", "text": part.text})
-            case "image":
-                url = f"data:{part.mime_type};base64,{part.data}"
-                converted.append({"type": "image_url", "image_url": {"url": url}})
-            case _:
-                converted.append({"type": "text", "text": part.model_dump_json()})
+    converted = [_message_part(part) for part in parts]
     if all(part["type"] == "text" for part in converted):
         return "\n".join(part["text"] for part in converted)
     return converted
+
+
+def _message_part(part: Any) -> dict[str, Any]:
+    if part.type == "image":
+        return {"type": "image_url", "image_url": {"url": f"data:{part.mime_type};base64,{part.data}"}}
+    return {"type": "text", "text": part.text if part.type == "text" else part.model_dump_json()}

@@ -11,8 +11,7 @@ are MCP tool calls offers those tools instead.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -20,17 +19,18 @@ from typing import Any
 import httpx2
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.envs.tool_env import Result, ToolEnv
+from agentrl.envs.connected_env import ConnectedEnv
+from agentrl.envs.tool_env import Result
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError
-from agentrl.system.tasks import Lease
+from agentrl.system.imports import check_extra
 from agentrl.system.this_process import is_loopback
 
 _BESIDE = ("done", "reward", "metadata")
 """Fields of an observation that are not for the model."""
 
 
-class OpenEnv(ToolEnv):
+class OpenEnv(ConnectedEnv):
     """One session on an OpenEnv server.
 
     A task may have "prompt" or "messages", which come before the first observation, and "reset", the arguments of the
@@ -41,39 +41,27 @@ class OpenEnv(ToolEnv):
         connect_timeout_s, tool_timeout_s: bounds of connecting and of one action.
     """
 
-    refusals = (ToolCallError,)
-
     def __init__(
         self, *, base_url: str, connect_timeout_s: float = 30.0, tool_timeout_s: float = 60.0, max_turns: int = 50
     ) -> None:
-        super().__init__()
+        check_extra("openenv", "agentrl/OpenEnv-v0")
+        self._module = import_module("openenv.core.generic_client")
         self._base_url = base_url.rstrip("/")
         self._connect_timeout_s = connect_timeout_s
         self.tool_timeout_s = tool_timeout_s
         self.max_turns = max_turns
-        self._tools: list[Tool] = []
-        self._held: Lease[Any] | None = None
-
-    @property
-    def toolset(self) -> Sequence[Tool]:
-        """The actions that the server takes, as tools."""
-        return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> list[dict[str, Any]]:
         """Connect, and reset.
 
         Raises:
-            EpisodeError: It is in no episode, or the server cannot be used.
+            EpisodeError: The server cannot be used.
         """
         task = task or {}
-        if self.resources is None:
-            raise EpisodeError("an OpenEnv environment lives in an episode; make it with episode.env(...)")
         try:
-            if self._held is None:
-                self._held = await self.resources.hold(self._open)
-            client = self._held.value
+            client = await self.connection()
             begun = await client.reset(**{"seed": int(self.np_random_seed or 0) % 2**31, **task.get("reset", {})})
-            self._tools = await self._offered(client)
+            self.toolset = await self._offered(client)
         except (OSError, RuntimeError, httpx2.HTTPError) as error:
             raise EpisodeError(f"the OpenEnv server {self._base_url} cannot be used: {error}") from error
         before = task.get("messages") or ([{"role": "user", "content": task["prompt"]}] if "prompt" in task else [])
@@ -82,18 +70,16 @@ class OpenEnv(ToolEnv):
     def on_answer(self, content: str) -> Result:
         """Return a reply without an action."""
         self.info["failed_calls"] += 1
-        return Result(f"Call one of the tools: {', '.join(tool.name for tool in self._tools)}.")
+        return Result(f"Call one of the tools: {', '.join(tool.name for tool in self.toolset)}.")
 
-    async def aclose(self) -> None:
-        """End the session."""
-        held, self._held = self._held, None
-        if held is not None:
-            await held.release()
+    def connect(self) -> Any:
+        """Return a client, which has a session of its own."""
+        timeouts = {"connect_timeout_s": self._connect_timeout_s, "message_timeout_s": self.tool_timeout_s}
+        return self._module.GenericEnvClient(base_url=self._base_url, **timeouts)
 
     async def _act(self, **action: Any) -> Result:
-        assert self._held is not None
         try:
-            done = await self._held.value.step(action)
+            done = await (await self.connection()).step(action)
         except RuntimeError as error:  # the server's own, of this action
             raise ToolCallError(str(error)) from error
         return Result(_shown(done.observation), done.reward or 0.0, bool(done.done))
@@ -119,20 +105,6 @@ class OpenEnv(ToolEnv):
         url, trust_env = f"{self._base_url}/schema", not is_loopback(self._base_url)
         response = httpx2.get(url, timeout=self._connect_timeout_s, trust_env=trust_env).raise_for_status()
         return response.json()["action"]  # type: ignore[no-any-return]
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Any]:
-        async with await in_thread(self._client) as client:
-            yield client
-
-    def _client(self) -> Any:
-        try:
-            module = import_module("openenv.core.generic_client")
-        except ImportError as error:
-            remedy = "pip install -e '/path/to/agentrl[openenv]'"
-            raise EpisodeError(f"OpenEnv environments need its client: {remedy} ({error})") from error
-        timeouts = {"connect_timeout_s": self._connect_timeout_s, "message_timeout_s": self.tool_timeout_s}
-        return module.GenericEnvClient(base_url=self._base_url, **timeouts)
 
 
 def _shown(observation: Mapping[str, Any]) -> str:

@@ -38,14 +38,10 @@ class ReasoningEnv(ToolEnv):
     """
 
     def __init__(self, *, attempts: int = 1, attempt_discount: float = 1.0, system: str | None = None) -> None:
-        super().__init__()
         import_module("reasoning_gym")  # with the environment, which is made in a thread, and not in an episode
         self.max_turns = attempts
         self._attempt_discount = attempt_discount
         self._system = system
-        self._dataset: Any = None
-        self._entry: dict[str, Any] = {}
-        self._attempt = 0
 
     def on_reset(self, task: dict[str, Any] | None) -> list[Message]:
         """Return the question.
@@ -117,22 +113,6 @@ def dataset(name: str, config: str = "{}", level: int | None = None) -> Any:
         ) from error
 
 
-def tasks(names: Sequence[str], count: int, first: int = 0, **keys: Any) -> list[dict[str, Any]]:
-    """Return tasks of reasoning-gym, for `workflows/tool_loop.py`.
-
-    Args:
-        names: The families.
-        count: Tasks of each family.
-        first: Index of the first.
-        keys: More keys of each task, such as "level" and "make".
-    """
-    return [
-        {"env": "agentrl/ReasoningGym-v0", "dataset": name, "index": index, **keys}
-        for index in range(first, first + count)
-        for name in names
-    ]
-
-
 def write_task_files(directory: Path, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Write `NAME.jsonl` for each part, one task a line, and print how many each has. The directory is made where there is none."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -156,8 +136,13 @@ def main() -> int:
         dataset(name, level=args.level)
     keys = {} if args.level is None else {"level": args.level}
     keys |= {} if args.attempts is None else {"make": {"attempts": args.attempts}}
-    held_out, train = tasks(args.datasets, args.eval, **keys), tasks(args.datasets, args.train, args.eval, **keys)
-    write_task_files(args.directory, {"train": train, "eval": held_out})
+    tasks = [
+        {"env": "agentrl/ReasoningGym-v0", "dataset": name, "index": index, **keys}
+        for index in range(args.eval + args.train)
+        for name in args.datasets
+    ]
+    held_out = args.eval * len(args.datasets)
+    write_task_files(args.directory, {"train": tasks[held_out:], "eval": tasks[:held_out]})
     return 0
 
 

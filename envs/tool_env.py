@@ -25,24 +25,24 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 import gymnasium
-import numpy as np
 from gymnasium import spaces
 
 from agentrl.envs.tools import Tool, tools_of
 from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError, one_line
 from agentrl.reward import MAX_REWARD, checked_number
 from agentrl.system import traces
-from agentrl.system.failure_text import cut_middle, place_of
+from agentrl.system.failure_text import place_of, storable
 from agentrl.system.tasks import Resources
 
 _log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 """One chat message in OpenAI's form: `{"role": ..., "content": ..., "tool_calls": [...]}`."""
+ROLES = ("system", "user", "assistant", "tool")
 Content = str | list[dict[str, Any]]
 """Text, or the parts of a message, such as `{"type": "image_url", ...}`."""
 
-THREADS = anyio.CapacityLimiter(math.inf)
+_THREADS = anyio.CapacityLimiter(math.inf)
 """Blocking code of environments: one thread each, so that none waits for another. Episodes bound their number."""
 
 
@@ -66,21 +66,16 @@ Step = tuple[list[Message], float, bool, bool, dict[str, Any]]
 
 
 class MessageSpace(spaces.Space[list[Message]]):
-    """Lists of chat messages whose role is one of `roles`."""
-
-    def __init__(self, *roles: str, seed: int | np.random.Generator | None = None) -> None:
-        super().__init__(seed=seed)
-        self.roles = roles
+    """Lists of chat messages with text, parts or no content."""
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> list[Message]:
-        """Return one message of a random role with a few random digits as its content."""
-        role = self.roles[int(self.np_random.integers(len(self.roles)))]
-        return [{"role": role, "content": str(self.np_random.integers(1000))}]
+        """Return one message of an assistant, with a few random digits as its content."""
+        return [{"role": "assistant", "content": str(self.np_random.integers(1000))}]
 
     def contains(self, x: Any) -> bool:
-        """Return whether `x` is a list of messages with the roles of this space and text, parts or no content."""
+        """Return whether `x` is a list of messages."""
         return isinstance(x, list) and all(
-            isinstance(m, dict) and m.get("role") in self.roles and isinstance(m.get("content", ""), str | list | None)
+            isinstance(m, dict) and m.get("role") in ROLES and isinstance(m.get("content"), str | list | None)
             for m in x
         )
 
@@ -116,11 +111,19 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     )
     """The exceptions of a tool that a model's arguments may cause. Their text is for the model."""
 
+    action_space = observation_space = MessageSpace()
     max_turns: int = 8
     tool_timeout_s: float = 60.0
     """Bound of one call. A tool that takes longer is given up, and the model told."""
     max_result_chars: int = 20_000
     """Longer results lose their middle."""
+    info: dict[str, Any]
+    """Goes out with every step; a reset empties it, and a subclass may add to it."""
+    resources: Resources | None = None
+    """Where to keep something open: the run's, in an episode."""
+    _turn: int
+    _blocked: str | None = None
+    """The blocking code that was given up, and still runs."""
 
     def __init_subclass__(cls) -> None:
         """Refuse a method that an episode, which awaits `areset` and `astep`, would never call.
@@ -133,18 +136,6 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
             raise ToolDefinitionError(
                 f"{cls.__name__} defines {own.pop()}: define on_reset and tools, or wrap the environment"
             )
-
-    def __init__(self) -> None:
-        self.action_space = MessageSpace("assistant")
-        self.observation_space = MessageSpace("user", "tool", "system")
-        self.info: dict[str, Any] = {}
-        """Goes out with every step; a subclass may add to it."""
-        self.resources: Resources | None = None
-        """Where to keep something open: the run's, in an episode."""
-        self.in_episode = False
-        """Whether it is played from an event loop, also where a wrapper steps it in a thread."""
-        self._turn = 0
-        self._blocked: str | None = None
 
     @cached_property
     def toolset(self) -> Sequence[Tool]:
@@ -181,8 +172,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
 
     def close(self) -> None:
         """Give back what `on_reset` took, for code without an event loop. A subclass overrides it for what blocks, and calls it."""
-        if not self.in_episode:  # which awaits `aclose` itself
-            self._await(self.aclose)
+        self._await(self.aclose)
 
     async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
         """Start an episode of the task in `options`, on an event loop.
@@ -215,7 +205,9 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
             reward, terminated = result.reward, result.done
         for call in calls:
             result = Result("the episode is over") if terminated else await self._call(call["function"])
-            content = self._shortened(result.content)
+            content = result.content
+            if isinstance(content, str):
+                content = storable(content, self.max_result_chars)
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
             reward += result.reward
             terminated |= result.done
@@ -226,14 +218,20 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         """Give back what `on_reset` took, on an event loop. A subclass overrides it for what is awaited."""
 
     def _await(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Return what `call` does, for plain code: on the event loop of the episode, which waits for it, or on one for all such code."""
-        return anyio.from_thread.run(call) if self.in_episode else _portal().call(call)
+        """Return what `call` does, for plain code: on the event loop that waits for this thread, or on one for all such code."""
+        try:
+            anyio.from_thread.check_cancelled()
+        except RuntimeError:  # no event loop waits for it
+            return _portal().call(call)
+        return anyio.from_thread.run(call)
 
     async def _call(self, function: dict[str, Any]) -> Result:
         """Return the result of one call; what is wrong with it in words for the model. All else is raised with the tool's name."""
         name = str(function.get("name"))
+        named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
         try:
-            return await self._result_of_call(function)
+            with traces.span(f"execute_tool {name}", named):
+                return await self._result_of_call(name, function.get("arguments"))
         except self.refusals as error:
             if not isinstance(error, ToolCallError):
                 frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -244,22 +242,19 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
             error.add_note(f"This came out of the tool {name!r}; a ToolCallError would be told to the model.")
             raise
 
-    async def _result_of_call(self, function: dict[str, Any]) -> Result:
-        """Return the result of a call of one of the tools.
+    async def _result_of_call(self, name: str, arguments: str | None) -> Result:
+        """Return the result of one of the tools.
 
         Raises:
             ToolCallError: There is no such tool, the arguments are wrong, or it takes too long.
         """
-        name = str(function.get("name"))
         known = {tool.name: tool for tool in self.toolset}
         if name not in known:
             raise ToolCallError(f"no tool {name!r}; the tools are {', '.join(known)}")
-        named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
-        with traces.span(f"execute_tool {name}", named):
-            arguments = known[name].arguments(function.get("arguments"))
-            with anyio.move_on_after(self.tool_timeout_s):
-                return _result(await self._do(name, partial(known[name].run, **arguments)))
-            raise ToolCallError(f"{name} took longer than {self.tool_timeout_s:g} s and was given up")
+        call = partial(known[name].run, **known[name].arguments(arguments))
+        with anyio.move_on_after(self.tool_timeout_s):
+            return _result(await self._do(name, call))
+        raise ToolCallError(f"{name} took longer than {self.tool_timeout_s:g} s and was given up")
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs.
@@ -271,23 +266,19 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         try:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments)
-            return await self._in_thread(name, function, *arguments)
+            if self._blocked is not None:
+                raise ToolCallError(f"{self._blocked} is still running")
+            self._blocked = name
+            done = await in_env_thread(self._call_blocking, function, *arguments)
+            return await done if isinstance(done, Awaitable) else done
         except SystemExit as error:
             raise EpisodeError(f"{name} called sys.exit({error.code!r})") from error
 
-    async def _in_thread(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        if self._blocked is not None:
-            raise ToolCallError(f"{self._blocked} is still running")
-        self._blocked = name
-
-        def run() -> Any:
-            try:
-                return function(*arguments)
-            finally:
-                self._blocked = None
-
-        done = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=THREADS)
-        return await done if isinstance(done, Awaitable) else done
+    def _call_blocking(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        finally:
+            self._blocked = None
 
     def _scored(self, returned: Any) -> Result:
         """Return what `on_answer` returned, a number or a `Result`, as a Result."""
@@ -296,11 +287,10 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         name = f"the reward that {type(self).__name__}.on_answer returned"
         return Result(reward=checked_number(name, returned, MAX_REWARD), done=True)
 
-    def _shortened(self, content: Content) -> Content:
-        if not isinstance(content, str):
-            return content
-        # Names of files may hold half a character, which no client sends.
-        return cut_middle(content, self.max_result_chars).encode(errors="replace").decode()
+
+async def in_env_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what an environment's blocking code does, in a thread of its own, which is left behind where it hangs."""
+    return await anyio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=_THREADS)
 
 
 @cache
@@ -319,11 +309,9 @@ def _log_refusal(name: str, kind: str, place: str) -> None:
 
 def _result(returned: Any) -> Result:
     """Return what a tool returned, as a Result."""
-    if isinstance(returned, Result):
-        return returned
-    parts = (
-        isinstance(returned, list)
-        and returned != []
-        and all(isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in returned)
-    )
-    return Result(returned if isinstance(returned, str) or parts else json.dumps(returned, default=str))
+    match returned:
+        case Result():
+            return returned
+        case str() | [{"type": "text" | "image_url"}, *_]:
+            return Result(returned)
+    return Result(json.dumps(returned, default=str))

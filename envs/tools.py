@@ -18,12 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.json_schema import GenerateJsonSchema
 
 from agentrl.errors import ToolCallError, ToolDefinitionError
+from agentrl.tasks.task_type import problems_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 TOOL_MARK = "__agentrl_tool__"
-MAX_COMPLAINTS = 5
-"""Wrong arguments that one message names."""
 _ANY_ARGUMENTS = TypeAdapter(dict[str, Any])
 
 
@@ -66,9 +65,7 @@ class Tool:
                 return _ANY_ARGUMENTS.validate_json(text or "{}")
             return dict(self.model.model_validate_json(text or "{}"))
         except ValidationError as error:
-            problems = error.errors(include_url=False)[:MAX_COMPLAINTS]
-            named = (f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in problems)
-            raise ToolCallError("; ".join(named)) from None
+            raise ToolCallError(problems_of(error)) from None
 
 
 def tools_of(instance: object) -> list[Tool]:

@@ -18,14 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-import gymnasium
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel
 
 from agentrl import Episode, RunConfig
-from agentrl.envs import registered
+from agentrl.envs import maker_of
 from agentrl.errors import WorkflowError
-from agentrl.system.imports import load_object
 
 
 class EnvTask(BaseModel):
@@ -44,7 +42,7 @@ class EnvTask(BaseModel):
         faults: list[str] = []
         for name in dict.fromkeys(task.env for task in tasks):
             try:
-                await environment_of(name)
+                await in_thread(maker_of, name)
             except WorkflowError as error:
                 faults.append(str(error))
         return faults
@@ -53,19 +51,7 @@ class EnvTask(BaseModel):
 async def run(episode: Episode[Annotated[dict[str, Any], EnvTask]]) -> float:
     """Return the sum of the environment's rewards."""
     task = episode.task
-    env = episode.env(await environment_of(task["env"]), **task.get("make", {}))
+    env = episode.env(task["env"], **task.get("make", {}))
     seed = task.get("seed", episode.group_seed)
     await env.reset(seed=episode.seed if seed == "attempt" else seed, options=task.get("options", task))
     return await env.play(episode, max_turns=task.get("max_turns"), turn_rewards=task.get("turn_rewards", False))
-
-
-async def environment_of(name: str) -> Any:
-    """Return what `episode.env` takes for the "env" of a task: gymnasium's id as it is, and the class that `FILE.py:CLASS` names.
-
-    Raises:
-        WorkflowError: There is no such id, the file cannot be imported, or has no such class.
-    """
-    try:
-        return await in_thread(load_object if name.partition(":")[0].endswith(".py") else registered, name)
-    except (gymnasium.error.Error, AttributeError, ImportError, WorkflowError) as error:
-        raise WorkflowError(f"env = {name!r} cannot be loaded: {error}") from error

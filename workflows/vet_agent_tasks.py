@@ -17,7 +17,7 @@ from agentrl.errors import EpisodeError, SandboxError, TaskFileError, one_line
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, with_failures, with_fault
 from agentrl.tasks.harbor import is_task_folder
-from agentrl.tasks.task_type import first_problem, why_unusable
+from agentrl.tasks.task_type import problems_of, why_unusable
 from agentrl.workflows.container_task import ContainerTask, Open
 from agentrl.workflows.harness import HarnessTask
 from agentrl.workflows.terminal_task import TerminalTask
@@ -51,7 +51,7 @@ async def vet_agent_task(
         task = (TerminalTask if is_task_folder(dict(given)) else HarnessTask).model_validate(given)
         return await _vetted(report, task, open_, runs)
     except ValidationError as error:
-        return with_fault(report, FaultKind.UNREADABLE, one_line(first_problem(error)))
+        return with_fault(report, FaultKind.UNREADABLE, one_line(problems_of(error)))
     except TaskFileError as error:
         return with_fault(report, FaultKind.UNREADABLE, one_line(error))
     except SandboxError as error:

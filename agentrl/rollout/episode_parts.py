@@ -27,7 +27,7 @@ async def open_environments() -> AsyncIterator[EnvFactory]:
     """Yield what makes the environments of episodes. What several of them share is open as long as this is."""
     envs = await in_thread(_import_envs)
     async with open_resources() as resources:
-        yield partial(envs.async_env.make_async_env, resources)
+        yield partial(envs.AsyncToolEnv, resources=resources)
 
 
 @asynccontextmanager

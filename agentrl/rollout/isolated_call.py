@@ -50,7 +50,7 @@ class CallResult(Generic[T]):
 async def run_isolated(
     call: Callable[[], Awaitable[T]],
     what: str,
-    bound: str,
+    limit: str,
     timeout_s: float,
     *,
     reason: EndReason | None = None,
@@ -63,7 +63,7 @@ async def run_isolated(
     Args:
         call: The code; it may raise anything.
         what: What errors call it.
-        bound: The field of the configuration that `timeout_s` is of.
+        limit: What errors say of `timeout_s`: the field of the configuration that it is of, or what to do.
         timeout_s: Bound of the call; then it is cancelled.
         reason: What its failure is, unless it hangs. Default: what `reason_of` says of its error.
         cancel_timeout_s: How long it may take to end once it is cancelled; then it is left behind.
@@ -102,7 +102,7 @@ async def run_isolated(
                 )
     ended = ends[0] if ends else CallResult[T]()
     if timed_out:
-        late = f"{what} took longer than `{bound}` = {timeout_s:g} s"
+        late = f"{what} took longer than {limit}"
         if hangs_at is not None:
             late += (
                 f", and {cancel_timeout_s:g} s after it was cancelled it still hung at {hangs_at}: it was left behind"

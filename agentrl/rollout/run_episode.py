@@ -140,9 +140,9 @@ class EpisodeRunner:
             return Reward.of(returned, self.workflow)
 
         try:
-            bound = "rollout.episode_timeout_s"
+            limit = f"`rollout.episode_timeout_s` = {self.timeout_s:g} s"
             ended: CallResult[Reward] = await self._isolated(
-                run, "the workflow", bound, self.timeout_s, clock=self.clock
+                run, "the workflow", limit, self.timeout_s, clock=self.clock
             )
         finally:
             # First, so that nothing is said to an episode that has ended; and its record is final, whatever the workflow left.
@@ -150,9 +150,9 @@ class EpisodeRunner:
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):
-                what, bound = "the close of its environments", "CANCEL_TIMEOUT_S"
                 timeout_s = self.cancel_timeout_s
-                closed = await self._isolated(state.close, what, bound, timeout_s, reason=EndReason.CLOSE)
+                what, limit = "the close of its environments", f"{timeout_s:g} s: let their `aclose` wait for less"
+                closed = await self._isolated(state.close, what, limit, timeout_s, reason=EndReason.CLOSE)
         record = session.record if session else None
         chosen = await self._choose_conversations(session, state.trajectories)
         with anyio.CancelScope(shield=True):
@@ -183,11 +183,11 @@ class EpisodeRunner:
         users = callable(trajectories)
         run_in = in_users_thread if users else in_thread
         choose = partial(run_in, choose_conversations, session.record, trajectories)
-        what, bound = "the function of trajectories", "CANCEL_TIMEOUT_S"
         timeout_s = self.cancel_timeout_s if users else math.inf
+        what, limit = "the function of trajectories", f"{timeout_s:g} s: let it wait for nothing"
         with anyio.CancelScope(shield=True):
             chosen: CallResult[ConversationChoices] = await self._isolated(
-                choose, what, bound, timeout_s, reason=EndReason.TRAJECTORIES
+                choose, what, limit, timeout_s, reason=EndReason.TRAJECTORIES
             )
         if chosen.value is not None:
             chosen.value.apply(session.role_rewards)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
 from agentrl.tasks.harbor_settings import TaskSettings
-from agentrl.tasks.task_type import first_problem, unusable_task
+from agentrl.tasks.task_type import problems_of, unusable_task
 
 DEFAULT_AGENT = "shell"
 """A model with a shell for a tool."""
@@ -106,7 +106,7 @@ def read_task_folder(folder: Path) -> TaskFolder:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TaskFileError(f"{file}: not valid TOML: {one_line(error)}") from error
     except ValidationError as error:
-        raise TaskFileError(f"{file}, {first_problem(error)}") from error
+        raise TaskFileError(f"{file}, {problems_of(error)}") from error
     instruction = _CANARY.sub("", _read_text(folder / "instruction.md"))
     if not instruction.strip():
         raise TaskFileError(f"{folder / 'instruction.md'}: the instruction is empty")

@@ -52,10 +52,8 @@ class TaskType:
         try:
             value = self.adapter.validate_python(task)
         except ValidationError as error:
-            shown = error.errors(include_url=False)[:MAX_COMPLAINTS]
-            more = f"; and {error.error_count() - len(shown)} more" if error.error_count() > len(shown) else ""
-            complaints = "; ".join(map(_complaint, shown))
-            raise TaskFileError(f"{where} is no {self.name}, which run(episode) takes: {complaints}{more}") from error
+            said = problems_of(error)
+            raise TaskFileError(f"{where} is no {self.name}, which run(episode) takes: {said}") from error
         return task if self.stays_dict else value
 
 
@@ -159,9 +157,11 @@ def as_dict(value: Any, where: str) -> Any:
         raise TaskFileError(f"{where}: the {type(value).__name__} has no form in JSON: {one_line(error)}") from error
 
 
-def first_problem(error: ValidationError) -> str:
-    """Return the first problem of a value that a user wrote: the field, what is wrong with it, and what it holds."""
-    return _complaint(error.errors(include_url=False)[0])
+def problems_of(error: ValidationError) -> str:
+    """Return the problems of a value that a user or a model wrote: each field, what is wrong with it, and what it holds."""
+    problems = error.errors(include_url=False)
+    more = [f"and {len(problems) - MAX_COMPLAINTS} more"] if len(problems) > MAX_COMPLAINTS else []
+    return "; ".join([*map(_complaint, problems[:MAX_COMPLAINTS]), *more])
 
 
 def _complaint(problem: Any) -> str:

@@ -22,9 +22,8 @@ from agentrl.store.outcome import Outcome
 from agentrl.system.loop_watchdog import watch_loop
 from agentrl.system.tasks import in_thread
 from agentrl.tasks.task_type import as_task, task_type_of
-from agentrl.testing.check_env import BLOCKED_AFTER_S
+from agentrl.testing.check_env import BLOCKED_AFTER_S, Problems
 from agentrl.testing.exercise import exercise
-from agentrl.testing.problems import Problems
 from agentrl.testing.scripted_model import Reply, Request, ScriptedModel
 
 CANCEL_AFTER_S = 1.0
@@ -80,9 +79,9 @@ async def check_workflow(
     named = workflow if isinstance(workflow, str | Path) else getattr(run, "__name__", run)
     check = _Check(model or ScriptedModel(exercise), seed, Problems(f"the workflow {named}"))
     async with open_run_sandboxes(config or RunConfig()) as sandboxes:
-        runner = partial(check.runner, run, sandboxes=sandboxes)
+        runner = partial(_open_runner, run, sandboxes=sandboxes)
         with watch_loop(BLOCKED_AFTER_S) as watchdog:
-            async with runner(timeout_s=timeout_s) as episodes:
+            async with runner(ScriptedModel(check.reply), timeout_s=timeout_s) as episodes:
                 for task in checked:
                     await check.twice(episodes, task)
                     if not independent_calls:
@@ -90,14 +89,25 @@ async def check_workflow(
                     if check.problems.found:
                         break  # other tasks would show the same
             if check.calls and not watchdog.blocked:
-                async with runner(timeout_s=CANCEL_AFTER_S, cancel_timeout_s=CANCEL_TIMEOUT_S) as episodes:
+                silent = ScriptedModel(lambda _: anyio.sleep_forever())  # type: ignore[arg-type, return-value]
+                async with runner(silent, timeout_s=CANCEL_AFTER_S, cancel_timeout_s=CANCEL_TIMEOUT_S) as episodes:
                     await check.cancellation(episodes, checked[0])
         for place in watchdog.blocked:
             check.problems.add(
                 f"{place} blocks the event loop, and with it every episode",
                 "await an asynchronous call there, such as one of episode.client, or call `asyncio.to_thread(...)`",
             )
-    check.problems.raise_any()
+    if check.problems.found:
+        raise check.problems.as_error()
+
+
+@asynccontextmanager
+async def _open_runner(run: Workflow, model: ScriptedModel, **options: Any) -> AsyncIterator[EpisodeRunner]:
+    async with (
+        model.serve() as url,
+        remote_runner(run, base_url=url, api_key="-", model="scripted", **options) as opened,
+    ):
+        yield opened
 
 
 @dataclass
@@ -105,22 +115,10 @@ class _Check:
     model: ScriptedModel
     seed: int
     problems: Problems
-    silent: bool = False
-    """Whether the model never replies."""
     calls: list[tuple[Request, Reply]] = field(default_factory=list)
     """The calls of the last episode."""
 
-    @asynccontextmanager
-    async def runner(self, run: Workflow, **options: Any) -> AsyncIterator[EpisodeRunner]:
-        async with (
-            ScriptedModel(self.reply).serve() as url,
-            remote_runner(run, base_url=url, api_key="-", model="scripted", **options) as opened,
-        ):
-            yield opened
-
     async def reply(self, request: Request) -> Reply:
-        if self.silent:
-            await anyio.sleep_forever()
         reply = await self.model.reply(request)
         self.calls.append((request, reply))
         return reply
@@ -171,7 +169,6 @@ class _Check:
 
     async def cancellation(self, episodes: EpisodeRunner, task: Any) -> None:
         """Note when an episode whose model never answers does not end."""
-        self.silent = True
         outcome = await episodes.run(task, self.seed, self.seed)
         if outcome.reason == EndReason.HUNG:
             self.problems.add(

@@ -18,20 +18,21 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
-import httpx2
 from aiohttp import web
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, EpisodeState
 from agentrl.rollout.episode_parts import open_environments, open_run_sandboxes
+from agentrl.system.failure_text import describe, failure_line
+from agentrl.system.tasks import in_thread
 
 Request = dict[str, Any]
 """The body of a request: `messages`, `tools`, `model`, `temperature`, ..."""
-IN_PROCESS_URL = "http://scripted.invalid/v1"
 _HEADERS = {"retry-after-ms": "10"}
 """Clients that try again do so at once."""
 _NOT_SPOKEN = "a ScriptedModel speaks chat completions alone, not {}; try the agent with `agentrl eval --model nano`, which speaks all"
@@ -81,13 +82,8 @@ class ScriptedModel:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
         """Serve the model on the loopback for the length of the context. Yields the base URL."""
-
-        async def answer(request: web.Request) -> web.Response:
-            status, content, kind = await self._answer(request.path, await request.read())
-            return web.Response(body=content, status=status, headers={**_HEADERS, "content-type": kind})
-
         app = web.Application(client_max_size=2**30)
-        app.router.add_route("*", "/{path:.*}", answer)
+        app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
@@ -96,49 +92,36 @@ class ScriptedModel:
         finally:
             await runner.cleanup()
 
-    @asynccontextmanager
-    async def open_client(self) -> AsyncIterator[AsyncOpenAI]:
-        """Yield an `openai` client that reaches the model inside this process, without a socket."""
-
-        async def send(request: httpx2.Request) -> httpx2.Response:
-            status, content, kind = await self._answer(request.url.path, await request.aread())
-            return httpx2.Response(status, content=content, headers={**_HEADERS, "content-type": kind})
-
-        async with httpx2.AsyncClient(transport=httpx2.MockTransport(send), timeout=None, trust_env=False) as http:
-            yield AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http)
-
     async def reply(self, request: Request) -> Reply:
         """Return the script's reply to a request, and keep the request."""
         self.requests.append(request)
         reply = self._script(request)
         return await reply if inspect.isawaitable(reply) else reply
 
-    async def _answer(self, path: str, body: bytes) -> tuple[int, bytes, str]:
-        """Return (status, body, content type) for a request."""
-        request: Request = json.loads(body or b"{}")
-        spoken = path.endswith("/chat/completions")
-        reply = await self.reply(request) if spoken else Refusal(404, _NOT_SPOKEN.format(path))
+    async def _answer(self, http: web.Request) -> web.Response:
+        request: Request = json.loads(await http.read() or b"{}")
+        try:
+            spoken = http.path.endswith("/chat/completions")
+            reply = await self.reply(request) if spoken else Refusal(404, _NOT_SPOKEN.format(http.path))
+        except Exception as error:
+            reply = Refusal(400, f"the script raised {failure_line(describe(error))}")
         # The same for the same request, so that an episode that is run twice sees the same.
         completion_id = f"scripted-{hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]}"
         if isinstance(reply, Refusal):
             refusal = {"error": {"message": reply.message, "type": "scripted", "code": reply.status}}
-            return reply.status, json.dumps(refusal).encode(), "application/json"
+            return web.json_response(refusal, status=reply.status, headers=_HEADERS)
         message = as_message(reply, completion_id)
         reason = "tool_calls" if message.get("tool_calls") else "stop"
         head = {"id": completion_id, "created": 0, "model": request.get("model", "scripted")}
         if not request.get("stream"):
             choice = {"message": message, "finish_reason": reason}
             choices = [{"index": index, **choice} for index in range(request.get("n") or 1)]
-            completion = {**head, "object": "chat.completion", "choices": choices}
-            return 200, json.dumps(completion).encode(), "application/json"
+            return web.json_response({**head, "object": "chat.completion", "choices": choices})
         calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or ())]
         delta = {**message, **({"tool_calls": calls} if calls else {})}
-        events = [
-            {"index": 0, "delta": delta, "finish_reason": None},
-            {"index": 0, "delta": {}, "finish_reason": reason},
-        ]
-        chunks = [json.dumps({**head, "object": "chat.completion.chunk", "choices": [event]}) for event in events]
-        return 200, "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]).encode(), "text/event-stream"
+        choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
+        chunk = json.dumps({**head, "object": "chat.completion.chunk", "choices": choices})
+        return web.Response(text=f"data: {chunk}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
 
 
 @asynccontextmanager
@@ -158,13 +141,13 @@ async def scripted_episode(
         open_environments() as make_env,
         open_run_sandboxes(config or RunConfig()) as sandboxes,
         model.serve() as base_url,
-        model.open_client() as client,
+        await in_thread(partial(DefaultAsyncHttpxClient, trust_env=False)) as http,
     ):
         try:
             yield Episode(
                 task={} if task is None else task,
                 seed=seed,
-                client=client,
+                client=AsyncOpenAI(api_key="-", base_url=base_url, http_client=http),
                 base_url=base_url,
                 api_key="-",
                 model="scripted",

@@ -16,14 +16,12 @@ import pytest
 from agentrl import Episode
 from agentrl.config.trainer import TurnsConfig
 from agentrl.envs import AsyncToolEnv, Result, ToolEnv
-from agentrl.envs.async_env import make_async_env
 from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, limits, open_proxy
 from agentrl.proxy.errors import ApiError
 from agentrl.record.credit import mask_turns
 from agentrl.rollout.run_episode import local_runner
 from agentrl.store.outcome import Outcome
-from agentrl.system.tasks import open_resources
 from tests.components import wait_until
 from tests.scripted_engine import ScriptedEngine
 
@@ -72,26 +70,22 @@ async def test_an_environment_that_is_there_only_after_its_reset_was_cancelled_i
 
 @pytest.mark.parametrize("env", ["FrozenLake-v1", Counted])
 async def test_an_argument_that_an_environment_does_not_take_names_the_remedy(env: Any) -> None:
-    async with open_resources() as resources:
-        with pytest.raises(
-            EpisodeError, match=r"unexpected keyword argument 'max_turns'.*env.play\(episode, max_turns="
-        ):
-            await make_async_env(resources, env, max_turns=3).reset()
+    with pytest.raises(EpisodeError, match=r"unexpected keyword argument 'max_turns'.*env.play\(episode, max_turns="):
+        await AsyncToolEnv(env, max_turns=3).reset()
 
 
 async def test_an_environment_that_was_made_is_played_as_it_is_in_one_episode_at_a_time() -> None:
     made = gymnasium.make("FrozenLake-v1", is_slippery=False)
-    async with open_resources() as resources:
-        env, other = make_async_env(resources, made), make_async_env(resources, made)
-        await env.reset(seed=1)
-        assert env.tools[0]["function"]["name"] == "act"
-        with pytest.raises(EpisodeError, match="is played in another episode"):
-            await other.reset(seed=1)
-        with pytest.raises(EpisodeError, match="max_turns would make an environment"):
-            make_async_env(resources, made, max_turns=3)
-        await env.close()
+    env, other = AsyncToolEnv(made), AsyncToolEnv(made)
+    await env.reset(seed=1)
+    assert env.tools[0]["function"]["name"] == "act"
+    with pytest.raises(EpisodeError, match="is played in another episode"):
         await other.reset(seed=1)
-        await other.close()
+    with pytest.raises(EpisodeError, match="max_turns would make an environment"):
+        AsyncToolEnv(made, max_turns=3)
+    await env.close()
+    await other.reset(seed=1)
+    await other.close()
 
 
 async def test_what_an_environment_imports_is_left_out_of_searches_for_garbage(
@@ -110,12 +104,6 @@ async def test_what_an_environment_imports_is_left_out_of_searches_for_garbage(
         assert gc.get_freeze_count() >= before + 1000
     finally:
         gc.unfreeze()
-
-
-async def test_an_await_too_many_is_named() -> None:
-    async with open_resources() as resources:
-        with pytest.raises(EpisodeError, match="without `await`"):
-            await make_async_env(resources, "FrozenLake-v1")
 
 
 class Talk(ToolEnv):

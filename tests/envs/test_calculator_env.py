@@ -65,9 +65,6 @@ async def test_an_episode_calls_reads_and_answers() -> None:
     ("message", "complaint"),
     [
         (calls("{}", name="abacus"), "no tool 'abacus'"),
-        (calls("not json"), "Invalid JSON"),
-        (calls("[1]"), "should be an object"),
-        (calls('{"expression": 3}'), "valid string"),
         (calls('{"expression": "1 +"}'), "not an arithmetic expression"),
     ],
 )
@@ -110,7 +107,7 @@ def test_training_and_held_out_tasks_share_no_expression(tmp_path: Path) -> None
 
 
 def test_the_message_space_knows_its_messages() -> None:
-    space = MessageSpace("user", "tool", seed=1)
+    space = MessageSpace(seed=1)
     assert space.contains(space.sample())
-    assert not space.contains([{"role": "assistant", "content": "x"}])
+    assert not space.contains([{"role": "robot", "content": "x"}])
     assert not space.contains({"role": "user", "content": "x"})

@@ -40,6 +40,15 @@ def test_names_of_actions_are_as_many_as_these() -> None:
         GymEnv("FrozenLake-v1", action_names=["left", "right"])
 
 
+async def test_a_reset_without_a_seed_is_refused_with_what_to_write() -> None:
+    class Unseeded(Everything):
+        def reset(self) -> Any:  # type: ignore[override]
+            return 0, {}
+
+    with pytest.raises(ToolDefinitionError, match=r"^Unseeded.reset: .*'seed'; write `def reset\(self, \*, seed=None"):
+        await opened(Unseeded)
+
+
 async def test_frozen_lake_is_crossed() -> None:
     env = await opened(lambda: gymnasium.make("FrozenLake-v1", is_slippery=False))
     assert "Frozen lake involves crossing" in env.messages[0]["content"]
@@ -113,10 +122,10 @@ class Everything(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         return np.zeros((8, 9, 3), np.uint8), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, Any, dict[str, Any]]:
         assert self.action_space.contains(action)
         assert not action["where"].any()
-        return np.full((8, 9, 3), 255, np.uint8), 0.5, False, action["say"] == "stop", {"light": 1}
+        return np.full((8, 9, 3), 255, np.uint8), 0.5, False, np.bool_(action["say"] == "stop"), {"light": 1}
 
 
 async def test_composite_actions_and_pictures() -> None:
@@ -125,9 +134,9 @@ async def test_composite_actions_and_pictures() -> None:
     assert await env.step(act({"where": [0, 0], "how": [2, 1], "say": "hello"})) == 0.5
     assert env.info["light"] == 1.0
     await env.step(act({"where": [0, 3], "how": [2, 1], "say": "hello"}))
-    assert env.messages[-1]["content"] == "error: action.where.1: Input should be less than or equal to 1"
+    assert env.messages[-1]["content"].endswith("'action.where.1': input should be less than or equal to 1, not 3")
     await env.step(act({"where": [0, 0], "how": [0, 0], "say": "stop"}))
-    assert env.done
+    assert (env.done, env.truncated) == (True, True)
 
 
 async def test_a_reply_without_an_action_is_reminded_and_bounded() -> None:
@@ -137,5 +146,5 @@ async def test_a_reply_without_an_action_is_reminded_and_bounded() -> None:
     assert (env.failed_calls, env.done) == (1, False)
     function = {"name": "act", "arguments": '{"move": "down"}'}
     await env.step({"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]})
-    assert env.messages[-1]["content"] == "error: action: Field required; move: Extra inputs are not permitted"
+    assert env.messages[-1]["content"] == "error: the field 'action' is missing; there is no field 'move'; leave it out"
     assert (env.done, env.truncated) == (True, True)

@@ -30,7 +30,7 @@ def http() -> Iterator[dict[str, Any]]:
 
 
 async def opened(resources: Resources, **settings: Any) -> AsyncToolEnv:
-    env = AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", max_turns=50, **settings), resources)
+    env = AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", max_turns=50, **settings), resources=resources)
     await env.reset(options=TASK)
     return env
 
@@ -129,7 +129,7 @@ async def test_nonsense_is_refused() -> None:
     with pytest.raises(ToolDefinitionError, match="either a command or a url"):
         gymnasium.make("agentrl/MCP-v0")
     async with open_resources() as resources:
-        env = AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", **STDIO), resources)
+        env = AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", **STDIO), resources=resources)
         with pytest.raises(EpisodeError, match="needs 'prompt' or 'messages'"):
             await env.reset(options={})
     with pytest.raises(EpisodeError, match="lives in an episode"):

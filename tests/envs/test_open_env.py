@@ -31,7 +31,7 @@ def url() -> Iterator[str]:
 
 
 async def opened(resources: Resources, url: str, seed: int) -> AsyncToolEnv:
-    env = AsyncToolEnv(lambda: gymnasium.make("agentrl/OpenEnv-v0", base_url=url), resources)
+    env = AsyncToolEnv(lambda: gymnasium.make("agentrl/OpenEnv-v0", base_url=url), resources=resources)
     await env.reset(seed=seed, options={"prompt": "Play."})
     return env
 

@@ -68,7 +68,7 @@ async def returns_nan_or_text(episode: Episode) -> Any:
     ("workflow", "what", "remedy"),
     [
         (forgets_await, "AttributeError: 'coroutine' object has no", "`await` is missing before a call"),
-        (awaits_env, "EpisodeError: episode.env(...) returns at once", "write it without `await`"),
+        (awaits_env, "TypeError: object AsyncToolEnv can't be used in 'await'", "`await` is too much before a call"),
         (awaits_log, "TypeError: object NoneType can't be used in 'await'", "`await` is too much before a call"),
         (
             reads_another_field,

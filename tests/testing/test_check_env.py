@@ -54,6 +54,19 @@ class Refuses(Sound):
         return {"tree": "a large plant"}[word]
 
 
+class OneStep(gymnasium.Env[Any, Any]):
+    """Is over with its first step, in numpy's words."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 1, np.float32(1), np.bool_(False), np.bool_(True), {}
+
+
 @pytest.mark.parametrize(
     ("env", "settings"),
     [
@@ -63,6 +76,7 @@ class Refuses(Sound):
         ("agentrl/Calculator-v0", {}),
         ("FrozenLake-v1", {"is_slippery": False}),
         ("Blackjack-v1", {}),
+        (OneStep, {}),
     ],
 )
 @pytest.mark.usefixtures("slow_steps")
