@@ -40,9 +40,8 @@ from agentrl.system.failure_text import without_secrets
 from agentrl.system.imports import check_extra
 from agentrl.system.tasks import in_thread, in_users_thread
 from agentrl.system.this_process import is_loopback
-from agentrl.tasks.curriculum import DrawnTasks
+from agentrl.tasks.curriculum import TaskList, Tasks
 from agentrl.tasks.task_type import TaskType
-from agentrl.tasks.tasks import TaskList, Tasks
 
 ANSWER_TIMEOUT_S = 10.0
 """How long an endpoint may take to answer."""
@@ -236,4 +235,4 @@ async def check_tasks(
 
 def tasks_at_hand(source: Tasks) -> Sequence[Task]:
     """Return the tasks of a source that are known before they are drawn: all of a list, none of a stream."""
-    return source.tasks if isinstance(source, TaskList | DrawnTasks) else ()
+    return source.tasks if isinstance(source, TaskList) else ()

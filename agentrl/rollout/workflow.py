@@ -38,7 +38,7 @@ def load_workflow(path: Path) -> Workflow:
     run = getattr(load_file(path), "run", None)
     if run is None:
         raise WorkflowError(f"{path} defines no run; a workflow is `async def run(episode) -> float`")
-    check_workflow(run, f"run in {path}")
+    check_is_workflow(run, f"run in {path}")
     return run  # type: ignore[no-any-return]
 
 
@@ -49,7 +49,7 @@ def workflow_name(workflow: Workflow) -> str:
     return function.__module__.rpartition(".")[2].removeprefix(FILE_PREFIX) if name == "run" else str(name)
 
 
-def check_workflow(run: object, name: str) -> None:
+def check_is_workflow(run: object, name: str) -> None:
     """Check that a workflow is an async function that can be called with an episode alone.
 
     Args:
@@ -106,7 +106,7 @@ def sources_of(config: RunConfig, workflow: GivenWorkflow | None, tasks: GivenTa
     if workflow is None:
         check_set(config, "workflow")
     else:
-        check_workflow(workflow, "the workflow")
+        check_is_workflow(workflow, "the workflow")
         config = config.model_copy(update={"workflow": ""})
     if tasks is None:
         check_set(config, "tasks")

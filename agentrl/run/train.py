@@ -54,10 +54,10 @@ from agentrl.system.imports import check_extra
 from agentrl.system.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.system.tasks import background_tasks, in_thread, in_users_thread, opening
 from agentrl.system.this_process import settled, shortages
-from agentrl.tasks.curriculum import DrawnTasks, task_history
+from agentrl.tasks.curriculum import Tasks
 from agentrl.tasks.run_tasks import open_run_tasks
 from agentrl.tasks.task_type import task_type_of
-from agentrl.tasks.tasks import Tasks, check_same_tasks
+from agentrl.tasks.tasks import TaskStream
 from agentrl.tracking.tracker import MakeTracker, Tracking, load_trackers, open_tracking
 
 
@@ -211,7 +211,8 @@ async def _run(start: _Start, opened_engine: Callable[[], Awaitable[SGLangEngine
 async def _count_restarts(run_dir: Path, tasks: Tasks) -> int:
     """Check that a run goes on with the tasks that it had, and return how often it has started."""
     with await in_thread(partial(Store, run_dir / "store.sqlite", must_exist=True)) as known:
-        await in_users_thread(check_same_tasks, tasks, await in_thread(known.task_digests))
+        if isinstance(tasks, TaskStream):
+            await in_users_thread(tasks.check_begins_with, await in_thread(known.task_digests))
         return known.restart
 
 
@@ -239,8 +240,6 @@ async def _load(
     view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
     for reason in await in_thread(store.reject_episodes, engine.vocabulary):
         view.say(reason)
-    if isinstance(start.tasks, DrawnTasks):  # once the rewards of rejected episodes are gone
-        start.tasks.restore(await in_thread(store.read, task_history))
     as_model = not (engine.version or config.engine.urls or config.trainer.lora is not None)
     if as_model and not start.resume:
         trainer.weights = Weights(0, Path(config.model.path))

@@ -15,9 +15,9 @@ from typing import Any
 from agentrl.config import DataConfig, RunConfig, TaskSource
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.tasks.curriculum import DrawnTasks
+from agentrl.tasks.curriculum import TaskList, Tasks
 from agentrl.tasks.task_type import TaskType, as_task
-from agentrl.tasks.tasks import AnyTasks, PythonTasks, TaskList, Tasks, TaskStream, list_tasks, open_tasks, split_tasks
+from agentrl.tasks.tasks import AnyTasks, PythonTasks, TaskStream, list_tasks, open_tasks, split_tasks
 
 
 def open_run_tasks(
@@ -49,9 +49,7 @@ def open_run_tasks(
         parts = [split_tasks(tasks, data.eval_share, config.seed) for tasks in lists]
         lists, held_out = [kept for kept, _ in parts], [task for _, out in parts for task in out]
     held_out = held_out[: config.eval.limit]
-    if not data.sources and not data.follows_rewards:
-        return TaskList(lists[0], config.seed, data.order.kind == "shuffled", data.epochs), held_out
-    return DrawnTasks(lists, [source.weight for source in sources], data.order, config.seed), held_out
+    return TaskList(lists, [source.weight for source in sources], data.order, config.seed, data.epochs), held_out
 
 
 def _stream(tasks: TaskStream, config: RunConfig, source: TaskSource, held_out: Sequence[Task]) -> TaskStream:

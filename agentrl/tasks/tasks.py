@@ -1,4 +1,4 @@
-"""The tasks that the user brings, and which of them each group gets.
+"""The tasks that the user brings, by the names of their sources, and those of unknown number.
 
     tasks.jsonl                     one JSON object a line; tasks.jsonl.gz too
     tasks.parquet                   a row a task
@@ -8,8 +8,7 @@
     swe:rows.jsonl@codex            rows in SWE-bench's form, from any of the sources above; the agent, as needed
     verifiers:gsm8k-v1?{"a": 1}     a verifiers environment, then, as needed, its settings
 
-Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was. Orders that go by more than that
-are in `agentrl.tasks.curriculum`.
+Which task a group gets of a stream follows from the group's number; the order of a list is in `agentrl.tasks.curriculum`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
@@ -56,47 +54,15 @@ class GroupTask:
         """A digest that tells the task from others; "" where there is none."""
         return "" if self.task is None else fingerprint([self.task])
 
-
-class Tasks(Protocol):
-    """The source from which groups get their tasks."""
-
-    @property
-    def identity(self) -> str:
-        """A text that stays the same where a resumed run goes on with the same tasks."""
-        ...
-
-    def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task of a group; None: the epochs are over. May block.
+    def usable(self) -> Task:
+        """Return the task.
 
         Raises:
-            TaskFileError: The tasks cannot be read.
+            TaskFileError: It cannot be used.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class TaskList:
-    """Tasks whose number is known: every epoch visits all of them, each in an order of its own."""
-
-    tasks: Sequence[Task]
-    seed: int = 0
-    shuffle: bool = True
-    epochs: int | None = None
-    """None: for ever."""
-
-    @property
-    def identity(self) -> str:
-        """Their number, content and order. The claims of `agentrl audit` read the number at its beginning."""
-        order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
-        return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
-
-    def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task of a group."""
-        epoch, position = divmod(group_id, len(self.tasks))
-        if self.epochs is not None and epoch >= self.epochs:
-            return None
-        index = shuffled(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
-        return GroupTask(epoch, index, self.tasks[index])
+        if self.task is None:
+            raise TaskFileError(self.fault)
+        return self.task
 
 
 _END = object()
@@ -120,7 +86,9 @@ class TaskStream:
         return "a stream of tasks"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task of a group. Groups are best asked for in turn: going back means starting again.
+        """Return the task of a group; None: the epochs are over. May block.
+
+        Groups are best asked for in turn: going back means starting again.
 
         What fails in the middle of the stream, and what is no task, counts as a task, with its fault.
 
@@ -134,6 +102,26 @@ class TaskStream:
             if self._next > group_id:
                 return found
         return None
+
+    def check_begins_with(self, digests: Sequence[str]) -> None:
+        """Check that the stream has the tasks again that it had before. May block.
+
+        With others, half-done groups would continue on other tasks, and later tasks would come twice, or never.
+
+        Args:
+            digests: Of the tasks that the groups 0, 1, ... were given.
+
+        Raises:
+            TaskFileError: They are others.
+        """
+        for group_id, digest in enumerate(digests):
+            found = self.task_of_group(group_id)
+            if found is None or found.digest != digest:
+                raise TaskFileError(
+                    f"the stream of tasks does not begin as before: task {group_id} is {'gone' if found is None else 'another'}. A run "
+                    "goes on only with the same tasks in the same order: give its source a seed, or start a new run, which may take a "
+                    "checkpoint of this one as its model"
+                )
 
     def _visits(self) -> Iterator[GroupTask]:
         for epoch in itertools.count() if self.epochs is None else range(self.epochs):
@@ -225,28 +213,6 @@ def tasks_from_python(
     return tasks
 
 
-def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
-    """Check that a stream has the tasks again that it had before. Of a list, its identity says that. May block.
-
-    With others, half-done groups would continue on other tasks, and later tasks would come twice, or never.
-
-    Args:
-        tasks: The tasks as they are now.
-        digests: Of the tasks that the groups 0, 1, ... were given.
-
-    Raises:
-        TaskFileError: They are others.
-    """
-    for group_id, digest in enumerate(digests if isinstance(tasks, TaskStream) else ()):
-        found = tasks.task_of_group(group_id)
-        if found is None or found.digest != digest:
-            raise TaskFileError(
-                f"the stream of tasks does not begin as before: task {group_id} is {'gone' if found is None else 'another'}. A run "
-                "goes on only with the same tasks in the same order: give its source a seed, or start a new run, which may take a "
-                "checkpoint of this one as its model"
-            )
-
-
 def list_tasks(source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None) -> list[Task]:
     """Return the first tasks of a source.
 
@@ -265,10 +231,7 @@ def list_tasks(source: AnyTasks, limit: int | None = None, task_type: TaskType |
         name = source if isinstance(source, str) else "tasks"
         raise TaskFileError(f"{name} may have no end; say how many tasks to use with `eval.limit`")
     tasks.epochs = 1
-    found = [one for one in map(tasks.task_of_group, range(limit)) if one is not None]
-    if fault := next((one.fault for one in found if one.task is None), None):
-        raise TaskFileError(fault)
-    return [one.task for one in found if one.task is not None]
+    return [one.usable() for one in map(tasks.task_of_group, range(limit)) if one is not None]
 
 
 def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:
@@ -352,14 +315,6 @@ def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStre
     except (Exception, SystemExit) as error:
         raise TaskFileError(f"python:{name} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
     return tasks_from_python(found, f"python:{name}", task_type)
-
-
-@lru_cache(maxsize=8)
-def shuffled(task_count: int, seed: int | str, epoch: int) -> list[int]:
-    """Return the order of an epoch."""
-    order = list(range(task_count))
-    random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311
-    return order
 
 
 def episode_seed(seed: int, group_id: int, episode_index: int) -> int:
