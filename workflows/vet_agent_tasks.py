@@ -17,7 +17,7 @@ from agentrl.errors import EpisodeError, SandboxError, TaskFileError, one_line
 from agentrl.sandboxes.container import Container, ContainerSpec, open_container
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport, each_task, with_failures, with_fault
 from agentrl.tasks.harbor import is_task_folder
-from agentrl.tasks.task_type import first_problem, why_unusable
+from agentrl.tasks.task_type import UNUSABLE, first_problem
 from agentrl.workflows.harness import HarnessTask
 from agentrl.workflows.harnesses import Open
 from agentrl.workflows.terminal_task import TerminalTask
@@ -56,7 +56,7 @@ async def vet_agent_tasks(
 
     async def one(index: int, given: Mapping[str, Any]) -> TaskReport:
         report = TaskReport(index=index, name=one_line(given.get("name") or index, 60), rewards={}, tests=1)
-        if (why := why_unusable(given)) is not None:
+        if (why := given.get(UNUSABLE)) is not None:
             return with_fault(report, FaultKind.UNREADABLE, one_line(why))
         try:
             return await _vetted(report, given, open_, runs)

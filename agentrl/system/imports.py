@@ -22,7 +22,7 @@ from typing import Any
 from agentrl.errors import ConfigError, WorkflowError, one_line
 
 PACKAGES = {"train": "torch transformers safetensors numpy", "lora": "peft", "url": "fsspec", "cluster": "ray"}
-PACKAGES |= {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio")}
+PACKAGES |= {"data": "datasets"} | {name: name for name in ("tensorboard", "wandb", "mlflow", "trackio")}
 """An extra of pyproject.toml -> the packages that are imported of it."""
 _IMPORTING = threading.RLock()
 """Held within `imported_later`: another thread would find modules that are half there."""

@@ -72,16 +72,22 @@ def tasks_of_folder(source: str) -> list[Task]:
     Raises:
         TaskFileError: There are none.
     """
-    folder, agent = Path(source), DEFAULT_AGENT
-    if not folder.exists() and "@" in source:
-        path, _, agent = source.rpartition("@")
-        folder = Path(path)
+    path, agent = split_agent(source)
+    folder = Path(path)
     if not folder.is_dir():
         raise TaskFileError(f"harbor:{source}: there is no folder {folder.absolute()}; name one that holds tasks")
     found = [file.parent for file in (folder / "task.toml", *sorted(folder.glob("[!.]*/task.toml"))) if file.is_file()]
     if not found:
         raise TaskFileError(f"{folder.absolute()} holds no task folders: neither it nor a folder in it has a task.toml")
     return [_task_of(path.absolute(), agent) for path in found]
+
+
+def split_agent(source: str) -> tuple[str, str]:
+    """Return what stands before and after the last `@` of a source, which in `hf:NAME@SPLIT` alone names no agent."""
+    if Path(source).exists() or source.count("@") < (2 if source.startswith("hf:") else 1):
+        return source, DEFAULT_AGENT
+    rows, _, agent = source.rpartition("@")
+    return rows, agent
 
 
 def _task_of(folder: Path, agent: str) -> Task:

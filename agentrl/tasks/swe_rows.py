@@ -110,14 +110,6 @@ def _label(path: str) -> str:
     return path.removeprefix("tests/").removesuffix(".py").replace("/", ".")
 
 
-def split_agent(source: str) -> tuple[str, str]:
-    """Return what stands before and after the last `@` of a source, which in `hf:NAME@SPLIT` alone names no agent."""
-    if Path(source).exists() or source.count("@") < (2 if source.startswith("hf:") else 1):
-        return source, DEFAULT_AGENT
-    rows, _, agent = source.rpartition("@")
-    return rows, agent
-
-
 def _repository(repo: str, where: str) -> Path:
     root = Path(os.environ.get("AGENTRL_REPOSITORIES") or "repositories").absolute()
     for name in (repo, repo.replace("/", "__")):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, get_args, get_origin, is_typeddict
@@ -25,7 +25,7 @@ from agentrl.errors import TaskFileError, WorkflowError, one_line
 MAX_COMPLAINTS = 3
 """Wrong fields that one message names."""
 SHOWN_FAULTS = 5
-UNUSABLE = "unusable"
+UNUSABLE = "why_unusable"
 """The field of a task that stands for something which can be none: why."""
 
 
@@ -177,25 +177,23 @@ def _complaint(problem: Any) -> str:
     return f"the field {field!r}: {text}{given}" if field else f"{text}{given}"
 
 
-def check_usable(source: str, what: str, tasks: Sequence[Task]) -> Sequence[Task]:
-    """Return the tasks of a source, all of which can be used.
+def check_usable(source: str, rows: object) -> None:
+    """Check that no row of a source stands for what cannot be used.
 
     Args:
         source: Its name, as `agentrl vet` takes it.
-        what: What its parts are, such as "rows".
-        tasks: The task of each part.
+        rows: What it holds; those of a folder or a data set are a list.
 
     Raises:
-        TaskFileError: Some stand for parts that can be none.
+        TaskFileError: Some do.
     """
-    faults = [fault for task in tasks if (fault := why_unusable(task)) is not None]
-    if not faults:
-        return tasks
-    shown = "\n".join(faults[:SHOWN_FAULTS])
-    raise TaskFileError(
-        f"{source}: {len(faults)} of {len(tasks)} {what} cannot be used: mend them, or use those that `agentrl vet {source} --output "
-        f"tasks.jsonl` keeps. The first:\n{shown}"
-    )
+    listed = rows if isinstance(rows, list) else []
+    if faults := [row[UNUSABLE] for row in listed if isinstance(row, dict) and UNUSABLE in row]:
+        shown = "\n".join(faults[:SHOWN_FAULTS])
+        raise TaskFileError(
+            f"{source}: {len(faults)} of {len(listed)} tasks cannot be used: mend them, or use those that `agentrl vet {source} --output "
+            f"tasks.jsonl` keeps. The first:\n{shown}"
+        )
 
 
 def unusable_task(name: str, error: TaskFileError, **fields: Any) -> Task:
@@ -207,9 +205,3 @@ def unusable_task(name: str, error: TaskFileError, **fields: Any) -> Task:
         fields: Those of other tasks of its kind, which `data.columns` may rename.
     """
     return {"name": name, **fields, UNUSABLE: str(error)}
-
-
-def why_unusable(task: Mapping[str, Any]) -> str | None:
-    """Return why what a task stands for cannot be used; None: it is a task."""
-    fault = task.get(UNUSABLE)
-    return fault if isinstance(fault, str) else None

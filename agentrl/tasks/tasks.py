@@ -17,22 +17,22 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentrl.episode import Task
 from agentrl.errors import TaskFileError, one_line
-from agentrl.system.imports import load_object
-from agentrl.tasks.harbor import tasks_of_folder
-from agentrl.tasks.json_lines import load_tasks
-from agentrl.tasks.swe_rows import split_agent, tasks_of_rows
+from agentrl.system.imports import check_extra, load_object
+from agentrl.tasks.harbor import split_agent, tasks_of_folder
+from agentrl.tasks.json_lines import read_json_lines
+from agentrl.tasks.swe_rows import tasks_of_rows
 from agentrl.tasks.task_type import TaskType, as_task, check_usable
 from agentrl.tasks.verifiers_tasks import tasks_of_environment
 
 PythonTasks = Iterable[Any] | Callable[[], Iterable[Any]]
-"""Tasks from Python: a sequence, or a function that returns an iterable, the same one every time."""
+"""Tasks from Python: a sequence, a dict by the names that messages have, or a function that returns an iterable, the same one every time."""
 AnyTasks = str | PythonTasks
 """A source of tasks: by its name, as the top of this file has them, or from Python."""
 
@@ -162,39 +162,9 @@ def open_tasks(source: AnyTasks, task_type: TaskType | None = None, name: str = 
     Raises:
         TaskFileError: They cannot be read, or one of a list is no task. One of a stream counts as a task, with its fault.
     """
-    if not isinstance(source, str):
-        return tasks_from_python(source, name, task_type)
-    match source.split(":", 1):
-        case ["hf", rest]:
-            name, _, split = rest.partition("@")
-            path, _, configuration = name.partition(":")
-            return _dataset(path, configuration, split, task_type)
-        case ["python", rest]:
-            return _from_python(rest, task_type)
-        case ["harbor", rest]:
-            return tasks_from_python(check_usable(source, "task folders", tasks_of_folder(rest)), source, task_type)
-        case ["swe", rest]:
-            rows, agent = split_agent(rest)
-            tasks = tasks_of_rows(list_tasks(rows), agent)
-            return tasks_from_python(check_usable(source, "rows", tasks), source, task_type)
-        case ["verifiers", rest]:
-            return tasks_from_python(tasks_of_environment(rest), source, task_type)
-    return _dataset(source, "", "", task_type) if source.endswith(".parquet") else load_tasks(Path(source), task_type)
-
-
-def tasks_from_python(
-    source: PythonTasks, name: str = "tasks", task_type: TaskType | None = None
-) -> list[Task] | TaskStream:
-    """Return tasks from Python.
-
-    Args:
-        source: Dicts, dataclasses or pydantic models.
-        name: What messages call it.
-        task_type: What every task must be; None: any dict.
-
-    Raises:
-        TaskFileError: It is neither, holds no tasks, or one of them is no task. One of a stream counts as a task, with its fault.
-    """
+    if isinstance(source, str):
+        name, source = source, rows_of(source)
+        check_usable(name, source)
     if callable(source):
         start = source
         try:
@@ -207,10 +177,33 @@ def tasks_from_python(
         raise TaskFileError(f"{name} is a {type(source).__name__}; give a list of tasks, or a function that makes them")
     if isinstance(source, Iterator):
         raise TaskFileError(f"{name} is an iterator, which can be read only once; give the function that makes it")
-    tasks = [as_task(value, f"{name}, task {index}", task_type) for index, value in enumerate(source)]
-    if not tasks:
+    by_name = source if isinstance(source, Mapping) else {f"{name}, task {i}": value for i, value in enumerate(source)}
+    if not by_name:
         raise TaskFileError(f"{name} holds no tasks")
-    return tasks
+    return [as_task(value, where, task_type) for where, value in by_name.items()]
+
+
+def rows_of(source: str) -> PythonTasks:
+    """Return what a source holds that has a name, without a look at its values: some may stand for what cannot be used.
+
+    Raises:
+        TaskFileError: It cannot be read.
+    """
+    match source.split(":", 1):
+        case ["hf", rest]:
+            name, _, split = rest.partition("@")
+            path, _, configuration = name.partition(":")
+            return _dataset(path, configuration, split)
+        case ["python", rest]:
+            return _object(rest)
+        case ["harbor", rest]:
+            return tasks_of_folder(rest)
+        case ["swe", rest]:
+            rows, agent = split_agent(rest)
+            return tasks_of_rows(list_tasks(rows), agent)
+        case ["verifiers", rest]:
+            return tasks_of_environment(rest)
+    return _dataset(source) if source.endswith(".parquet") else read_json_lines(Path(source))
 
 
 def list_tasks(source: AnyTasks, limit: int | None = None, task_type: TaskType | None = None) -> list[Task]:
@@ -272,12 +265,11 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _dataset(path: str, configuration: str, split: str, task_type: TaskType | None) -> list[Task]:
-    try:
-        import datasets
-        import pyarrow.parquet
-    except ImportError:
-        raise TaskFileError(f"{path} needs the package datasets: pip install -e '/path/to/agentrl[data]'") from None
+def _dataset(path: str, configuration: str = "", split: str = "") -> list[Task]:
+    check_extra("data", path)
+    import datasets
+    import pyarrow.parquet
+
     try:
         if (Path(path) / "dataset_info.json").is_file() or (Path(path) / "dataset_dict.json").is_file():
             dataset = datasets.load_from_disk(path)
@@ -294,8 +286,7 @@ def _dataset(path: str, configuration: str, split: str, task_type: TaskType | No
             raise TaskFileError(f"the dataset {path} has no split {split!r}; it has {', '.join(dataset)}")
         dataset = dataset[split]
     features = dataset.features
-    rows = [{key: _without_nulls(value, features[key]) for key, value in row.items()} for row in dataset]
-    return tasks_from_python(rows, path, task_type)  # type: ignore[return-value]
+    return [{key: _without_nulls(value, features[key]) for key, value in row.items()} for row in dataset]
 
 
 def _without_nulls(value: Any, feature: Any) -> Any:
@@ -307,14 +298,12 @@ def _without_nulls(value: Any, feature: Any) -> Any:
     return value
 
 
-def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStream:
-    if ":" not in name:
-        raise TaskFileError(f"python:{name} names no object; write python:FILE_OR_MODULE:NAME")
+def _object(name: str) -> PythonTasks:
     try:
-        found = load_object(name)
+        return load_object(name)  # type: ignore[no-any-return]
     except (Exception, SystemExit) as error:
-        raise TaskFileError(f"python:{name} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
-    return tasks_from_python(found, f"python:{name}", task_type)
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise TaskFileError(f"python:{name} cannot be loaded: {why}; write python:FILE_OR_MODULE:NAME") from error
 
 
 def episode_seed(seed: int, group_id: int, episode_index: int) -> int:

@@ -18,7 +18,7 @@ from agentrl.errors import ConfigError, TaskFileError
 from agentrl.tasks.curriculum import TaskList
 from agentrl.tasks.run_tasks import open_run_tasks
 from agentrl.tasks.task_type import task_type_of
-from agentrl.tasks.tasks import GroupTask, TaskStream, list_tasks, open_tasks, split_tasks, tasks_from_python
+from agentrl.tasks.tasks import GroupTask, TaskStream, list_tasks, open_tasks, split_tasks
 from agentrl.workflows import chat
 
 TASKS = [{"n": n} for n in range(7)]
@@ -257,7 +257,7 @@ def test_python_lists_functions_and_generators(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(TaskFileError, match=complaint):
             open_tasks(f"python:{path}:{name}")
-    with pytest.raises(TaskFileError, match="names no object"):
+    with pytest.raises(TaskFileError, match=r"cannot be loaded: .*; write python:FILE_OR_MODULE:NAME"):
         open_tasks("python:my_tasks")
 
 
@@ -280,15 +280,11 @@ def test_a_split_loses_nothing_and_leaves_both_sides_something(count: int, share
     assert split_tasks(tasks, share, seed) == (train, held_out)
 
 
-def test_tasks_from_python_objects() -> None:
-    def generate() -> Iterator[dict[str, Any]]:
-        yield from TASKS
-
-    assert tasks_from_python(TASKS) == TASKS
-    assert tasks_from_python(lambda: TASKS) == TASKS
-    assert isinstance(tasks_from_python(generate), TaskStream)
+def test_tasks_of_a_list_or_a_function() -> None:
+    assert open_tasks(TASKS) == TASKS
+    assert open_tasks(lambda: TASKS) == TASKS
     with pytest.raises(TaskFileError, match="holds no tasks"):
-        tasks_from_python([])
+        open_tasks([])
 
 
 def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
